@@ -1,0 +1,30 @@
+# Two commands on a machine with Python and make: `make demo` and `make test`.
+# Each makes its own virtual environment under .venv; remove it with `make clean`.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test lint perf clean
+
+demo: $(VENV)/examples.installed
+	$(BIN)/python examples/flights_pipeline.py --directory demo
+
+test: $(VENV)/test.installed
+	$(BIN)/python -m pytest
+
+lint: $(VENV)/test.installed
+	$(BIN)/python -m ruff check .
+	$(BIN)/python -m ruff format --check .
+	$(BIN)/python -m mypy
+
+perf: $(VENV)/test.installed
+	$(BIN)/python -m pytest perf --benchmark-enable --benchmark-only
+
+$(VENV)/%.installed: setup.cfg pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --disable-pip-version-check --quiet --editable '.[$*]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .coverage .mypy_cache .ruff_cache .pytest_cache .hypothesis demo

@@ -1,0 +1,63 @@
+"""An embedded, ACID, persistent queue: a directory on disk, trusted like SQLite and faster than it.
+
+Sessions buffer enqueues and dequeues; ``flush()`` makes them one atomic, durable transaction::
+
+    from persistentqueue import PersistentQueue
+
+    with PersistentQueue("queues", "orders") as queue:
+        with queue.session() as session:
+            session.enqueue(b"one")
+            session.flush()
+
+Promised: *atomic* (a flush is visible and durable as a whole, or not at all), *consistent* (after any crash the queue
+is the effect of the acknowledged flushes), *isolated* (what is dequeued is on hold for one session; without a flush it
+goes back to the front), *durable* (when ``flush()`` returns, the data survives a power cut), *never a wrong byte* (all
+that is served was checked), *bounded* (memory by a setting, disk by the live data, the log by the size of the state).
+
+One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
+
+The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block``, ``frame`` (the two formats)
+· ``state``, ``pages`` · ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
+``recovery`` · ``store`` (commit and trim, step by step), ``fsck`` · ``group`` (threads) · ``session`` · ``queue`` ·
+``spark``.
+"""
+
+from .directory import delete_queue, list_queues
+from .errors import (
+    BrokenQueueError,
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    InvalidNameError,
+    ItemTooLargeError,
+    PersistentQueueError,
+    QueueLockedError,
+    QueueNotFoundError,
+    UnsupportedFormatError,
+)
+from .fsck import CheckReport, check
+from .queue import PersistentQueue, Stats
+from .recovery import RecoveryReport
+from .session import Session
+
+__all__ = [
+    "PersistentQueue",
+    "Session",
+    "Stats",
+    "RecoveryReport",
+    "CheckReport",
+    "check",
+    "list_queues",
+    "delete_queue",
+    "PersistentQueueError",
+    "QueueLockedError",
+    "QueueNotFoundError",
+    "InvalidNameError",
+    "ItemTooLargeError",
+    "ClosedError",
+    "DiskFullError",
+    "BrokenQueueError",
+    "CorruptionError",
+    "UnsupportedFormatError",
+]
+__version__ = "0.1.0"

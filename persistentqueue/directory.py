@@ -1,0 +1,138 @@
+"""Queues in a directory: which names they have, which are there, and how one is deleted.
+
+::
+
+    <path>/<name>/                one named queue; without a name, <path> itself
+      lock                        held while owned; never deleted; says who owns it, for the error message
+      log/<generation>.log        the transaction log: one generation, two only while trimming
+      data/<number>.seg           the segments: append-only, never edited
+      pool/log.free               the spare file that the next generation of the log will be written to
+      deleted/                    what ``log`` is renamed to when the queue is being deleted
+      */*.damaged                 what could not be read, moved aside
+
+Deleting renames ``log`` to ``deleted`` first: from there on the directory holds no queue, whatever crashes, and whoever
+comes next finishes the work.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from contextlib import suppress
+
+from .disk import DISK, Disk, StrPath, dirname, fspath, join, sync_directory
+from .errors import CorruptionError, InvalidNameError, QueueNotFoundError
+from .lock import LOCK_NAME, Lock
+from .log import parse_log_name
+from .pool import SPARE_NAME
+from .segment import parse_segment_name
+
+LOG_DIRECTORY = "log"
+DATA_DIRECTORY = "data"
+POOL_DIRECTORY = "pool"
+DELETED_DIRECTORY = "deleted"
+DAMAGED_SUFFIX = ".damaged"
+
+_NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
+
+
+def queue_directory(path: StrPath, name: str | None) -> str:
+    """The directory of the queue. Raises ``InvalidNameError``, ``TypeError``."""
+    path = fspath(path)
+    if not isinstance(path, str):
+        raise TypeError(f"path must be text, not {type(path).__name__}")
+    if name is None:
+        return path
+    if not isinstance(name, str):
+        raise TypeError(f"name must be text or None, not {type(name).__name__}")
+    if not _NAME.fullmatch(name):
+        raise InvalidNameError(
+            f"{name!r} cannot be a queue's name: 1 to 64 of A-Z a-z 0-9 . _ - are allowed, not beginning with a dot"
+        )
+    return join(path, name)
+
+
+def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
+    """The names in a part of a queue's directory, sorted; none if it is not there."""
+    try:
+        return sorted(disk.listdir(join(directory, part)))
+    except (FileNotFoundError, NotADirectoryError):
+        return []
+
+
+def find_generations(disk: Disk, directory: str) -> list[int]:
+    """The generations of the log in a queue's directory, lowest first; none if it holds no queue.
+
+    Raises ``CorruptionError`` for a directory with segments and no log: it was a queue's.
+    """
+    numbers = [parse_log_name(name) for name in names_in(disk, directory, LOG_DIRECTORY)]
+    found = sorted(number for number in numbers if number is not None)
+    if not found and DELETED_DIRECTORY not in names_in(disk, directory):
+        for name in names_in(disk, directory, DATA_DIRECTORY):
+            if parse_segment_name(name) is not None:
+                path = join(directory, LOG_DIRECTORY)
+                raise CorruptionError(path, 0, f"a log, since there is {DATA_DIRECTORY}/{name}", "none")
+    return found
+
+
+def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
+    """The names of the queues under ``path``, sorted, whether open or not. Reads only."""
+    path = fspath(path)
+    return [
+        name
+        for name in names_in(disk, path)
+        if _NAME.fullmatch(name)
+        and any(parse_log_name(entry) is not None for entry in names_in(disk, join(path, name), LOG_DIRECTORY))
+    ]
+
+
+def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, disk: Disk = DISK) -> None:
+    """Delete a queue and all its items, for good; only its own files, and only under its lock.
+
+    On return the queue is gone durably. Directories that hold anything else stay, with that. Raises
+    ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``.
+    """
+    directory = queue_directory(path, name)
+    if not find_generations(disk, directory):
+        raise QueueNotFoundError(f"{directory}: no queue here to delete")
+    lock = Lock(disk, join(directory, LOCK_NAME))
+    lock.acquire(lock_timeout)
+    try:
+        disk.failpoint("delete.1 rename log")
+        disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
+        sync_directory(disk, directory)
+        disk.failpoint("delete.2 sweep")
+        finish_deletion(disk, directory)
+        # Whoever waits for the lock meanwhile sees that its file has lost the name, and makes a new one.
+        disk.unlink(lock.path)
+        if name is not None:
+            _remove_directory(disk, directory)
+            sync_directory(disk, dirname(directory) or ".")
+    finally:
+        lock.release()
+
+
+def finish_deletion(disk: Disk, directory: str) -> None:
+    """Remove the files of a queue that was being deleted, if there is one; the lock is held."""
+    if DELETED_DIRECTORY not in names_in(disk, directory):
+        return
+    parts: list[tuple[str, Callable[[str], object]]] = [
+        (DATA_DIRECTORY, parse_segment_name),
+        (POOL_DIRECTORY, lambda entry: entry if entry == SPARE_NAME else None),
+        (DELETED_DIRECTORY, parse_log_name),
+    ]
+    for part, parse in parts:
+        for entry in names_in(disk, directory, part):
+            if parse(entry.removesuffix(DAMAGED_SUFFIX)) is not None:
+                disk.unlink(join(directory, part, entry))
+        # The log goes last: while it is there, whoever opens knows what these files are.
+        _remove_directory(disk, join(directory, part))
+    if DELETED_DIRECTORY in names_in(disk, directory):
+        with suppress(OSError):
+            disk.rename(join(directory, DELETED_DIRECTORY), join(directory, LOG_DIRECTORY))
+    sync_directory(disk, directory)
+
+
+def _remove_directory(disk: Disk, path: str) -> None:
+    with suppress(OSError):  # it is not there, or holds what is not ours
+        disk.rmdir(path)

@@ -1,0 +1,268 @@
+"""The only door to the operating system.
+
+Everything above this floor reaches files, the clock, randomness and the lock through one ``Disk``: a bundle of
+callables with the signatures of ``os``. The real one *is* the ``os`` functions, bound once, so that the door costs
+nothing; tests hand in others that fail, crash or forget. Two real ones exist:
+
+- ``DISK``, what ``import`` chose for this system: ``pwritev`` with ``RWF_DSYNC`` where Linux has it.
+- ``PORTABLE``, which needs neither and passes the same tests: write, then sync.
+
+A ``Disk`` knows nothing of queues. The three helpers below it only spell out what one call of the kernel may leave
+undone: short writes, short reads, and names that are durable only once their directory is synced.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import socket
+import stat
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+
+import portalocker
+
+try:
+    import fcntl
+except ImportError:  # pragma: no cover - not a POSIX system
+    fcntl = None  # type: ignore[assignment]
+
+Buffers = Sequence[bytes | bytearray | memoryview]
+
+READ, WRITE = os.O_RDONLY, os.O_RDWR
+CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
+"""How ``Disk.open`` is asked for a file: to read, to write, to write and make it if it is missing, to make it."""
+StrPath = str | os.PathLike[str]
+join, basename, dirname, relpath, fspath = os.path.join, os.path.basename, os.path.dirname, os.path.relpath, os.fspath
+"""Paths are text to everybody above this floor."""
+
+DSYNC = getattr(os, "RWF_DSYNC", 2)
+"""Flag of ``Disk.pwritev``: return only when the bytes, and what is needed to read them back, are durable."""
+
+NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+"""The errors that mean "no room": nothing is wrong with the device, and the same write may succeed later."""
+
+# One call takes at most this many buffers (IOV_MAX on Linux) and this many bytes (MAX_RW_COUNT on Linux).
+BUFFERS_PER_CALL = 1024
+_LOWEST_DESCRIPTOR = 3
+
+
+@dataclass(frozen=True)
+class Disk:
+    """The callables that the core may use; signatures and errors are those of ``os`` where it has the name."""
+
+    open: Callable[[str, int, int], int]
+    """``open(path, flags, mode)``. Never follows a link at the last component, never returns 0, 1 or 2."""
+    close: Callable[[int], None]
+    pread: Callable[[int, int, int], bytes]
+    """``pread(fd, length_bytes, offset)``; may return less."""
+    pwritev: Callable[[int, Buffers, int, int], int]
+    """``pwritev(fd, buffers, offset, flags)``; may write less; ``flags`` is 0 or ``DSYNC``."""
+    fdatasync: Callable[[int], None]
+    fsync: Callable[[int], None]
+    """Used on directories: makes the names in them durable."""
+    ftruncate: Callable[[int, int], None]
+    fallocate: Callable[[int, int, int], None]
+    """``fallocate(fd, offset, length_bytes)``: reserve room and extend the size; the new bytes read as zeros."""
+    rename: Callable[[str, str], None]
+    unlink: Callable[[str], None]
+    mkdir: Callable[[str, int], None]
+    rmdir: Callable[[str], None]
+    listdir: Callable[[str], list[str]]
+    lstat: Callable[[str], os.stat_result]
+    fstat: Callable[[int], os.stat_result]
+    lock: Callable[[int], bool]
+    """``lock(fd)``: take the exclusive lock on the open file without waiting; whether it was free."""
+    urandom: Callable[[int], bytes]
+    time_ns: Callable[[], int]
+    """Nanoseconds since the epoch: for people only, never for an order or a decision."""
+    monotonic: Callable[[], float]
+    sleep: Callable[[float], None]
+    getpid: Callable[[], int]
+    gethostname: Callable[[], str]
+    failpoint: Callable[[str], None]
+    """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
+
+
+def write_all(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int = 0) -> int:
+    """Write the buffers one after the other at ``offset`` and return their length in bytes.
+
+    One call of the kernel in the usual case. With ``DSYNC`` in ``flags`` all of it is durable on return.
+    """
+    if len(buffers) <= BUFFERS_PER_CALL:
+        length_bytes = sum(map(len, buffers))
+        written_bytes = disk.pwritev(fd, buffers, offset, flags)
+        if written_bytes == length_bytes:
+            return length_bytes
+    else:
+        written_bytes = 0
+    return _write_rest(disk, fd, buffers, offset, flags, written_bytes)
+
+
+def _write_rest(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int, written_bytes: int) -> int:
+    """Go on after a short write, or with more buffers than one call takes."""
+    views: list[memoryview] = []
+    skip_bytes = written_bytes
+    for buffer in buffers:
+        view = memoryview(buffer)
+        if skip_bytes < len(view):
+            views.append(view[skip_bytes:])
+            skip_bytes = 0
+        else:
+            skip_bytes -= len(view)
+    start = 0
+    while start < len(views):
+        chunk = views[start : start + BUFFERS_PER_CALL]
+        count_bytes = disk.pwritev(fd, chunk, offset + written_bytes, flags)
+        if count_bytes == 0:
+            raise OSError(errno.EIO, "a write accepted no bytes")
+        written_bytes += count_bytes
+        while start < len(views) and count_bytes >= len(views[start]):
+            count_bytes -= len(views[start])
+            start += 1
+        if count_bytes:
+            views[start] = views[start][count_bytes:]
+    return written_bytes
+
+
+def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
+    """Read up to ``length_bytes`` at ``offset``; less only where the file ends."""
+    data = disk.pread(fd, length_bytes, offset)
+    if len(data) == length_bytes or not data:
+        return data
+    parts = [data]
+    have_bytes = len(data)
+    while have_bytes < length_bytes:
+        data = disk.pread(fd, length_bytes - have_bytes, offset + have_bytes)
+        if not data:
+            break
+        parts.append(data)
+        have_bytes += len(data)
+    return b"".join(parts)
+
+
+def sync_directory(disk: Disk, path: str) -> None:
+    """Make the names in the directory durable: those that came as well as those that went."""
+    fd = disk.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), 0)
+    try:
+        disk.fsync(fd)
+    finally:
+        disk.close(fd)
+
+
+def make_directory(disk: Disk, path: str) -> None:
+    """Make the directory, and those above it, with mode 0700 where they are missing, and their names durable.
+
+    Refuses a link, or a file, in the place of the directory itself.
+    """
+    try:
+        mode = disk.lstat(path).st_mode
+    except FileNotFoundError:
+        _make_missing(disk, path)
+    else:
+        if not stat.S_ISDIR(mode):
+            raise NotADirectoryError(errno.ENOTDIR, "expected a directory, and no link to one", path)
+
+
+def _make_missing(disk: Disk, path: str) -> None:
+    above = dirname(path.rstrip("/")) or "."
+    try:
+        disk.lstat(above)
+    except FileNotFoundError:
+        _make_missing(disk, above)
+    with suppress(FileExistsError):  # another process came first
+        disk.mkdir(path, 0o700)
+    sync_directory(disk, above)
+
+
+def after_fork_in_child(callback: Callable[[], None]) -> None:
+    """Have ``callback`` called in every child that this process forks."""
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=callback)
+
+
+def _open(path: str, flags: int, mode: int) -> int:
+    fd = os.open(path, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), mode)
+    if fd >= _LOWEST_DESCRIPTOR:
+        return fd
+    # With a standard stream closed, a file of ours would take its number, and a stray print would write into it.
+    try:
+        return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
+    finally:
+        os.close(fd)
+
+
+def _fallocate(fd: int, offset: int, length_bytes: int) -> None:
+    try:
+        os.posix_fallocate(fd, offset, length_bytes)
+    except OSError as error:
+        if error.errno not in {errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS}:
+            raise
+        _extend(fd, offset, length_bytes)
+
+
+def _extend(fd: int, offset: int, length_bytes: int) -> None:
+    if os.fstat(fd).st_size < offset + length_bytes:
+        os.ftruncate(fd, offset + length_bytes)
+
+
+def _lock(fd: int) -> bool:
+    try:
+        portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
+    except (portalocker.AlreadyLocked, BlockingIOError):
+        return False
+    return True
+
+
+def _portable_pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int:
+    written_bytes = os.pwrite(fd, b"".join(buffers), offset)
+    if flags & DSYNC:
+        _portable_sync(fd)
+    return written_bytes
+
+
+def _portable_sync(fd: int) -> None:
+    """``fsync``, and on macOS the call that also empties the drive's cache, where the file system has it."""
+    full_sync = getattr(fcntl, "F_FULLFSYNC", None)
+    if full_sync is not None:
+        try:
+            fcntl.fcntl(fd, full_sync)
+        except OSError as error:
+            if error.errno not in {errno.ENOTSUP, errno.EINVAL}:
+                raise
+        else:
+            return
+    os.fsync(fd)
+
+
+PORTABLE = Disk(
+    open=_open,
+    close=os.close,
+    pread=os.pread,
+    pwritev=_portable_pwritev,
+    fdatasync=_portable_sync,
+    fsync=os.fsync,
+    ftruncate=os.ftruncate,
+    fallocate=_extend,
+    rename=os.replace,
+    unlink=os.unlink,
+    mkdir=os.mkdir,
+    rmdir=os.rmdir,
+    listdir=os.listdir,
+    lstat=os.lstat,
+    fstat=os.fstat,
+    lock=_lock,
+    urandom=os.urandom,
+    time_ns=time.time_ns,
+    monotonic=time.monotonic,
+    sleep=time.sleep,
+    getpid=os.getpid,
+    gethostname=socket.gethostname,
+    failpoint=lambda _name: None,
+)
+
+DISK = PORTABLE
+if hasattr(os, "RWF_DSYNC") and hasattr(os, "pwritev"):
+    DISK = replace(PORTABLE, pwritev=os.pwritev, fdatasync=os.fdatasync, fallocate=_fallocate)

@@ -1,0 +1,96 @@
+"""Everything that can go wrong, one class for each thing a caller can do about it.
+
+::
+
+    PersistentQueueError
+    ├── QueueLockedError         another owner has the queue: wait, or stop that owner
+    ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
+    ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
+    ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
+    ├── ClosedError              you closed it (or forked): open the queue, or a session, again
+    ├── DiskFullError            nothing was committed: free space, then flush the same session again
+    ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
+    ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
+    └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
+
+``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
+"""
+
+from __future__ import annotations
+
+
+class PersistentQueueError(Exception):
+    """The base of every error that this package raises on its own account."""
+
+
+class QueueLockedError(PersistentQueueError):
+    """Another owner, in this or another process, has the queue open.
+
+    ``pid``, ``host`` and ``since`` (ISO 8601, UTC) describe the owner as it described itself in the lock file; each
+    is ``None`` where the file does not tell. They are for the message only: the lock itself is held by the kernel.
+    """
+
+    def __init__(self, path: str, pid: int | None, host: str | None, since: str | None) -> None:
+        self.path, self.pid, self.host, self.since = path, pid, host, since
+        owner = f"process {pid} on {host} since {since}" if pid is not None else "an owner that has not named itself"
+        super().__init__(f"{path}: the queue is open in {owner}; close it there, or wait with lock_timeout=")
+
+
+class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
+    """There is no queue at the path, and ``create=False`` forbids making one."""
+
+
+class InvalidNameError(PersistentQueueError, ValueError):
+    """The name cannot be a queue's: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot."""
+
+
+class ItemTooLargeError(PersistentQueueError, ValueError):
+    """An item is longer than 4 GiB - 1 bytes. Nothing of the call that raised this was buffered."""
+
+
+class ClosedError(PersistentQueueError):
+    """The queue or the session was closed by its user, or belongs to the parent of a forked process."""
+
+
+class DiskFullError(PersistentQueueError):
+    """There was no room for the data. Nothing was committed, the session keeps its operations and can flush again.
+
+    ``errno`` is the operating system's: ``ENOSPC``, ``EDQUOT`` or ``EFBIG``. Dequeueing still works.
+    """
+
+    def __init__(self, path: str, errno: int, reason: str) -> None:
+        self.path, self.errno = path, errno
+        super().__init__(f"{path}: {reason}; nothing was committed: free some space, then flush again")
+
+
+class BrokenQueueError(PersistentQueueError):
+    """A sync or a write of the transaction log failed: whether the last flush is durable is unknown.
+
+    A failed sync is never retried, since the kernel may have dropped the data that it was to write. Every call
+    raises this until the queue is closed and opened again; recovery then tells what was committed.
+    """
+
+
+class CorruptionError(PersistentQueueError):
+    """Bytes on disk are not the ones that were written.
+
+    ``file`` and ``offset`` (bytes from its start) say where, ``expected`` and ``found`` say what. Raised by opening,
+    nothing was changed. Raised by dequeueing, the items of that one block are set aside, once, and what lies behind
+    them comes out of the following calls.
+    """
+
+    def __init__(self, file: str, offset: int, expected: str, found: str, consequence: str = "") -> None:
+        self.file, self.offset, self.expected, self.found = file, offset, expected, found
+        message = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
+        super().__init__(f"{message}; {consequence}" if consequence else message)
+
+
+class UnsupportedFormatError(PersistentQueueError):
+    """The file was written in a newer format than this version reads. ``found`` and ``supported`` are the versions."""
+
+    def __init__(self, file: str, found: int, supported: int) -> None:
+        self.file, self.found, self.supported = file, found, supported
+        super().__init__(
+            f"{file}: written in format version {found}, this release reads up to version {supported}: "
+            "upgrade persistentqueue"
+        )

@@ -1,0 +1,356 @@
+"""The frame format: what the transaction log says. Pure bytes, no files.
+
+A log (``log/<generation>.log``) is a header (see ``header``; magic ``PQ-LOG\\r\\n``), then frames back to back, then
+unused space. The flags are 1 = synced (every frame was made durable before it was acknowledged) and 2 = sealed (written
+by a clean close). The first frame holds one checkpoint; every other frame is one group of transactions, written with
+one call. A sealed log is its first frame and never gets another: the first commit after it begins the next generation.
+The seal stands in the header so that cutting the log cannot hide that it was closed.
+
+::
+
+    offset  bytes  field
+         0      4  magic          ``PQFr``
+         4      4  salt           the low half of the log's
+         8      8  number         of the frame: one more than the frame before; goes on over generations
+        16      4  body length    bytes of the body
+        20      4  transactions   in the body
+        24      4  operations     in the body, over all transactions
+        28      4  previous       checksum of the frame before; 0 in the first
+        32      4  checksum       CRC-32 of the 32 bytes before it and of the body
+        36         body           transactions
+                   8 zero bytes   the end; overwritten by the next frame
+
+    transaction = u32 count of operations, that many operations
+    operation   = u8 kind, then
+        1 enqueue          first u64, count u64, segment u64, offset u64, length u64, ordinal u64, checksum u32
+        2 enqueue inline   as 1, then the blocks themselves, ``length`` bytes
+        3 dequeue          subscription u32, first u64, count u64
+        4 segment          number u64, salt u64, capacity u64
+        5 marker           version u64, length u16, name in UTF-8
+        6 checkpoint       time u64, next sequence, next segment, current segment or 0, frontier (u64 each), then the
+                           counts u32 of consumed runs, segments, extents, markers, then each as its u64:
+                             consumed run (first, count) · segment (number, salt, capacity, end, ordinal)
+                             extent (first, count, segment, offset, length, ordinal, live, live bytes)
+                             marker as in 5
+
+The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
+misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
+
+Operations carry runs, not items: a flush of one item or of a million is one small frame. *Enqueue* says that the blocks
+in ``length`` bytes at ``offset`` of ``segment`` hold the sequences ``first …``; ``checksum`` combines the blocks'
+header checksums, so that a block which an unfinished transaction left at the same place cannot stand in for them.
+*Enqueue inline* carries the blocks as well: the log is then a redo log, and one sync makes a small transaction durable.
+
+What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
+the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
+one was damaged later, since a frame is written only after the one before it was acknowledged (in a log that is not
+synced it may also be a write that never happened; such a log ends there). The zero bytes at the end tell "nothing came
+here" from "something began here": in a recycled file the unused space holds old frames.
+
+Worked example: one 1-byte item, inline: body = 4 (count) + 1 + 52 (enqueue) + 49 (block) = 106 bytes, frame = 142.
+"""
+
+from __future__ import annotations
+
+import struct
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import NamedTuple, TypeVar
+from zlib import crc32
+
+from .errors import CorruptionError
+from .header import seed
+from .intervals import Run
+
+LOG_MAGIC = b"PQ-LOG\r\n"
+SYNCED = 1
+SEALED = 2
+
+FRAME_MAGIC = b"PQFr"
+FRAME_HEADER_BYTES = 36
+END = bytes(8)
+"""What stands behind the last frame."""
+BODY_BYTES_MAX = 2**32 - 1
+
+_FRAME = struct.Struct("<4sIQIIII")
+_U32 = struct.Struct("<I")
+_ENQUEUE = struct.Struct("<BQQQQQQI")
+_DEQUEUE = struct.Struct("<BIQQ")
+_SEGMENT = struct.Struct("<BQQQ")
+_MARKER = struct.Struct("<BQH")
+_CHECKPOINT = struct.Struct("<BQQQQQIIII")
+_KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
+
+assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
+
+
+class Enqueue(NamedTuple):
+    """The sequences ``first … first + count - 1`` lie in these blocks. ``inline`` is the blocks, where they came
+    along."""
+
+    first: int
+    count: int  # type: ignore[assignment]
+    segment: int
+    offset: int
+    length_bytes: int
+    ordinal: int
+    checksum: int
+    inline: bytes | None = None
+
+
+class Dequeue(NamedTuple):
+    """The subscription is done with the sequences ``first … first + count - 1``. The plain queue is subscription 0."""
+
+    subscription: int
+    first: int
+    count: int  # type: ignore[assignment]
+
+
+class SegmentCreated(NamedTuple):
+    """A segment exists from here on: its number, its salt, and the bytes it was made for."""
+
+    number: int
+    salt: int
+    capacity_bytes: int
+
+
+class MarkerSet(NamedTuple):
+    """The marker ``name`` stands at ``version`` from here on."""
+
+    name: str
+    version: int
+
+
+class SegmentRow(NamedTuple):
+    """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
+
+    number: int
+    salt: int
+    capacity_bytes: int
+    end: int
+    ordinal: int
+
+
+class ExtentRow(NamedTuple):
+    """An extent in a checkpoint: a run of sequences that lies contiguously in a segment."""
+
+    first: int
+    count: int  # type: ignore[assignment]
+    segment: int
+    offset: int
+    length_bytes: int
+    ordinal: int
+    live: int
+    live_bytes: int
+
+
+class Checkpoint(NamedTuple):
+    """The whole state. ``current_segment`` is the one to write on in after a clean close, 0 for none."""
+
+    time_ns: int
+    next_sequence: int
+    next_segment: int
+    current_segment: int
+    frontier: int
+    consumed: list[Run]
+    segments: list[SegmentRow]
+    extents: list[ExtentRow]
+    markers: list[MarkerSet]
+
+
+Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint
+Transaction = list[Operation]
+
+
+class Frame(NamedTuple):
+    """A decoded frame that stands at ``offset`` and ends at ``end``."""
+
+    offset: int
+    end: int
+    number: int
+    previous: int
+    checksum: int
+    transactions: list[Transaction]
+
+
+_Row = TypeVar("_Row")
+
+
+class _FrameError(Exception):
+    """Internal: what is wrong with the bytes of a frame."""
+
+
+def encode_operation(operation: Operation) -> bytes:
+    """The bytes of one operation."""
+    if isinstance(operation, Enqueue):
+        if operation.inline is None:
+            return _ENQUEUE.pack(_KIND_ENQUEUE, *operation[:7])
+        return _ENQUEUE.pack(_KIND_INLINE, *operation[:7]) + operation.inline
+    if isinstance(operation, Dequeue):
+        return _DEQUEUE.pack(_KIND_DEQUEUE, *operation)
+    if isinstance(operation, SegmentCreated):
+        return _SEGMENT.pack(_KIND_SEGMENT, *operation)
+    if isinstance(operation, MarkerSet):
+        return _encode_marker(operation)
+    return _encode_checkpoint(operation)
+
+
+def encode_transaction(operations: Iterable[Operation]) -> bytes:
+    """The bytes of one transaction: the count of its operations, then the operations."""
+    parts = [encode_operation(operation) for operation in operations]
+    return _U32.pack(len(parts)) + b"".join(parts)
+
+
+def encode_frame(
+    body: bytes, salt: int, offset: int, number: int, previous: int, transactions: int, operations: int
+) -> tuple[bytes, int]:
+    """The header that goes before ``body`` in a frame at ``offset``, and the frame's checksum."""
+    fields = _FRAME.pack(FRAME_MAGIC, salt & 0xFFFFFFFF, number, len(body), transactions, operations, previous)
+    checksum = crc32(body, crc32(fields, seed(salt, offset)))
+    return fields + _U32.pack(checksum), checksum
+
+
+def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
+    """Check and decode the frame at ``offset`` of the log ``data``.
+
+    Raises ``CorruptionError``: whether the frame is damaged or the log's end is the reader's to tell (see
+    ``find_frame``). Lengths and counts are bounded by what is there before anything is made of them.
+    """
+    body_at = offset + FRAME_HEADER_BYTES
+    if len(data) < body_at:
+        raise CorruptionError(file, offset, "a frame", f"the end of the file, {len(data) - offset} bytes on")
+    magic, low_salt, number, body_bytes, transactions, operations, previous = _FRAME.unpack_from(data, offset)
+    if magic != FRAME_MAGIC or low_salt != salt & 0xFFFFFFFF:
+        raise CorruptionError(file, offset, "a frame of this log", f"{data[offset : offset + 8]!r}")
+    end = body_at + body_bytes
+    if end > len(data):
+        raise CorruptionError(file, offset, f"a frame of {body_bytes} bytes", f"{len(data) - body_at} bytes")
+    (checksum,) = _U32.unpack_from(data, body_at - _U32.size)
+    fields = crc32(data[offset : body_at - _U32.size], seed(salt, offset))
+    found = crc32(memoryview(data)[body_at:end], fields)
+    if found != checksum:
+        raise CorruptionError(file, offset, f"a frame with checksum {checksum:#010x}", f"{found:#010x}")
+    try:
+        decoded = list(_decode_transactions(data, body_at, end))
+        counts = (len(decoded), sum(map(len, decoded)))
+        if counts != (transactions, operations):
+            raise _FrameError(f"{transactions} transactions with {operations} operations", "{} with {}".format(*counts))
+    except _FrameError as damage:
+        raise CorruptionError(file, offset, *damage.args) from None
+    return Frame(offset, end, number, previous, checksum, decoded)
+
+
+def find_frame(data: bytes, start: int, salt: int, file: str) -> Frame | None:
+    """The first valid frame of this log at or behind ``start``, wherever it stands; None if there is none.
+
+    Every candidate's checksum covers its own offset, so that neither stale bytes nor copies in payloads are found.
+    """
+    mark = FRAME_MAGIC + _U32.pack(salt & 0xFFFFFFFF)
+    while (start := data.find(mark, start)) >= 0:
+        try:
+            return decode_frame(data, start, salt, file)
+        except CorruptionError:
+            start += 1
+    return None
+
+
+def _encode_marker(marker: MarkerSet) -> bytes:
+    name = marker.name.encode()
+    return _MARKER.pack(_KIND_MARKER, marker.version, len(name)) + name
+
+
+def _encode_checkpoint(checkpoint: Checkpoint) -> bytes:
+    tables: tuple[Sequence[tuple[int, ...]], ...] = (checkpoint.consumed, checkpoint.segments, checkpoint.extents)
+    counts = (*map(len, tables), len(checkpoint.markers))
+    parts = [_CHECKPOINT.pack(_KIND_CHECKPOINT, *checkpoint[:5], *counts)]
+    parts += [_numbers(chain.from_iterable(table)) for table in tables]
+    parts += map(_encode_marker, checkpoint.markers)
+    return b"".join(parts)
+
+
+def _numbers(numbers: Iterable[int]) -> bytes:
+    values = array("Q", numbers)
+    return struct.pack(f"<{len(values)}Q", *values)
+
+
+def _decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction]:
+    while at < end:
+        (count,) = _unpack(_U32, data, at, end)
+        at += _U32.size
+        operations: Transaction = []
+        for _ in range(count):
+            operation, at = _decode_operation(data, at, end)
+            operations.append(operation)
+        yield operations
+
+
+def _decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
+    if at >= end:
+        raise _FrameError("an operation", "the end of the frame")
+    kind = data[at]
+    if kind in {_KIND_ENQUEUE, _KIND_INLINE}:
+        _, first, count, segment, offset, length_bytes, ordinal, checksum = _unpack(_ENQUEUE, data, at, end)
+        at += _ENQUEUE.size
+        inline = None
+        if kind == _KIND_INLINE:
+            inline, at = _take(data, at, length_bytes, end)
+        return Enqueue(first, count, segment, offset, length_bytes, ordinal, checksum, inline), at
+    if kind == _KIND_DEQUEUE:
+        return Dequeue(*_unpack(_DEQUEUE, data, at, end)[1:]), at + _DEQUEUE.size
+    if kind == _KIND_SEGMENT:
+        return SegmentCreated(*_unpack(_SEGMENT, data, at, end)[1:]), at + _SEGMENT.size
+    if kind == _KIND_MARKER:
+        return _decode_marker(data, at, end)
+    if kind == _KIND_CHECKPOINT:
+        return _decode_checkpoint(data, at, end)
+    raise _FrameError("an operation of a known kind", f"kind {kind}")
+
+
+def _decode_marker(data: bytes, at: int, end: int) -> tuple[MarkerSet, int]:
+    kind, version, length_bytes = _unpack(_MARKER, data, at, end)
+    name, at = _take(data, at + _MARKER.size, length_bytes, end)
+    try:
+        if kind == _KIND_MARKER:
+            return MarkerSet(name.decode(), version), at
+    except UnicodeDecodeError:
+        pass
+    raise _FrameError("a marker", f"kind {kind} named {name!r}")
+
+
+def _decode_checkpoint(data: bytes, at: int, end: int) -> tuple[Checkpoint, int]:
+    _, time_ns, next_sequence, next_segment, current, frontier, *counts = _unpack(_CHECKPOINT, data, at, end)
+    consumed_count, segment_count, extent_count, marker_count = counts
+    at += _CHECKPOINT.size
+    consumed, at = _decode_rows(_run, 2, consumed_count, data, at, end)
+    segments, at = _decode_rows(SegmentRow._make, 5, segment_count, data, at, end)
+    extents, at = _decode_rows(ExtentRow._make, 8, extent_count, data, at, end)
+    markers = []
+    for _ in range(marker_count):
+        marker, at = _decode_marker(data, at, end)
+        markers.append(marker)
+    rows = (consumed, segments, extents, markers)
+    return Checkpoint(time_ns, next_sequence, next_segment, current, frontier, *rows), at
+
+
+def _decode_rows(
+    make: Callable[[tuple[int, ...]], _Row], width: int, count: int, data: bytes, at: int, end: int
+) -> tuple[list[_Row], int]:
+    rows, at = _take(data, at, 8 * width * count, end)
+    return [make(row) for row in struct.iter_unpack(f"<{width}Q", rows)], at
+
+
+def _run(row: tuple[int, ...]) -> Run:
+    return row[0], row[1]
+
+
+def _unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[int, ...]:
+    if at + fields.size > end:
+        raise _FrameError(f"{fields.size} bytes of an operation", f"{end - at} bytes")
+    return fields.unpack_from(data, at)
+
+
+def _take(data: bytes, at: int, length_bytes: int, end: int) -> tuple[bytes, int]:
+    if at + length_bytes > end:
+        raise _FrameError(f"{length_bytes} bytes of an operation", f"{end - at} bytes")
+    return data[at : at + length_bytes], at + length_bytes

@@ -1,0 +1,102 @@
+"""Sets of sequences, kept as disjoint runs: memory follows the number of gaps, never the number of members."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator
+
+Run = tuple[int, int]
+"""``(first, count)``: the sequences ``first … first + count - 1``."""
+
+
+class Intervals:
+    """A set of non-negative integers as sorted runs, neighbours merged.
+
+    ``len`` counts members. Not synchronized. Adding what is there, or removing what is not, is an error of the
+    caller: ``add`` and ``remove`` assert it.
+    """
+
+    __slots__ = ("_ends", "_firsts", "_size")
+
+    def __init__(self, runs: Iterable[Run] = ()) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self._size = 0
+        for first, count in runs:
+            self.add(first, count)
+
+    def __len__(self) -> int:
+        return self._size
+
+    def __iter__(self) -> Iterator[Run]:
+        for first, end in zip(self._firsts, self._ends, strict=True):
+            yield first, end - first
+
+    @property
+    def gaps(self) -> int:
+        """How many runs the set is made of: what it costs in memory."""
+        return len(self._firsts)
+
+    def add(self, first: int, count: int) -> None:
+        """Add a run none of whose members is in the set."""
+        end = first + count
+        at = bisect_right(self._firsts, first)
+        joins_before = at > 0 and self._ends[at - 1] == first
+        joins_after = at < len(self._firsts) and self._firsts[at] == end
+        assert at == 0 or self._ends[at - 1] <= first, "the run overlaps one before it"
+        assert at == len(self._firsts) or self._firsts[at] >= end, "the run overlaps one behind it"
+        if joins_before and joins_after:
+            self._ends[at - 1] = self._ends[at]
+            del self._firsts[at], self._ends[at]
+        elif joins_before:
+            self._ends[at - 1] = end
+        elif joins_after:
+            self._firsts[at] = first
+        else:
+            self._firsts.insert(at, first)
+            self._ends.insert(at, end)
+        self._size += count
+
+    def remove(self, first: int, count: int) -> None:
+        """Remove a run all of whose members are in the set."""
+        end = first + count
+        at = bisect_right(self._firsts, first) - 1
+        assert at >= 0, "the run is not in the set"
+        assert self._ends[at] >= end, "the run is not in the set"
+        old_first, old_end = self._firsts[at], self._ends[at]
+        if old_first == first and old_end == end:
+            del self._firsts[at], self._ends[at]
+        elif old_first == first:
+            self._firsts[at] = end
+        elif old_end == end:
+            self._ends[at] = first
+        else:
+            self._ends[at] = first
+            self._firsts.insert(at + 1, end)
+            self._ends.insert(at + 1, old_end)
+        self._size -= count
+
+    def pop_lowest(self, count: int) -> Run:
+        """Remove and return the lowest run, or its first ``count`` members. The set must not be empty."""
+        first = self._firsts[0]
+        count = min(count, self._ends[0] - first)
+        self.remove(first, count)
+        return first, count
+
+    def overlap(self, first: int, end: int) -> int:
+        """How many members lie in ``first … end - 1``."""
+        at = bisect_right(self._ends, first)
+        stop = bisect_left(self._firsts, end)
+        return sum(min(self._ends[i], end) - max(self._firsts[i], first) for i in range(at, stop))
+
+    def gaps_between(self, first: int, end: int) -> Iterator[Run]:
+        """The runs of ``first … end - 1`` that are not in the set, lowest first."""
+        at = bisect_right(self._ends, first)
+        while first < end:
+            stop = min(self._firsts[at], end) if at < len(self._firsts) else end
+            if stop > first:
+                yield first, stop - first
+            if stop == end:
+                return
+            first = self._ends[at]
+            at += 1

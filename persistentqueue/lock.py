@@ -1,0 +1,86 @@
+"""One owner per queue: an exclusive lock of the kernel's on an open file that is never deleted.
+
+Who holds it is never judged by what the file says: that is for the error message only. The kernel frees the lock with
+the last descriptor of the open file, however its process ended; hence the descriptor is closed in a forked child.
+"""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime, timezone
+
+from .disk import CREATE, READ, Disk, read_all, write_all
+from .errors import QueueLockedError
+
+LOCK_NAME = "lock"
+_OWNER_BYTES_MAX = 4096
+_POLL_SECONDS = 0.01
+
+
+class Lock:
+    """The lock on a queue's directory, held from ``acquire`` to ``release``."""
+
+    def __init__(self, disk: Disk, path: str) -> None:
+        self._disk = disk
+        self.path = path
+        self._fd: int | None = None
+
+    def acquire(self, timeout_seconds: float) -> None:
+        """Take the lock, waiting for it up to ``timeout_seconds``, and say in the file who has it.
+
+        Raises ``QueueLockedError``; the owner notices nothing.
+        """
+        deadline = self._disk.monotonic() + timeout_seconds
+        while not self._try():
+            if self._disk.monotonic() >= deadline:
+                raise QueueLockedError(self.path, *self._owner())
+            self._disk.sleep(_POLL_SECONDS)
+        self._sign()
+
+    def release(self) -> None:
+        """Free the lock. The file stays: unlinking it would let two owners hold two files of the same name."""
+        if self._fd is not None:
+            fd, self._fd = self._fd, None
+            self._disk.close(fd)
+
+    def _try(self) -> bool:
+        fd = self._disk.open(self.path, CREATE, 0o600)
+        try:
+            if self._disk.lock(fd) and self._is_named(fd):
+                self._fd, fd = fd, -1
+                return True
+        finally:
+            if fd >= 0:
+                self._disk.close(fd)
+        return False
+
+    def _is_named(self, fd: int) -> bool:
+        """Whether the open file still has the name: else the queue was deleted while we waited for it."""
+        ours = self._disk.fstat(fd)
+        try:
+            named = self._disk.lstat(self.path)
+        except FileNotFoundError:
+            return False
+        return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
+
+    def _sign(self) -> None:
+        assert self._fd is not None
+        since = datetime.fromtimestamp(self._disk.time_ns() / 1e9, timezone.utc).isoformat(timespec="seconds")
+        owner = {"pid": self._disk.getpid(), "host": self._disk.gethostname(), "since": since}
+        self._disk.ftruncate(self._fd, 0)
+        try:
+            write_all(self._disk, self._fd, [json.dumps(owner).encode()], 0)
+        except OSError:
+            # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
+            self._disk.ftruncate(self._fd, 0)
+
+    def _owner(self) -> tuple[int | None, str | None, str | None]:
+        try:
+            fd = self._disk.open(self.path, READ, 0)
+            try:
+                owner = json.loads(read_all(self._disk, fd, _OWNER_BYTES_MAX, 0))
+            finally:
+                self._disk.close(fd)
+            return int(owner["pid"]), str(owner["host"]), str(owner["since"])
+        except (OSError, ValueError, TypeError, KeyError):
+            return None, None, None

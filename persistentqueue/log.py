@@ -1,0 +1,211 @@
+"""The transaction log: ``log/<generation>.log``, in the format of ``frame``.
+
+A generation gets its name only when its header and its checkpoint are complete and synced, so whatever is invalid under
+such a name was damaged, and the highest generation is the one that counts. Not synchronized: a log belongs to whoever
+writes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from .disk import DSYNC, READ, WRITE, Disk, basename, dirname, read_all, sync_directory, write_all
+from .errors import CorruptionError
+from .frame import (
+    END,
+    FRAME_HEADER_BYTES,
+    LOG_MAGIC,
+    SEALED,
+    SYNCED,
+    Checkpoint,
+    Frame,
+    Transaction,
+    decode_frame,
+    encode_frame,
+    encode_transaction,
+    find_frame,
+)
+from .header import HEADER_BYTES, Header, decode_header, encode_header
+
+SUFFIX = ".log"
+OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
+"""What a log needs beside the bodies of its frames, but for the header of each further frame."""
+
+
+def log_name(generation: int) -> str:
+    """The file name of a generation."""
+    return f"{generation:012d}{SUFFIX}"
+
+
+def parse_log_name(name: str) -> int | None:
+    """The generation in a log's file name; None for any other name."""
+    stem = name.removesuffix(SUFFIX)
+    if name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and log_name(int(stem)) == name:
+        return int(stem)
+    return None
+
+
+class Log:
+    """The generation that is being written."""
+
+    def __init__(self, disk: Disk, fd: int, path: str, header: Header, first: Frame) -> None:
+        self._disk = disk
+        self._fd = fd
+        self.path = path
+        self.generation = header.number
+        self.salt = header.salt
+        self.sealed = bool(header.flags & SEALED)
+        self.capacity_bytes = header.size_bytes
+        self.end = first.end
+        self.number = first.number
+        self.groups = 0
+        self._flags = DSYNC if header.flags & SYNCED else 0
+        self._checksum = first.checksum
+
+    @classmethod
+    def begin(
+        cls, disk: Disk, spare: str, path: str, flags: int, generation: int, number: int, checkpoint: Checkpoint
+    ) -> Log:
+        """Write a new generation into the file ``spare``; it counts only once it was published as ``path``.
+
+        Its first frame, the checkpoint, gets the number ``number``. Raises ``OSError``; then nothing has changed.
+        """
+        fd = disk.open(spare, WRITE, 0)
+        try:
+            salt = int.from_bytes(disk.urandom(8), "little")
+            header = Header(flags, generation, salt, checkpoint.time_ns, disk.fstat(fd).st_size)
+            body = encode_transaction([checkpoint])
+            frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, 1)
+            length_bytes = write_all(disk, fd, [encode_header(LOG_MAGIC, header), frame, body, END], 0)
+        except BaseException:
+            disk.close(fd)
+            raise
+        return cls(disk, fd, path, header, Frame(HEADER_BYTES, length_bytes - len(END), number, 0, checksum, []))
+
+    def publish(self, spare: str) -> None:
+        """Make the new generation durable, then its name. The renaming is the commit point of a trim.
+
+        Raises ``OSError``; it is then unknown which generation the next opening will find.
+        """
+        self._disk.failpoint("trim.3 sync generation")
+        self._disk.fdatasync(self._fd)
+        self._disk.failpoint("trim.4 rename generation")
+        self._disk.rename(spare, self.path)
+        self._disk.failpoint("trim.5 sync names")
+        sync_directory(self._disk, dirname(self.path))
+
+    def has_room(self, body_bytes: int) -> bool:
+        """Whether a frame with a body of this length fits."""
+        return self.end + FRAME_HEADER_BYTES + body_bytes + len(END) <= self.capacity_bytes
+
+    def append(self, body: bytes, transactions: int, operations: int) -> None:
+        """Write one frame with one call, durable on return if the log is a synced one. This is the commit point.
+
+        The caller made sure that there is room. Raises ``OSError``; it is then unknown whether the frame is on disk.
+        """
+        number = self.number + 1
+        header, checksum = encode_frame(body, self.salt, self.end, number, self._checksum, transactions, operations)
+        length_bytes = write_all(self._disk, self._fd, [header, body, END], self.end, self._flags)
+        self.end += length_bytes - len(END)
+        self.number = number
+        self.groups += 1
+        self._checksum = checksum
+
+    def close(self) -> None:
+        """Close the file."""
+        self._disk.close(self._fd)
+
+
+class Replay(NamedTuple):
+    """What a log says: its checkpoint, the transactions after it, and how it ends.
+
+    ``end`` is behind the last valid frame. ``torn_bytes`` is how much was found of something that began there and is
+    not a frame, 0 at a clean end; ``missing_bytes`` is how much shorter the file is than it was made.
+    """
+
+    file: str
+    header: Header
+    checkpoint: Checkpoint
+    frames: list[Frame]
+    end: int
+    torn_bytes: int
+    missing_bytes: int
+
+    @property
+    def sealed(self) -> bool:
+        """Whether the log was closed cleanly."""
+        return bool(self.header.flags & SEALED)
+
+    @property
+    def synced(self) -> bool:
+        """Whether its frames were made durable before they were acknowledged."""
+        return bool(self.header.flags & SYNCED)
+
+    @property
+    def last_number(self) -> int:
+        """The number of the last valid frame."""
+        return self.frames[-1].number
+
+    @property
+    def transactions(self) -> Iterable[tuple[int, Transaction]]:
+        """The offset of its frame, and the operations, of each transaction after the checkpoint."""
+        return ((frame.offset, transaction) for frame in self.frames[1:] for transaction in frame.transactions)
+
+
+def read_log(disk: Disk, path: str) -> Replay:
+    """Read and check the log at ``path``. Raises ``CorruptionError`` or ``UnsupportedFormatError``; changes nothing."""
+    fd = disk.open(path, READ, 0)
+    try:
+        return replay(read_all(disk, fd, disk.fstat(fd).st_size, 0), path)
+    finally:
+        disk.close(fd)
+
+
+def replay(data: bytes, file: str) -> Replay:
+    """Check and decode a whole log. Pure: bytes in, frames out.
+
+    A frame that does not check out ends the log, if no valid one follows it: a torn tail. Otherwise, and always in the
+    header, in the checkpoint and in a sealed log, it is damage: raises ``CorruptionError``.
+    """
+    header = decode_header(data, LOG_MAGIC, file)
+    if parse_log_name(basename(file)) != header.number:
+        raise CorruptionError(file, 0, "the generation that the file is named by", f"{header.number}")
+    first = decode_frame(data, HEADER_BYTES, header.salt, file)
+    operation = first.transactions[0][0] if first.transactions and first.transactions[0] else None
+    if not isinstance(operation, Checkpoint):
+        raise CorruptionError(file, HEADER_BYTES, "a checkpoint", f"{operation}")
+    frames = [first]
+    end = first.end
+    torn_bytes = 0
+    if not header.flags & SEALED:
+        while True:
+            try:
+                frame = decode_frame(data, end, header.salt, file)
+                if (frame.number, frame.previous) != (frames[-1].number + 1, frames[-1].checksum):
+                    raise CorruptionError(file, end, f"frame {frames[-1].number + 1}", f"frame {frame.number}")
+            except CorruptionError as damage:
+                torn_bytes = _judge_end(data, end, header, file, damage)
+                break
+            frames.append(frame)
+            end = frame.end
+    return Replay(file, header, operation, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
+
+
+def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:
+    """Tell a clean end (0) from a torn tail (its bytes) from damage (raises)."""
+    if header.flags & SYNCED:
+        later = find_frame(data, end, header.salt, file)
+        if later is not None:
+            raise CorruptionError(
+                file,
+                end,
+                damage.expected,
+                damage.found,
+                f"frame {later.number} at offset {later.offset} is valid, so this is no torn tail but damage to what "
+                "was acknowledged; nothing was changed: restore the file, or copy the directory before any repair",
+            )
+    behind = data[end : end + len(END)]
+    if behind == END[: len(behind)]:
+        return 0
+    return len(data[end:].rstrip(b"\0"))

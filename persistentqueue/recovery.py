@@ -1,0 +1,130 @@
+"""Opening, the reading half: from a directory to the state that its log adds up to. Changes nothing.
+
+1. Choose the highest generation of the log. It got its name when it was complete, so the lower ones are leftovers.
+2. Replay it: every frame after the checkpoint, up to the end or a torn tail (``log.replay`` tells it from damage).
+3. A log that is not synced ends before the first frame whose blocks are not all there, since its writes may have
+   reached the disk in any order.
+4. Say what the directory holds beside that: leftovers to sweep, and files to set aside because they may hold something
+   that nobody can tell.
+
+Opening costs what the log costs, never what the queue holds. Recovery run twice, or cut short and run again, gives the
+same result, since nothing here writes; what ``store`` writes then is a new generation, beside the old one.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
+from .disk import Disk, join
+from .errors import CorruptionError
+from .frame import Enqueue, Operation, SegmentCreated
+from .log import Replay, log_name, parse_log_name, read_log
+from .segment import Segment, parse_segment_name, segment_name
+from .state import State, StateError
+
+
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What opening found. ``clean`` is True when there was nothing to recover; everything else is then 0 or empty."""
+
+    clean: bool = True
+    """The queue was new, or closed cleanly."""
+    generation: int = 0
+    """The generation of the log that was read; 0 for a new queue."""
+    transactions: int = 0
+    """Committed transactions that were read after the log's checkpoint."""
+    torn_bytes: int = 0
+    """Bytes of a group that was being written when the owner ended, and that was dropped: at most so many."""
+    missing_bytes: int = 0
+    """How much shorter the log is than it was made: something cut it. What was beyond is gone."""
+    lost_transactions: int = 0
+    """Transactions of a ``sync=False`` log whose blocks were not on disk; they, and those after them, were dropped."""
+    redone_bytes: int = 0
+    """Bytes of small transactions that were written from the log to the segments once more."""
+    swept: tuple[str, ...] = ()
+    """Leftovers that nothing refers to and that were deleted, relative to the queue's directory."""
+    set_aside: tuple[str, ...] = ()
+    """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
+
+
+@dataclass
+class Recovered:
+    """The state, what is to be written once more, and what is to be cleaned up."""
+
+    state: State
+    replay: Replay
+    redo: list[Enqueue] = field(default_factory=list)
+    transactions: int = 0
+    lost_transactions: int = 0
+    sweep: list[str] = field(default_factory=list)
+    set_aside: list[str] = field(default_factory=list)
+
+
+def recover(disk: Disk, directory: str) -> Recovered | None:
+    """Read the queue in the directory; None if there is none yet. Raises ``CorruptionError``; changes nothing."""
+    generations = find_generations(disk, directory)
+    if not generations:
+        return None
+    path = join(directory, LOG_DIRECTORY, log_name(generations[-1]))
+    replay = read_log(disk, path)
+    recovered = _apply(disk, directory, replay)
+    _inspect(disk, directory, recovered)
+    return recovered
+
+
+def _apply(disk: Disk, directory: str, replay: Replay) -> Recovered:
+    try:
+        recovered = Recovered(State.restore(replay.checkpoint), replay)
+    except StateError as error:
+        raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
+    salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
+    transactions = list(replay.transactions)
+    for offset, transaction in transactions:
+        salts.update((o.number, o.salt) for o in transaction if isinstance(o, SegmentCreated))
+        if not replay.synced and not _is_written(disk, directory, transaction, salts):
+            recovered.lost_transactions = len(transactions) - recovered.transactions
+            break
+        try:
+            for operation in transaction:
+                recovered.state.apply(operation)
+        except StateError as error:
+            raise CorruptionError(replay.file, offset, *error.args) from None
+        recovered.redo += [o for o in transaction if isinstance(o, Enqueue) and o.inline is not None]
+        recovered.transactions += 1
+    return recovered
+
+
+def _is_written(disk: Disk, directory: str, transaction: list[Operation], salts: dict[int, int]) -> bool:
+    """Whether all blocks that the transaction names are on disk, as they were written."""
+    for operation in transaction:
+        if isinstance(operation, Enqueue) and operation.inline is None:
+            number = operation.segment
+            path = join(directory, DATA_DIRECTORY, segment_name(number))
+            try:
+                segment = Segment.open(disk, path, number, salts.get(number, 0), 0)
+                try:
+                    end = operation.offset + operation.length_bytes
+                    if segment.checksums(operation.offset, end) != (operation.checksum, operation.count):
+                        return False
+                finally:
+                    segment.close()
+            except CorruptionError:
+                return False
+    return True
+
+
+def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
+    """Sort the files that the state does not refer to."""
+    replay, state = recovered.replay, recovered.state
+    # What was torn, cut or lost may have been acknowledged all the same (a bit that flipped in the last frame, or a
+    # device that lied): then a segment that nobody knows is not a leftover but evidence.
+    doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
+    for name in names_in(disk, directory, LOG_DIRECTORY):
+        number = parse_log_name(name)
+        if number is not None and number != replay.header.number:
+            recovered.sweep.append(join(LOG_DIRECTORY, name))
+    for name in names_in(disk, directory, DATA_DIRECTORY):
+        number = parse_segment_name(name)
+        if number is not None and number not in state.segments:
+            (recovered.set_aside if doubtful else recovered.sweep).append(join(DATA_DIRECTORY, name))

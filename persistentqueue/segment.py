@@ -1,0 +1,265 @@
+"""One data file: ``data/<number>.seg``, written from front to back in the format of ``block``, never edited.
+
+Not synchronized. Writing (``write``, ``sync``, ``seal``) is for one thread at a time; ``load`` may run beside
+it, since it reads only blocks that were committed before.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from .block import (
+    BLOCK_HEADER_BYTES,
+    BLOCK_MAGIC,
+    SEGMENT_MAGIC,
+    BlockHeader,
+    combine_checksums,
+    decode_block_header,
+    decode_body,
+)
+from .disk import CREATE_NEW, WRITE, Buffers, Disk, read_all, write_all
+from .errors import CorruptionError
+from .header import HEADER_BYTES, Header, decode_header, encode_header
+
+SUFFIX = ".seg"
+READ_AHEAD_BYTES = 1024 * 1024
+"""How much a consumer reads at once; a larger block is read whole."""
+_FIRST_READ_BYTES = 4096
+_DIRECT_BYTES = 64 * 1024
+
+
+def segment_name(number: int) -> str:
+    """The file name of a segment."""
+    return f"{number:012d}{SUFFIX}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The number in a segment's file name; None for any other name."""
+    stem = name.removesuffix(SUFFIX)
+    if name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and segment_name(int(stem)) == name:
+        return int(stem)
+    return None
+
+
+class Loaded(NamedTuple):
+    """What ``load`` read: the items from ``ordinal`` on; the first block behind them; the damage that stopped it.
+
+    ``lost`` is how many items the damage costs, from ``next_ordinal`` on; 0 where ``damage`` is None.
+    """
+
+    ordinal: int
+    items: list[bytes]
+    next_offset: int
+    next_ordinal: int
+    damage: CorruptionError | None
+    lost: int
+
+
+class Segment:
+    """An open data file. ``end`` and ``ordinal`` say where the next block goes, and how many items are before it."""
+
+    def __init__(self, disk: Disk, path: str, fd: int, number: int, salt: int, capacity_bytes: int) -> None:
+        self._disk = disk
+        self._fd = fd
+        self.path = path
+        self.number = number
+        self.salt = salt
+        self.capacity_bytes = capacity_bytes
+        self.end = HEADER_BYTES
+        self.ordinal = 0
+        self.dirty = False
+        """Whether there are written bytes that were not synced."""
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
+        """Make the file and reserve room for it. It is durable after ``sync``, its name after its directory's.
+
+        Raises ``OSError``, leaving no file behind.
+        """
+        return cls.recreate(disk, path, number, int.from_bytes(disk.urandom(8), "little"), capacity_bytes)
+
+    @classmethod
+    def recreate(cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int) -> Segment:
+        """Make the file that the log knows by this salt and that is not there any more. Raises like ``create``."""
+        fd = disk.open(path, CREATE_NEW, 0o600)
+        try:
+            disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
+            header = Header(0, number, salt, disk.time_ns(), HEADER_BYTES + capacity_bytes)
+            write_all(disk, fd, [encode_header(SEGMENT_MAGIC, header)], 0)
+        except OSError:
+            disk.close(fd)
+            disk.unlink(path)
+            raise
+        segment = cls(disk, path, fd, number, salt, capacity_bytes)
+        segment.dirty = True
+        return segment
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, trusted: bool = False) -> Segment:
+        """Open an existing file. What the log says of it is believed; the header must agree, unless ``trusted``.
+
+        Raises ``CorruptionError`` when it does not, or when the file is missing.
+        """
+        try:
+            fd = disk.open(path, WRITE, 0)
+        except FileNotFoundError:
+            raise CorruptionError(path, 0, "a segment that holds items", "no file") from None
+        try:
+            if not trusted:
+                header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+                if (header.number, header.salt) != (number, salt):
+                    raise CorruptionError(path, 0, f"segment {number} with salt {salt:#x}", f"{header}")
+        except BaseException:
+            disk.close(fd)
+            raise
+        return cls(disk, path, fd, number, salt, capacity_bytes)
+
+    def close(self) -> None:
+        """Close the file. The object is of no use afterwards."""
+        self._disk.close(self._fd)
+
+    def has_room(self, length_bytes: int) -> bool:
+        """Whether a block of this length still fits; the first block of a segment always does."""
+        return self.end == HEADER_BYTES or self.end + length_bytes <= HEADER_BYTES + self.capacity_bytes
+
+    def write(self, buffers: Buffers, length_bytes: int, count: int) -> None:
+        """Write blocks at ``end``, not durably. When this raises nothing was written that anybody will read."""
+        write_all(self._disk, self._fd, buffers, self.end)
+        self.end += length_bytes
+        self.ordinal += count
+        self.dirty = True
+
+    def redo(self, offset: int, blocks: bytes) -> None:
+        """Write blocks once more that the log carries."""
+        write_all(self._disk, self._fd, [blocks], offset)
+        self.dirty = True
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        self._disk.fdatasync(self._fd)
+        self.dirty = False
+
+    def seal(self) -> None:
+        """Give back the room behind the last block: there will be no other."""
+        self._disk.ftruncate(self._fd, self.end)
+        self.capacity_bytes = self.end - HEADER_BYTES
+
+    def size_bytes(self) -> int:
+        """The size of the file."""
+        return self._disk.fstat(self._fd).st_size
+
+    def load(self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int) -> Loaded:
+        """Read the blocks from ``offset`` on, as far as one reading goes, but those before ``wanted`` only by header.
+
+        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
+        the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
+        items from ``next_ordinal`` on are lost.
+        """
+        window = _Window(self._disk, self._fd, end)
+        items: list[bytes] = []
+        first = ordinal
+        limit = None
+        try:
+            while offset < end and (limit is None or offset < limit):
+                header = self._header(window, offset, ordinal, end, end_ordinal)
+                body_at = offset + BLOCK_HEADER_BYTES
+                if ordinal + header.count > wanted:
+                    if limit is None:
+                        first, limit = ordinal, offset + READ_AHEAD_BYTES
+                    elif body_at + header.body_bytes > limit:
+                        break
+                    items += self._body(window, offset, header)
+                offset = body_at + header.body_bytes
+                ordinal += header.count
+        except CorruptionError as damage:
+            if items:
+                return Loaded(first, items, offset, ordinal, None, 0)
+            next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
+            if next_ordinal <= wanted:
+                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted)
+            return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
+        return Loaded(first, items, offset, ordinal, None, 0)
+
+    def checksums(self, offset: int, end: int) -> tuple[int, int]:
+        """Check every block in ``offset … end``; their combined checksum and the number of their items.
+
+        Raises ``CorruptionError`` at the first block that does not check out.
+        """
+        window = _Window(self._disk, self._fd, end)
+        found: list[int] = []
+        count = 0
+        while offset < end:
+            header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
+            self._body(window, offset, header)
+            found.append(header.checksum)
+            count += header.count
+            offset += BLOCK_HEADER_BYTES + header.body_bytes
+        return combine_checksums(found), count
+
+    def _header(self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int) -> BlockHeader:
+        data = window.read(offset, BLOCK_HEADER_BYTES)
+        header = decode_block_header(data, 0, self.salt, offset, self.path)
+        behind = offset + BLOCK_HEADER_BYTES + header.body_bytes
+        if header.ordinal != ordinal or behind > end or ordinal + header.count > end_ordinal:
+            raise CorruptionError(
+                self.path,
+                offset,
+                f"a block of items {ordinal} to {end_ordinal} that ends by {end}",
+                f"{header.count} items from {header.ordinal} that end at {behind}",
+            )
+        return header
+
+    def _body(self, window: _Window, offset: int, header: BlockHeader) -> list[bytes]:
+        data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
+        return decode_body(data, 0, header, self.salt, offset, self.path)
+
+    def _resume(self, offset: int, ordinal: int, end: int, end_ordinal: int) -> tuple[int, int]:
+        """Where the first valid block behind the damaged one at ``offset`` stands, and its ordinal; else the end."""
+        window = _Window(self._disk, self._fd, end)
+        try:
+            header = self._header(window, offset, ordinal, end, end_ordinal)
+            return offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
+        except CorruptionError:
+            pass
+        # The header cannot be believed, so neither can its length. Any other valid header tells by its ordinal how
+        # many items are gone; payloads that look like one do not check out, since the checksum covers the offset.
+        start = offset + 1
+        while start < end:
+            data = read_all(self._disk, self._fd, READ_AHEAD_BYTES + BLOCK_HEADER_BYTES, start)
+            at = -1
+            while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
+                try:
+                    header = decode_block_header(data, at, self.salt, start + at, self.path)
+                except CorruptionError:
+                    continue
+                if ordinal < header.ordinal < end_ordinal and start + at < end:
+                    return start + at, header.ordinal
+            start += READ_AHEAD_BYTES
+        return end, end_ordinal
+
+
+class _Window:
+    """Reads of a file from front to back, through one buffer that moves along and grows as it proves useful."""
+
+    __slots__ = ("_ahead_bytes", "_data", "_disk", "_end", "_fd", "_start")
+
+    def __init__(self, disk: Disk, fd: int, end: int) -> None:
+        self._disk, self._fd, self._end = disk, fd, end
+        self._start, self._data = 0, b""
+        self._ahead_bytes = _FIRST_READ_BYTES
+
+    def read(self, offset: int, length_bytes: int) -> bytes:
+        """The bytes at ``offset``; fewer where the file or the range ends."""
+        at = offset - self._start
+        if at >= 0 and at + length_bytes <= len(self._data):
+            return self._data[at : at + length_bytes]
+        length_bytes = min(length_bytes, self._end - offset)
+        if length_bytes >= _DIRECT_BYTES:
+            # A large body is its own buffer, and what comes next is likely large too: a header is all to read ahead.
+            self._ahead_bytes = _FIRST_READ_BYTES
+            return read_all(self._disk, self._fd, length_bytes, offset)
+        ahead_bytes = min(max(self._ahead_bytes, length_bytes), self._end - offset)
+        self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
+        self._start = offset
+        self._data = read_all(self._disk, self._fd, ahead_bytes, offset)
+        return self._data[:length_bytes]

@@ -1,0 +1,282 @@
+"""All data files of one queue: which one is written, which ones are open, what stands where.
+
+Blocks are *staged* (encoded, given a place) and then *written*, so that the blocks of a whole group go to disk in one
+call. Staging rolls to a new segment where the current one is full.
+
+Threads: everything here belongs to whoever writes, one thread at a time, but for ``pin``, ``pin_pieces``, ``unpin`` and
+``pinned``, which are for whoever holds the mutex. The mutex guards the table of open files and the pins.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager, suppress
+from typing import NamedTuple
+
+from .block import BLOCK_HEADER_BYTES, combine_checksums, encode_block, split_items
+from .disk import Disk, join, sync_directory
+from .errors import CorruptionError
+from .frame import SegmentCreated, SegmentRow
+from .header import HEADER_BYTES
+from .segment import Segment, segment_name
+from .state import SegmentInfo
+
+SEGMENT_BYTES_FIRST = 1024 * 1024
+"""What the first segment is made for, so that a thousand small queues stay small."""
+OPEN_FILES = 64
+"""How many segments are kept open for reading."""
+
+
+class Piece(NamedTuple):
+    """Blocks with a place: ``count`` items in ``length_bytes`` bytes at ``offset`` of a segment."""
+
+    segment: int
+    offset: int
+    length_bytes: int
+    count: int  # type: ignore[assignment]
+    ordinal: int
+    checksum: int
+    blocks: list[bytes]
+    """The bytes of the blocks; empty once only the place is of interest."""
+
+
+class Segments:
+    """The data directory. ``segment_bytes`` is the size that segments grow to."""
+
+    def __init__(
+        self, disk: Disk, directory: str, segment_bytes: int, next_number: int, mutex: AbstractContextManager[object]
+    ) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._segment_bytes = segment_bytes
+        self._next_number = next_number
+        self._mutex = mutex
+        self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
+        """What the next segment will be made for."""
+        self._open: dict[int, Segment] = {}
+        self._pins: Counter[int] = Counter()
+        self._staged: list[Piece] = []
+        self._staged_bytes = 0
+        self._staged_count = 0
+        self._new: list[Segment] = []
+        self._distrusted: set[int] = set()
+        self.current: Segment | None = None
+        self.unlogged: list[SegmentCreated] = []
+        """Segments that were made and that no frame has told of yet."""
+        self.syncs = 0
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def stage(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> list[Piece]:
+        """Encode the items as blocks and give each its place, rolling where a segment is full.
+
+        Nothing is written yet, but for what was staged before a roll. Raises ``OSError``.
+        """
+        pieces: list[Piece] = []
+        blocks: list[bytes] = []
+        checksums: list[int] = []
+        count = 0
+        for part, part_bytes in split_items(items, payload_bytes):
+            length_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes
+            segment = self.current
+            if segment is None or not segment.has_room(self._staged_bytes + length_bytes):
+                if checksums:
+                    pieces.append(self._close_piece(blocks, checksums, count))
+                    blocks, checksums, count = [], [], 0
+                segment = self._roll(length_bytes)
+            at = segment.end + self._staged_bytes
+            encoded = encode_block(part, segment.salt, at, segment.ordinal + self._staged_count, time_ns)
+            blocks += encoded.buffers
+            checksums.append(encoded.checksum)
+            count += len(part)
+            self._staged_bytes += encoded.length_bytes
+            self._staged_count += len(part)
+        pieces.append(self._close_piece(blocks, checksums, count))
+        return pieces
+
+    def write(self) -> None:
+        """Write what is staged to the current segment, in one call, not durably.
+
+        Raises ``OSError``; then nothing of it counts as written, and ``unstage`` makes the place free again.
+        """
+        if self._staged and self.current is not None:
+            buffers = [block for piece in self._staged for block in piece.blocks]
+            self.current.write(buffers, self._staged_bytes, self._staged_count)
+        self.unstage()
+
+    def unstage(self) -> None:
+        """Forget what is staged: it was written, or it never will be."""
+        self._staged = []
+        self._staged_bytes = self._staged_count = 0
+
+    def sync(self) -> None:
+        """Make all blocks written so far, and the names of their files, durable. Never call it again if it raises."""
+        with self._mutex:
+            dirty = [segment for segment in self._open.values() if segment.dirty]
+        for segment in dirty:
+            segment.sync()
+        self.syncs += len(dirty)
+        self.sync_new()
+
+    def sync_new(self) -> None:
+        """Make the headers and the names of new segments durable, if there are any."""
+        if self._new:
+            dirty = [segment for segment in self._new if segment.dirty]
+            for segment in dirty:
+                segment.sync()
+            sync_directory(self._disk, self._directory)
+            self.syncs += len(dirty) + 1
+            self._new = []
+
+    def redo(self, info: SegmentInfo, offset: int, blocks: bytes) -> None:
+        """Write blocks once more that the log carries; only the log is believed."""
+        if info.number not in self._open:
+            arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
+            if not self.exists(info.number):
+                # What else was in it is lost, and whoever reads it will hear so; these blocks are not.
+                Segment.recreate(*arguments).close()
+            self._open[info.number] = Segment.open(*arguments, trusted=True)
+        self._open[info.number].redo(offset, blocks)
+
+    def cut(self, rows: Iterable[SegmentInfo]) -> None:
+        """Give back the room behind the youngest segment's last block, which a crash left reserved."""
+        youngest = max(rows, key=lambda row: row.number, default=None)
+        if youngest is not None and youngest.live and self.exists(youngest.number):
+            with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
+                segment = self._opened(youngest)
+                segment.end = max(youngest.end, HEADER_BYTES)
+                segment.seal()
+
+    def write_on(self, row: SegmentRow) -> None:
+        """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
+        with self._mutex:
+            segment = self._opened(SegmentInfo(row))
+        segment.end, segment.ordinal = max(row.end, HEADER_BYTES), row.ordinal
+        self.current = segment
+
+    def follow(self, rows: Iterable[SegmentInfo]) -> None:
+        """Size the next segment by the youngest of those that exist."""
+        youngest = max(rows, key=lambda row: row.number, default=None)
+        if youngest is not None:
+            self._size_next(youngest.end - HEADER_BYTES)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def pin(self, info: SegmentInfo) -> Segment:
+        """The open segment, which stays open and is not retired until ``unpin``. Raises ``CorruptionError``."""
+        segment = self._opened(info)
+        self._pins[info.number] += 1
+        return segment
+
+    def pin_pieces(self, pieces: Iterable[Piece]) -> None:
+        """Keep the segments of uncommitted pieces."""
+        self._pins.update(piece.segment for piece in pieces)
+
+    def unpin(self, numbers: Iterable[int]) -> None:
+        """Take back as many pins."""
+        self._pins.subtract(numbers)
+        self._pins += Counter()
+
+    def unpin_all(self) -> None:
+        """Nobody needs anything any more."""
+        self._pins.clear()
+
+    @property
+    def pinned(self) -> set[int]:
+        """The numbers of the segments that somebody needs."""
+        return set(self._pins)
+
+    # --- giving back -------------------------------------------------------------------------------------------------
+
+    def retire(self, number: int) -> int:
+        """Delete a segment that nothing refers to any more; how many bytes that gave back."""
+        path = self.path(number)
+        with self._mutex:
+            segment = self._open.pop(number, None)
+            if segment is not None and segment is self.current:
+                self.current = None
+        size_bytes = self._disk.lstat(path).st_size
+        if segment is not None:
+            segment.close()
+        self._disk.unlink(path)
+        return size_bytes
+
+    def exists(self, number: int) -> bool:
+        """Whether the segment's file is there."""
+        try:
+            self._disk.lstat(self.path(number))
+        except FileNotFoundError:
+            return False
+        return True
+
+    def path(self, number: int) -> str:
+        """The path of a segment."""
+        return join(self._directory, segment_name(number))
+
+    def drop_unlogged(self) -> None:
+        """Delete the segments that no frame has told of: only rolled-back blocks are in them."""
+        for created in self.unlogged:
+            self.retire(created.number)
+        self.unlogged = []
+
+    def close(self) -> None:
+        """Close every file."""
+        with self._mutex:
+            for segment in self._open.values():
+                segment.close()
+            self._open.clear()
+            self.current = None
+
+    def _close_piece(self, blocks: list[bytes], checksums: list[int], count: int) -> Piece:
+        segment = self.current
+        assert segment is not None
+        length_bytes = sum(map(len, blocks))
+        offset = segment.end + self._staged_bytes - length_bytes
+        ordinal = segment.ordinal + self._staged_count - count
+        piece = Piece(segment.number, offset, length_bytes, count, ordinal, combine_checksums(checksums), blocks)
+        self._staged.append(piece)
+        return piece
+
+    def _roll(self, length_bytes: int) -> Segment:
+        """Begin a new segment, made for a first block of this length at least."""
+        if self.current is not None:
+            self.write()
+            self.current.seal()
+            self._size_next(self.current.capacity_bytes)
+            self.current = None
+        number = self._next_number
+        segment = Segment.create(self._disk, self.path(number), number, max(self.next_bytes, length_bytes))
+        self._next_number = number + 1
+        self._new.append(segment)
+        self.unlogged.append(SegmentCreated(number, segment.salt, segment.capacity_bytes))
+        with self._mutex:
+            self._open[number] = segment
+            self._evict()
+        self.current = segment
+        return segment
+
+    def _size_next(self, used_bytes: int) -> None:
+        self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self._segment_bytes)
+
+    def _opened(self, info: SegmentInfo) -> Segment:
+        segment = self._open.pop(info.number, None)
+        if segment is None:
+            # A damaged header is reported once; after that the log's word for it is enough to read the items.
+            trusted = info.number in self._distrusted
+            self._distrusted.add(info.number)
+            path = self.path(info.number)
+            segment = Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
+            if not trusted:
+                self._distrusted.remove(info.number)
+        self._open[info.number] = segment  # the youngest use stands last
+        self._evict()
+        return segment
+
+    def _evict(self) -> None:
+        """Close the files that were not used for the longest time; the mutex is held."""
+        for number in list(self._open)[: max(len(self._open) - OPEN_FILES, 0)]:
+            segment = self._open[number]
+            if not segment.dirty and segment is not self.current and not self._pins[number]:
+                segment.close()
+                del self._open[number]

@@ -1,0 +1,232 @@
+"""A session: buffers enqueues and dequeues until ``flush`` makes them one transaction."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from .block import ITEM_BYTES_MAX
+from .errors import ClosedError, ItemTooLargeError
+from .group import Group
+from .store import Transaction
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer as Buffer
+else:
+    Buffer = object
+
+SPILL_BYTES = 8 * 1024 * 1024
+"""What a session keeps in memory before it writes blocks ahead of its flush."""
+_CHUNK_ITEMS = 8192
+_VERSION_MAX = 2**64 - 1
+_NAME_BYTES_MAX = 2**16 - 1
+
+
+class Session:
+    """One transaction after the other on a queue; made by ``PersistentQueue.session()``, used in a ``with`` block.
+
+    What is enqueued is invisible until ``flush``, also to this session. What is dequeued is on hold: no other session
+    gets it. Leaving the block without a flush gives dequeued items back to the front of the queue, in their old order,
+    and drops what was enqueued.
+
+    A session is for one thread at a time; any number of sessions run in parallel. All methods but ``rollback`` and
+    ``close`` raise ``ClosedError`` once the session or its queue is closed, and ``BrokenQueueError`` once a sync
+    failed.
+    """
+
+    __slots__ = ("__weakref__", "_group", "_spill_bytes", "_transaction")
+
+    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES) -> None:
+        self._group = group
+        self._spill_bytes = spill_bytes
+        self._transaction: Transaction | None = Transaction()
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        transaction = getattr(self, "_transaction", None)
+        if transaction is not None and (transaction.runs or transaction.items or transaction.pieces):
+            if self._group.closed is None:
+                message = "a session was dropped with work that was not flushed"
+                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+            self._group.abandon(transaction)
+
+    @property
+    def closed(self) -> bool:
+        """Whether the session was closed, by its user or with its queue."""
+        return self._transaction is None or self._group.closed is not None
+
+    def enqueue(self, item: Buffer) -> None:
+        """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
+
+        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` where
+        the session outgrew the memory and could not spill; the item is then not in the session.
+        """
+        transaction = self._open()
+        data = item if type(item) is bytes else _as_bytes(item)
+        if len(data) > ITEM_BYTES_MAX:
+            raise _too_large(len(data))
+        if transaction.cost_bytes + len(data) > self._spill_bytes and transaction.items:
+            self._group.spill(transaction)
+        transaction.items.append(data)
+        transaction.payload_bytes += len(data)
+
+    def enqueue_many(self, items: Iterable[Buffer]) -> None:
+        """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
+
+        A list or tuple is checked whole before any of it is buffered; of another iterable what came before the item
+        that raised stays in the session.
+        """
+        for chunk in _chunks(items):
+            transaction = self._open()
+            data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(_as_bytes, chunk))
+            sizes = list(map(len, data))
+            if sizes and max(sizes) > ITEM_BYTES_MAX:
+                raise _too_large(max(sizes))
+            size_bytes = sum(sizes)
+            if transaction.cost_bytes + size_bytes > self._spill_bytes:
+                self._enqueue_large(transaction, data)
+            else:
+                transaction.items += data
+                transaction.payload_bytes += size_bytes
+
+    def dequeue(self, timeout: float | None = 0.0) -> bytes | None:
+        """The first ready item, which is on hold from now on; None when there is none within ``timeout`` seconds.
+
+        ``timeout=None`` waits for ever. Waiting costs no CPU and ends at once when another session's flush, or
+        rollback, brings an item. Raises ``CorruptionError`` once for each damaged block: its items are set aside, and
+        the next call goes on behind them.
+        """
+        transaction = self._open()
+        runs, items = self._group.take(1, _timeout(timeout))
+        if not items:
+            return None
+        _hold(transaction, runs)
+        return items[0]
+
+    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[bytes]:
+        """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.
+
+        Waits for the first item only. Otherwise like ``dequeue``.
+        """
+        transaction = self._open()
+        if max_items < 0:
+            raise ValueError(f"max_items must not be negative, got {max_items}")
+        timeout = _timeout(timeout)
+        if max_items == 0:
+            return []
+        runs, items = self._group.take(max_items, timeout)
+        _hold(transaction, runs)
+        return items
+
+    def flush(self, marker: tuple[str, int] | None = None) -> bool:
+        """Make everything since the last flush one atomic transaction: durable on return, and visible to others.
+
+        With ``marker=(name, version)`` the transaction also records that ``name`` has reached ``version``. If it had
+        before, nothing is committed, the session is rolled back, and the answer is False; otherwise it is True. That is
+        how work that is repeated after a crash is done once.
+
+        Raises ``DiskFullError``: nothing was committed, the session keeps its operations, flush again after making
+        room. Raises ``BrokenQueueError``: it is unknown whether it was committed; reopen the queue.
+        """
+        transaction = self._open()
+        if marker is not None:
+            transaction.marker = _checked(marker)
+        elif not (transaction.items or transaction.runs or transaction.pieces):
+            self._group.store.check()
+            return True
+        self._group.commit(transaction)
+        if transaction.skipped:
+            self._group.discard(transaction)
+        if self._transaction is not None:
+            self._transaction = Transaction()
+        return not transaction.skipped
+
+    def rollback(self) -> None:
+        """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on."""
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, Transaction()
+            self._group.discard(transaction)
+
+    def close(self) -> None:
+        """Roll back what was not flushed, and end the session. Closing again does nothing."""
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, None
+            self._group.discard(transaction)
+
+    def _open(self) -> Transaction:
+        if self._transaction is None or self._group.closed is not None:
+            raise ClosedError(self._group.closed or "the session is closed: get another one from queue.session()")
+        return self._transaction
+
+    def _enqueue_large(self, transaction: Transaction, items: list[bytes]) -> None:
+        """Buffer more than fits, spilling as often as it takes."""
+        start = 0
+        while start < len(items):
+            room_bytes = self._spill_bytes - transaction.cost_bytes
+            stop, part_bytes = start, 0
+            while stop < len(items) and (part_bytes + len(items[stop]) <= room_bytes or stop == start):
+                part_bytes += len(items[stop])
+                stop += 1
+            transaction.items += items[start:stop]
+            transaction.payload_bytes += part_bytes
+            start = stop
+            if start < len(items):
+                self._group.spill(transaction)
+
+
+def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    if isinstance(items, list | tuple):
+        yield list(items)
+        return
+    iterator = iter(items)
+    while chunk := list(islice(iterator, _CHUNK_ITEMS)):
+        yield chunk
+
+
+def _as_bytes(item: Buffer) -> bytes:
+    try:
+        view = memoryview(item)
+    except TypeError:
+        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}") from None
+    if view.nbytes > ITEM_BYTES_MAX:
+        raise _too_large(view.nbytes)
+    return view.tobytes()
+
+
+def _too_large(size_bytes: int) -> ItemTooLargeError:
+    return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the {ITEM_BYTES_MAX} that an item may have")
+
+
+def _timeout(timeout: float | None) -> float | None:
+    if timeout is not None and not timeout >= 0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+    return timeout
+
+
+def _hold(transaction: Transaction, runs: list[tuple[int, int]]) -> None:
+    """Add what was dequeued to the transaction, joining runs that touch."""
+    held = transaction.runs
+    for first, count in runs:
+        if held and sum(held[-1]) == first:
+            held[-1] = (held[-1][0], held[-1][1] + count)
+        else:
+            held.append((first, count))
+
+
+def _checked(marker: tuple[str, int]) -> tuple[str, int]:
+    name, version = marker
+    if not isinstance(name, str) or not isinstance(version, int):  # type: ignore[redundant-expr]
+        raise TypeError(f"a marker is a name and a version, (str, int), not {marker!r}")
+    if not 0 <= version <= _VERSION_MAX or not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
+        raise ValueError(f"a marker has a name of 1 to 65,535 bytes and a version from 0 to 2**64 - 1, not {marker!r}")
+    return name, version

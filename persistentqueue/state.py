@@ -1,0 +1,343 @@
+"""The state machine: what the operations of the log add up to. Pure data: no files, clocks, threads.
+
+The same code applies a frame that was just written and one that recovery reads. Two halves:
+
+- ``State`` is durable: what a checkpoint holds. Items are numbered by a *sequence*, given at commit, counted from 0. An
+  *extent* is a run of sequences that lies contiguously in a segment. What was consumed is a *frontier* (all below it)
+  and the runs above it that were consumed out of order.
+- ``Ready`` is volatile: what may be dequeued now, and what sessions hold.
+
+Memory follows the number of extents and gaps, never the number of items. Invariants, checked by ``fsck``:
+
+1. Extents are disjoint and sorted; each unconsumed sequence below ``next_sequence`` lies in exactly one.
+2. An extent's ``live`` is the number of its unconsumed sequences, and above 0.
+3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0.
+4. ready + held + damaged + consumed = next_sequence.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable
+
+from .frame import Checkpoint, Dequeue, Enqueue, ExtentRow, MarkerSet, Operation, SegmentCreated, SegmentRow
+from .intervals import Intervals, Run
+
+
+class StateError(ValueError):
+    """An operation contradicts the state: the log is not what was written. Arguments: expected, found."""
+
+
+class Extent:
+    """Sequences ``first … end - 1``: ``length_bytes`` of blocks at ``offset`` of a segment, behind ``ordinal``
+    items."""
+
+    __slots__ = ("count", "first", "length_bytes", "live", "live_bytes", "offset", "ordinal", "segment")
+
+    def __init__(self, row: ExtentRow) -> None:
+        self.first, self.count, self.segment, self.offset, self.length_bytes, self.ordinal, self.live, _ = row
+        self.live_bytes = row.live_bytes
+
+    @property
+    def end(self) -> int:
+        """The sequence behind the last."""
+        return self.first + self.count
+
+    def row(self) -> ExtentRow:
+        """As a checkpoint writes it."""
+        return ExtentRow(
+            self.first,
+            self.count,
+            self.segment,
+            self.offset,
+            self.length_bytes,
+            self.ordinal,
+            self.live,
+            self.live_bytes,
+        )
+
+
+class SegmentInfo:
+    """What the log knows of a segment. ``end`` and ``ordinal`` are behind its last logged block."""
+
+    __slots__ = ("capacity_bytes", "end", "live", "live_bytes", "number", "ordinal", "salt")
+
+    def __init__(self, row: SegmentRow) -> None:
+        self.number, self.salt, self.capacity_bytes, self.end, self.ordinal = row
+        self.live = 0
+        self.live_bytes = 0
+
+
+class State:
+    """The durable half. ``apply`` is the only way to change it."""
+
+    def __init__(self) -> None:
+        self.next_sequence = 0
+        self.next_segment = 1
+        self.current_segment = 0
+        self.frontier = 0
+        self.consumed = Intervals()
+        self.segments: dict[int, SegmentInfo] = {}
+        self.drained: set[int] = set()
+        self.extents: list[Extent] = []
+        self.markers: dict[str, int] = {}
+        self._firsts: list[int] = []
+
+    @property
+    def consumed_count(self) -> int:
+        """How many items were consumed since the queue was made."""
+        return self.frontier + len(self.consumed)
+
+    @property
+    def live_bytes(self) -> int:
+        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
+        return sum(segment.live_bytes for segment in self.segments.values())
+
+    def apply(self, operation: Operation) -> None:
+        """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
+        if isinstance(operation, Enqueue):
+            self._enqueue(operation)
+        elif isinstance(operation, Dequeue):
+            self._dequeue(operation)
+        elif isinstance(operation, SegmentCreated):
+            number, salt, capacity_bytes = operation
+            if number < self.next_segment:
+                raise StateError(f"a segment number from {self.next_segment} on", f"{number}")
+            self.next_segment = number + 1
+            self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
+            self.drained.add(number)
+        elif isinstance(operation, MarkerSet):
+            self.markers[operation.name] = operation.version
+        else:
+            raise StateError("an operation of a transaction", "a checkpoint")
+
+    def find(self, sequence: int) -> Extent:
+        """The extent that holds the sequence."""
+        at = bisect_right(self._firsts, sequence) - 1
+        if at < 0 or sequence >= self.extents[at].end:
+            raise StateError(f"an extent with sequence {sequence}", "none")
+        return self.extents[at]
+
+    def checkpoint(self, time_ns: int, current: SegmentRow | None, kept: Iterable[int]) -> Checkpoint:
+        """The whole state as one operation.
+
+        ``current`` is the segment that is being written, with its true end. Drained segments are left out, which is
+        what retires them, except for the current one and those in ``kept``.
+        """
+        rows = [
+            SegmentRow(segment.number, segment.salt, segment.capacity_bytes, segment.end, segment.ordinal)
+            for segment in self.segments.values()
+            if segment.live or segment.number in kept
+        ]
+        if current is not None:
+            rows = [row for row in rows if row.number != current.number] + [current]
+        markers = [MarkerSet(name, version) for name, version in self.markers.items()]
+        return Checkpoint(
+            time_ns,
+            self.next_sequence,
+            self.next_segment,
+            current.number if current is not None else 0,
+            self.frontier,
+            list(self.consumed),
+            rows,
+            [extent.row() for extent in self.extents],
+            markers,
+        )
+
+    def retire(self, number: int) -> None:
+        """Forget a drained segment; a checkpoint without it is durable."""
+        del self.segments[number]
+        self.drained.remove(number)
+
+    @classmethod
+    def restore(cls, checkpoint: Checkpoint) -> State:
+        """The state that a checkpoint holds. Raises ``StateError`` when it contradicts itself."""
+        state = cls()
+        state.next_sequence = checkpoint.next_sequence
+        state.next_segment = checkpoint.next_segment
+        state.current_segment = checkpoint.current_segment
+        state.frontier = checkpoint.frontier
+        above = checkpoint.frontier
+        for first, count in checkpoint.consumed:
+            if first <= above or not 0 < count <= checkpoint.next_sequence - first:
+                raise StateError("consumed runs in order, with gaps", f"{count} from {first}, behind {above}")
+            state.consumed.add(first, count)
+            above = first + count
+        for row in checkpoint.segments:
+            state.segments[row.number] = SegmentInfo(row)
+        for extent_row in checkpoint.extents:
+            state._restore_extent(Extent(extent_row))
+        state.drained = {number for number, segment in state.segments.items() if not segment.live}
+        state.markers = {marker.name: marker.version for marker in checkpoint.markers}
+        live = sum(extent.live for extent in state.extents)
+        if live + state.consumed_count != state.next_sequence:
+            raise StateError(f"extents with {state.next_sequence - state.consumed_count} live items", f"{live}")
+        return state
+
+    def _restore_extent(self, extent: Extent) -> None:
+        above = self.extents[-1].end if self.extents else 0
+        segment = self.segments.get(extent.segment)
+        if segment is None or extent.first < above or extent.end > self.next_sequence:
+            raise StateError("extents in order, in known segments", f"one from {extent.first} in {extent.segment}")
+        start = max(extent.first, self.frontier)
+        live = extent.end - start - self.consumed.overlap(start, extent.end) if start < extent.end else 0
+        if live != extent.live or live == 0:
+            raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
+        segment.live += extent.live
+        segment.live_bytes += extent.live_bytes
+        self.extents.append(extent)
+        self._firsts.append(extent.first)
+
+    def _enqueue(self, operation: Enqueue) -> None:
+        first, count, number, offset, length_bytes, ordinal, _, _ = operation
+        segment = self.segments.get(number)
+        if segment is None or first != self.next_sequence or count == 0 or offset < segment.end:
+            raise StateError(
+                f"sequence {self.next_sequence}, in a known segment, behind its blocks",
+                f"{count} from sequence {first} at offset {offset} of segment {number}",
+            )
+        self.next_sequence = first + count
+        segment.end = offset + length_bytes
+        segment.ordinal = ordinal + count
+        if segment.live == 0:
+            self.drained.discard(number)
+        segment.live += count
+        segment.live_bytes += length_bytes
+        if self.extents:
+            last = self.extents[-1]
+            if (
+                last.segment == number
+                and last.offset + last.length_bytes == offset
+                and last.first + last.count == first
+                and last.ordinal + last.count == ordinal
+            ):
+                last.count += count
+                last.length_bytes += length_bytes
+                last.live += count
+                last.live_bytes += length_bytes
+                return
+        self.extents.append(Extent(ExtentRow(*operation[:6], live=count, live_bytes=length_bytes)))
+        self._firsts.append(first)
+
+    def _dequeue(self, operation: Dequeue) -> None:
+        subscription, first, count = operation
+        end = first + count
+        if (
+            subscription != 0
+            or count == 0
+            or first < self.frontier
+            or end > self.next_sequence
+            or (len(self.consumed) and self.consumed.overlap(first, end))
+        ):
+            raise StateError(
+                f"sequences of {self.frontier} to {self.next_sequence} that are not consumed",
+                f"{count} from {first} of subscription {subscription}",
+            )
+        if first == self.frontier:
+            self.frontier = end
+            if len(self.consumed):
+                self._advance()
+        else:
+            self.consumed.add(first, count)
+        self._release(first, end)
+
+    def _advance(self) -> None:
+        """Move the frontier over the consumed run that begins at it."""
+        run = next(iter(self.consumed))
+        if run[0] == self.frontier:
+            self.consumed.remove(*run)
+            self.frontier += run[1]
+
+    def _release(self, first: int, end: int) -> None:
+        """Take consumed sequences off their extents and segments, by average size within an extent."""
+        at = start = bisect_right(self._firsts, first) - 1
+        emptied: list[int] = []
+        while first < end:
+            extent = self.extents[at]
+            count = min(end, extent.end) - first
+            share_bytes = extent.live_bytes * count // extent.live
+            extent.live -= count
+            extent.live_bytes -= share_bytes
+            segment = self.segments[extent.segment]
+            segment.live -= count
+            segment.live_bytes -= share_bytes
+            if extent.live == 0:
+                emptied.append(at)
+            if segment.live == 0:
+                self.drained.add(extent.segment)
+            first += count
+            at += 1
+        if len(emptied) == at - start:
+            del self.extents[start:at], self._firsts[start:at]
+        else:
+            for at in reversed(emptied):
+                del self.extents[at], self._firsts[at]
+
+
+class Ready:
+    """The volatile half: what may be dequeued now. Everything from ``position`` on was never handed out.
+
+    ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read.
+    """
+
+    def __init__(self, state: State) -> None:
+        self._state = state
+        self.returned = Intervals()
+        self.damaged = Intervals()
+        self.held = 0
+        self.position = state.frontier
+        for first, count in state.consumed:
+            if first > self.position:
+                self.returned.add(self.position, first - self.position)
+            self.position = first + count
+
+    def __len__(self) -> int:
+        return len(self.returned) + self._state.next_sequence - self.position
+
+    def hold(self, count: int) -> list[Run]:
+        """Hand out up to ``count`` ready sequences, lowest first."""
+        runs: list[Run] = []
+        while count and len(self.returned):
+            run = self.returned.pop_lowest(count)
+            runs.append(run)
+            count -= run[1]
+        ahead = min(count, self._state.next_sequence - self.position)
+        if ahead > 0:
+            runs.append((self.position, ahead))
+            self.position += ahead
+        self.held += sum(run[1] for run in runs)
+        return runs
+
+    def release(self, runs: Iterable[Run]) -> None:
+        """Take back what was handed out: it comes out again, in its old order."""
+        for first, count in runs:
+            self.held -= count
+            self.returned.add(first, count)
+
+    def consume(self, runs: Iterable[Run]) -> None:
+        """What was handed out is consumed for good."""
+        for _, count in runs:
+            self.held -= count
+
+    def set_aside(self, first: int, end: int) -> None:
+        """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""
+        if end > self.position:
+            start = max(first, self.position)
+            if start > self.position:
+                self.returned.add(self.position, start - self.position)
+            self.position = end
+            self.damaged.add(start, end - start)
+        for start, count in list(self.returned):
+            low, high = max(start, first), min(start + count, end)
+            if low < high:
+                self.returned.remove(low, high - low)
+                self.damaged.add(low, high - low)
+
+    def next_run(self, sequence: int) -> Run | None:
+        """What is ready from ``sequence`` on: the first run of it, in order."""
+        for first, count in self.returned:
+            if first + count > sequence:
+                low = max(first, sequence)
+                return low, first + count - low
+        low = max(self.position, sequence)
+        return (low, self._state.next_sequence - low) if low < self._state.next_sequence else None

@@ -1,0 +1,525 @@
+"""The store: the only place where log, segments, state and pages meet. Opens, commits, trims, closes.
+
+The write order of a commit, for a group of transactions (the numbers are those of the failpoints, ``commit.1`` …):
+
+1. Write the group's enqueues as blocks behind the current segment's last one, beginning a new segment where it is full.
+   *A crash leaves dead bytes that no frame names.*
+2. Large group (over ``inline_bytes``, or spilled before): sync the segments. Small group: put the blocks' bytes into
+   the frame as well. Either way the names and headers of new segments are made durable. *A crash leaves the same.*
+3. Write the frame with one durable call. **This is the commit point.** *A crash before its end leaves a torn tail,
+   which recovery drops; after it, the whole group is there, small ones by writing the frame's blocks once more.*
+4. Apply the operations to the state in memory; those who wait may see them.
+
+The write order of a trim (``trim.1`` …), which begins a new generation of the log:
+
+1. Sync the segments that hold blocks which only the log made durable so far.
+2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
+   **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
+   same.*
+6. The old generation becomes the spare; segments that the checkpoint does not name are deleted. *A crash leaves files
+   that the next opening sweeps.*
+
+A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
+``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
+
+Threads: the store starts none. ``spill``, ``commit``, ``trim`` and ``close`` are for one thread at a time (the writer);
+``reader`` is for any thread, beside it. ``mutex`` guards the memory and is never held over a write or a sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+
+from .directory import (
+    DAMAGED_SUFFIX,
+    DATA_DIRECTORY,
+    LOG_DIRECTORY,
+    POOL_DIRECTORY,
+    find_generations,
+    finish_deletion,
+)
+from .disk import NO_SPACE, Disk, join, make_directory, relpath
+from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
+from .frame import SEALED, SYNCED, Dequeue, Enqueue, MarkerSet, Operation, SegmentRow, encode_transaction
+from .intervals import Run
+from .lock import LOCK_NAME, Lock
+from .log import Log, log_name
+from .pages import ITEM_OVERHEAD_BYTES, Pages
+from .pool import Pool
+from .reader import Guard, Reader
+from .recovery import Recovered, RecoveryReport, recover
+from .segments import Piece, Segments
+from .state import Ready, State
+
+LOG_BYTES_MAX = 64 * 1024 * 1024
+_GROUPS_PER_LOG = (2048, 8192)
+"""A log that fills with fewer groups is doubled, so that a trim stays cheap beside them; with more it is halved, so
+that opening after a crash stays quick."""
+_DRAINED_SEGMENTS_MAX = 16
+_DRAINED_SEGMENTS_WORTH = 2
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an owner may choose; all in bytes but for ``sync``."""
+
+    sync: bool = True
+    segment_bytes: int = 64 * 1024 * 1024
+    memory_bytes: int = 64 * 1024 * 1024
+    inline_bytes: int = 64 * 1024
+    log_bytes: int = 1024 * 1024
+
+
+class Transaction:
+    """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
+    consume."""
+
+    __slots__ = ("error", "items", "marker", "payload_bytes", "pieces", "runs", "settled", "skipped", "staged")
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self.payload_bytes = 0
+        self.pieces: list[Piece] = []
+        self.runs: list[Run] = []
+        self.marker: tuple[str, int] | None = None
+        self.staged: list[Piece] = []
+        self.error: BaseException | None = None
+        self.settled = False
+        """Whether it was committed, or skipped; neither, and no ``error``: nothing was tried."""
+        self.skipped = False
+        """Whether the marker said that this was committed before, so that nothing was done."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """What the items in memory take."""
+        return self.payload_bytes + ITEM_OVERHEAD_BYTES * len(self.items)
+
+
+class Store:
+    """An open queue. Make one with ``Store.open``."""
+
+    def __init__(
+        self, disk: Disk, directory: str, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
+    ) -> None:
+        self.directory = directory
+        self.settings = settings
+        self.state = state
+        self.ready = Ready(state)
+        self.pages = Pages(settings.memory_bytes)
+        self.recovery = RecoveryReport()
+        self.log_syncs = 0
+        self._disk = disk
+        self._lock = lock
+        self._mutex = mutex
+        self._pool = Pool(disk, self._path(POOL_DIRECTORY))
+        data = self._path(DATA_DIRECTORY)
+        self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex)
+        self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
+        self.generation = 0
+        self._number = 0
+        self._log: Log | None = None
+        self._log_path: str | None = None
+        self._log_bytes = settings.log_bytes
+        self._broken: BaseException | None = None
+
+    # --- opening and closing -----------------------------------------------------------------------------------------
+
+    @classmethod
+    def open(
+        cls,
+        disk: Disk,
+        directory: str,
+        settings: Settings,
+        create: bool,
+        lock_timeout_seconds: float,
+        mutex: Guard,
+        reading: Guard,
+    ) -> Store:
+        """Take the lock, recover what is there, or make a new queue.
+
+        On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
+        ``QueueNotFoundError``, ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError`` and ``OSError``; the
+        lock is then free, and nothing that was there was changed.
+        """
+        if not create and not find_generations(disk, directory):
+            raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
+        make_directory(disk, directory)
+        lock = Lock(disk, join(directory, LOCK_NAME))
+        lock.acquire(lock_timeout_seconds)
+        store = None
+        try:
+            finish_deletion(disk, directory)
+            recovered = recover(disk, directory)
+            state = State() if recovered is None else recovered.state
+            store = cls(disk, directory, settings, lock, state, mutex, reading)
+            store._begin(recovered)
+        except BaseException as error:
+            if store is not None:
+                store.abandon()
+            lock.release()
+            if isinstance(error, OSError) and error.errno in NO_SPACE:
+                raise DiskFullError(directory, error.errno, "no room to open the queue") from error
+            raise
+        return store
+
+    def _begin(self, recovered: Recovered | None) -> None:
+        if recovered is None:
+            for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):
+                make_directory(self._disk, self._path(part))
+            self.trim()
+            self._pool.fill(self.settings.log_bytes)
+            return
+        replay = recovered.replay
+        self.generation, self._number = replay.header.number, replay.last_number
+        self._log_path = replay.file
+        self.segments.follow(self.state.segments.values())
+        if replay.sealed:
+            current = self.state.segments.get(self.state.current_segment)
+            if current is not None:
+                with suppress(CorruptionError):  # whoever reads from it will hear of it
+                    row = SegmentRow(current.number, current.salt, 0, current.end, current.ordinal)
+                    self.segments.write_on(row)
+            self.recovery = RecoveryReport(generation=self.generation)
+        else:
+            redone_bytes = self._redo(recovered)
+            doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
+            if not doubtful:
+                self.segments.cut(self.state.segments.values())
+            # A fresh generation, since what was read may so far survive in the page cache only.
+            self.trim(keep_old=bool(doubtful))
+            set_aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
+            self.recovery = RecoveryReport(
+                clean=False,
+                generation=replay.header.number,
+                transactions=recovered.transactions,
+                torn_bytes=replay.torn_bytes,
+                missing_bytes=replay.missing_bytes,
+                lost_transactions=recovered.lost_transactions,
+                redone_bytes=redone_bytes,
+                swept=tuple(recovered.sweep),
+                set_aside=tuple(set_aside),
+            )
+        for name in recovered.sweep:
+            self._disk.unlink(self._path(name))
+        for name in recovered.set_aside:
+            self._disk.rename(self._path(name), self._path(name + DAMAGED_SUFFIX))
+
+    def _redo(self, recovered: Recovered) -> int:
+        """Bring the segments to what the log says; ``trim`` makes them durable."""
+        redone_bytes = 0
+        for operation in recovered.redo:
+            blocks = operation.inline or b""
+            self.segments.redo(self.state.segments[operation.segment], operation.offset, blocks)
+            redone_bytes += len(blocks)
+        return redone_bytes
+
+    def close(self) -> None:
+        """Trim, seal, close the files, free the lock. Everything committed is durable on return, whatever ``sync`` is.
+
+        What sessions hold or have written ahead is rolled back by that. Raises what ``trim`` raises, after everything
+        was closed.
+        """
+        try:
+            if self._broken is None:
+                self.segments.unpin_all()
+                self.segments.drop_unlogged()
+                if self._log is not None:
+                    self.trim(SEALED)
+        finally:
+            self.abandon()
+            self._lock.release()
+
+    def abandon(self) -> None:
+        """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
+        self.reader.closed = True
+        self.segments.close()
+        self.pages.clear()
+        if self._log is not None:
+            self._log.close()
+            self._log = None
+
+    def release(self) -> None:
+        """Free the lock; for an owner that may not write any more, such as a forked child."""
+        self.abandon()
+        self._lock.release()
+
+    def check(self) -> None:
+        """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
+        if self._broken is not None:
+            raise BrokenQueueError(
+                f"{self.directory}: an earlier sync or log write failed ({self._broken!r}): close the queue and open "
+                "it again, recovery will tell what is durable"
+            ) from self._broken
+
+    # --- writing: one thread at a time -------------------------------------------------------------------------------
+
+    def spill(self, transaction: Transaction) -> None:
+        """Write the transaction's items to the segments ahead of its commit, so that they leave the memory.
+
+        Nothing is durable or visible yet. Raises ``DiskFullError``; the items are then still in memory.
+        """
+        self.check()
+        (writable,) = self._write_blocks([transaction], self._disk.time_ns()) or (None,)
+        if writable is None:
+            error, transaction.error = transaction.error, None
+            assert error is not None
+            raise error
+        with self._mutex:
+            self.segments.pin_pieces(transaction.staged)
+        transaction.pieces += [piece._replace(blocks=[]) for piece in transaction.staged]
+        transaction.staged = []
+        transaction.items = []
+        transaction.payload_bytes = 0
+
+    def discard(self, transaction: Transaction) -> None:
+        """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue."""
+        with self._mutex:
+            self.ready.release(transaction.runs)
+            self.segments.unpin(piece.segment for piece in transaction.pieces)
+        transaction.runs, transaction.pieces, transaction.items = [], [], []
+
+    def commit(self, group: Sequence[Transaction]) -> None:
+        """Commit the transactions as one group, in order: each is durable on return, or has its ``error`` set.
+
+        A transaction whose marker was reached before is ``skipped``. Raises ``BrokenQueueError`` when the outcome is
+        unknown. The write order is at the top of this file.
+        """
+        self.check()
+        try:
+            self._commit(group)
+        except PersistentQueueError:
+            raise
+        except BaseException as error:
+            # Somewhere between the first write and the last change in memory: only recovery can tell.
+            self._broken = error
+            raise
+
+    def _commit(self, group: Sequence[Transaction]) -> None:
+        time_ns = self._disk.time_ns()
+        self._disk.failpoint("commit.1 write blocks")
+        group = self._write_blocks(self._skip_marked(group), time_ns)
+        if not group:
+            return
+        synced = self.settings.sync
+        staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
+        spilled = any(transaction.pieces for transaction in group)
+        inline = synced and not spilled and staged_bytes <= self.settings.inline_bytes
+        self._disk.failpoint("commit.2 sync blocks")
+        if synced:
+            self._or_break(self.segments.sync_new if inline else self.segments.sync)
+        operations = self._operations(group, inline)
+        body = b"".join(map(encode_transaction, operations))
+        try:
+            log = self._log_for(len(body))
+        except DiskFullError as error:
+            for transaction in group:
+                transaction.error, transaction.staged = error, []
+            return
+        self._disk.failpoint("commit.3 write frame")
+        try:
+            log.append(body, len(operations), sum(map(len, operations)))
+        except OSError as error:
+            raise self._break(error) from error
+        self.log_syncs += synced
+        self._disk.failpoint("commit.4 apply")
+        self._apply(group, operations)
+        if self._is_worth_trimming():
+            # The group is durable, so a trim that finds no room must not make its flush look failed.
+            with suppress(PersistentQueueError):
+                self.trim()
+
+    def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
+        """Begin a new generation of the log with a checkpoint, and delete the segments that nobody needs any more.
+
+        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``.
+        Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
+        """
+        self.check()
+        self._disk.failpoint("trim.1 sync blocks")
+        self._or_break(self.segments.sync)
+        self._disk.failpoint("trim.2 write generation")
+        old, old_path, closing = self._log, self._log_path, bool(flags & SEALED)
+        with self._mutex:
+            current = self._current_row(closing)
+            kept = self.segments.pinned
+            drained = [n for n in self.state.drained if n not in kept and (current is None or n != current.number)]
+            checkpoint = self.state.checkpoint(self._disk.time_ns(), current, kept)
+        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))
+        spare = self._pool.path
+        try:
+            rows = len(checkpoint.segments) + len(checkpoint.extents) + len(checkpoint.consumed) + 4
+            names_bytes = sum(64 + len(marker.name.encode()) for marker in checkpoint.markers)
+            self._provide_spare(4 * (64 * rows + names_bytes) + extra_bytes)
+            number = self._number if old is None else old.number
+            mode = flags | (SYNCED if self.settings.sync else 0)
+            log = Log.begin(self._disk, spare, path, mode, self.generation + 1, number + 1, checkpoint)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
+            raise self._break(error) from error
+        try:
+            log.publish(spare)
+        except OSError as error:
+            log.close()
+            raise self._break(error) from error
+        self._log, self._log_path = log, path
+        self.generation += 1
+        self.log_syncs += 2
+        self._disk.failpoint("trim.6 give back")
+        self._give_back(old, old_path, drained, keep_old)
+
+    def _skip_marked(self, group: Sequence[Transaction]) -> list[Transaction]:
+        versions: dict[str, int] = {}
+        kept = []
+        for transaction in group:
+            if transaction.marker is not None:
+                name, version = transaction.marker
+                recorded = versions.get(name, self.state.markers.get(name))
+                if recorded is not None and version <= recorded:
+                    transaction.skipped = transaction.settled = True
+                    continue
+                versions[name] = version
+            kept.append(transaction)
+        return kept
+
+    def _write_blocks(self, group: list[Transaction], time_ns: int) -> list[Transaction]:
+        """Write what the transactions enqueue; those of them that found room. The others have their ``error`` set."""
+        try:
+            for transaction in group:
+                if transaction.items:
+                    transaction.staged = self.segments.stage(transaction.items, transaction.payload_bytes, time_ns)
+            self.segments.write()
+        except OSError as error:
+            self.segments.unstage()
+            for transaction in group:
+                transaction.staged = []
+            if error.errno not in NO_SPACE:
+                raise self._break(error) from error
+            if len(group) > 1:  # one that is too large must not fail the others
+                return [fitting for transaction in group for fitting in self._write_blocks([transaction], time_ns)]
+            if not group[0].items:
+                return group
+            group[0].error = DiskFullError(self._path(DATA_DIRECTORY), error.errno, error.strerror or str(error))
+            return []
+        return group
+
+    def _operations(self, group: list[Transaction], inline: bool) -> list[list[Operation]]:
+        """The operations of each transaction, its items numbered from the next sequence on."""
+        sequence = self.state.next_sequence
+        result: list[list[Operation]] = []
+        unlogged: list[Operation] = list(self.segments.unlogged)
+        for transaction in group:
+            operations, unlogged = unlogged, []
+            for piece in (*transaction.pieces, *transaction.staged):
+                number, offset, length_bytes, count, ordinal, checksum, blocks = piece
+                content = b"".join(blocks) if inline else None
+                operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
+                sequence += count
+            operations += [Dequeue(0, first, count) for first, count in transaction.runs]
+            if transaction.marker is not None:
+                operations.append(MarkerSet(*transaction.marker))
+            result.append(operations)
+        return result
+
+    def _log_for(self, body_bytes: int) -> Log:
+        """The log, with room for a frame of this size. Raises ``DiskFullError`` and ``BrokenQueueError``."""
+        if self._log is None or not self._log.has_room(body_bytes):
+            if self._log is not None:
+                fewest, most = _GROUPS_PER_LOG
+                if self._log.groups < fewest:
+                    self._log_bytes = min(2 * self._log_bytes, max(LOG_BYTES_MAX, self.settings.log_bytes))
+                elif self._log.groups > most:
+                    self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
+            self.trim(extra_bytes=body_bytes)
+        assert self._log is not None
+        return self._log
+
+    def _apply(self, group: list[Transaction], operations: list[list[Operation]]) -> None:
+        self.segments.unlogged = []
+        with self._mutex:
+            sequence = self.state.next_sequence
+            for transaction_operations in operations:
+                for operation in transaction_operations:
+                    self.state.apply(operation)
+            for transaction in group:
+                self.ready.consume(transaction.runs)
+                sequence += sum(piece.count for piece in transaction.pieces)
+                if transaction.items:
+                    self.pages.append(sequence, transaction.items, transaction.cost_bytes)
+                    sequence += len(transaction.items)
+                if transaction.pieces:
+                    self.segments.unpin(piece.segment for piece in transaction.pieces)
+                transaction.settled = True
+            self.pages.drop_below(self.state.frontier)
+
+    def _is_worth_trimming(self) -> bool:
+        """Whether drained segments wait for a trim that are worth one."""
+        if len(self.state.drained) <= _DRAINED_SEGMENTS_WORTH:
+            return False
+        current = self.segments.current
+        with self._mutex:
+            waiting = self.state.drained - self.segments.pinned
+        waiting -= {current.number} if current is not None else set()
+        waiting_bytes = sum(self.state.segments[number].end for number in waiting)
+        youngest_bytes = self.segments.next_bytes
+        return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
+
+    def _provide_spare(self, least_bytes: int) -> None:
+        """A spare file with room for a checkpoint and more; on a full disk the one there is must do, if it can."""
+        wanted_bytes = max(self._log_bytes, least_bytes)
+        try:
+            self._pool.fill(wanted_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE or self._pool.size_bytes() < least_bytes:
+                raise
+
+    def _current_row(self, closing: bool) -> SegmentRow | None:
+        """The segment to write on in; at a clean close only if it holds items."""
+        current = self.segments.current
+        info = self.state.segments.get(current.number) if current is not None else None
+        if current is None or info is None or (closing and not info.live):
+            return None
+        return SegmentRow(current.number, current.salt, current.capacity_bytes, current.end, current.ordinal)
+
+    def _give_back(self, old: Log | None, old_path: str | None, drained: list[int], keep_old: bool) -> None:
+        if old is not None:
+            old.close()
+        if old_path is not None:
+            try:
+                if keep_old:
+                    self._disk.rename(old_path, old_path + DAMAGED_SUFFIX)
+                    self._pool.fill(self._log_bytes)
+                else:
+                    self._pool.give(old_path)
+            except OSError as error:
+                raise self._break(error) from error
+        for number in drained:
+            with self._mutex:
+                self.state.retire(number)
+                self.reader.forget(number)
+            with suppress(FileNotFoundError):
+                self.segments.retire(number)
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def log_bytes(self) -> tuple[int, int]:
+        """The bytes of the log that are used, and the bytes of its file."""
+        return (self._log.end, self._log.capacity_bytes) if self._log is not None else (0, 0)
+
+    def _or_break(self, sync: Callable[[], None]) -> None:
+        try:
+            sync()
+        except OSError as error:
+            raise self._break(error) from error
+
+    def _break(self, error: OSError) -> BrokenQueueError:
+        self._broken = error
+        return BrokenQueueError(
+            f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "
+            "close the queue and open it again, recovery will tell"
+        )
+
+    def _path(self, name: str) -> str:
+        return join(self.directory, name)

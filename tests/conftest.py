@@ -1,0 +1,84 @@
+"""What every test ends with: its queues closed, its directories consistent, no descriptor and no thread left over."""
+
+from __future__ import annotations
+
+import gc
+import os
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue, check
+from persistentqueue.directory import find_generations
+from persistentqueue.disk import DISK
+from persistentqueue.errors import CorruptionError
+
+OpenQueue = Callable[..., PersistentQueue]
+
+
+def _descriptors() -> dict[int, str]:
+    """The open descriptors of this process and what they point to; empty where the system does not tell."""
+    found = {}
+    for name in os.listdir("/proc/self/fd") if os.path.isdir("/proc/self/fd") else []:
+        try:
+            found[int(name)] = os.readlink(f"/proc/self/fd/{name}")
+        except OSError:
+            continue
+    return found
+
+
+@pytest.fixture(autouse=True)
+def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
+    """No test leaves a descriptor of a queue's file, or a thread, behind."""
+    if request.node.get_closest_marker("spark"):
+        yield  # the JVM's sockets and py4j's threads outlive a test, by design
+        return
+    threads = set(threading.enumerate())
+    before = _descriptors()
+    yield
+    gc.collect()
+    left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
+    own = {fd: target for fd, target in left.items() if target.startswith("/") and not target.startswith("/dev/")}
+    assert not own, f"descriptors left open: {own}"
+    assert set(threading.enumerate()) <= threads, "threads left running"
+
+
+@pytest.fixture(autouse=True)
+def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
+    """After every test each queue under ``tmp_path`` passes ``check``, unless the test is marked ``damages``."""
+    yield
+    if "tmp_path" not in request.fixturenames or request.node.get_closest_marker("damages"):
+        return
+    root: Path = request.getfixturevalue("tmp_path")
+    for directory, _, _ in os.walk(root):
+        try:
+            is_queue = bool(find_generations(DISK, directory))
+        except CorruptionError as damage:
+            pytest.fail(f"{directory}: {damage}")
+        if is_queue:
+            report = check(directory)
+            assert report.ok, f"{directory}: {report.problems}"
+
+
+@pytest.fixture
+def open_queue(tmp_path: Path) -> Iterator[OpenQueue]:
+    """Open ``tmp_path/queues/orders`` (or another ``name=``); what is still open at the end is closed."""
+    opened: list[PersistentQueue] = []
+
+    def factory(name: str | None = "orders", **settings: Any) -> PersistentQueue:
+        queue = PersistentQueue(settings.pop("path", tmp_path / "queues"), name, **settings)
+        opened.append(queue)
+        return queue
+
+    yield factory
+    for queue in opened:
+        queue.close()
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    """The directory of the queue that ``open_queue`` opens."""
+    return tmp_path / "queues" / "orders"

@@ -49,10 +49,10 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
 @pytest.fixture(autouse=True)
 def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
     """After every test each queue under ``tmp_path`` passes ``check``, unless the test is marked ``damages``."""
+    root: Path | None = request.getfixturevalue("tmp_path") if "tmp_path" in request.fixturenames else None
     yield
-    if "tmp_path" not in request.fixturenames or request.node.get_closest_marker("damages"):
+    if root is None or request.node.get_closest_marker("damages"):
         return
-    root: Path = request.getfixturevalue("tmp_path")
     for directory, _, _ in os.walk(root):
         try:
             is_queue = bool(find_generations(DISK, directory))

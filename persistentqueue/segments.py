@@ -15,9 +15,9 @@ from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from .block import BLOCK_HEADER_BYTES, combine_checksums, encode_block, split_items
-from .disk import Disk, join, sync_directory
+from .disk import NO_SPACE, Disk, join, sync_directory
 from .errors import CorruptionError
-from .frame import SegmentCreated, SegmentRow
+from .frame import SegmentCreated
 from .header import HEADER_BYTES
 from .segment import Segment, segment_name
 from .state import SegmentInfo
@@ -148,11 +148,11 @@ class Segments:
                 segment.end = max(youngest.end, HEADER_BYTES)
                 segment.seal()
 
-    def write_on(self, row: SegmentRow) -> None:
+    def write_on(self, info: SegmentInfo) -> None:
         """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
         with self._mutex:
-            segment = self._opened(SegmentInfo(row))
-        segment.end, segment.ordinal = max(row.end, HEADER_BYTES), row.ordinal
+            segment = self._opened(info)
+        segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
         self.current = segment
 
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
@@ -196,9 +196,9 @@ class Segments:
             segment = self._open.pop(number, None)
             if segment is not None and segment is self.current:
                 self.current = None
-        size_bytes = self._disk.lstat(path).st_size
         if segment is not None:
             segment.close()
+        size_bytes = self._disk.lstat(path).st_size
         self._disk.unlink(path)
         return size_bytes
 
@@ -221,12 +221,11 @@ class Segments:
         self.unlogged = []
 
     def close(self) -> None:
-        """Close every file."""
-        with self._mutex:
-            for segment in self._open.values():
-                segment.close()
-            self._open.clear()
-            self.current = None
+        """Close every file. Without the mutex, which a forked child may find taken for ever; nobody else is here."""
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+        self.current = None
 
     def _close_piece(self, blocks: list[bytes], checksums: list[int], count: int) -> Piece:
         segment = self.current
@@ -246,7 +245,7 @@ class Segments:
             self._size_next(self.current.capacity_bytes)
             self.current = None
         number = self._next_number
-        segment = Segment.create(self._disk, self.path(number), number, max(self.next_bytes, length_bytes))
+        segment = self._create(number, length_bytes)
         self._next_number = number + 1
         self._new.append(segment)
         self.unlogged.append(SegmentCreated(number, segment.salt, segment.capacity_bytes))
@@ -255,6 +254,16 @@ class Segments:
             self._evict()
         self.current = segment
         return segment
+
+    def _create(self, number: int, length_bytes: int) -> Segment:
+        path, wanted_bytes = self.path(number), max(self.next_bytes, length_bytes)
+        try:
+            return Segment.create(self._disk, path, number, wanted_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE or wanted_bytes == length_bytes:
+                raise
+            # There is no room for a whole segment, but maybe for what is to be written.
+            return Segment.create(self._disk, path, number, length_bytes)
 
     def _size_next(self, used_bytes: int) -> None:
         self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self._segment_bytes)

@@ -121,7 +121,7 @@ class State:
     def checkpoint(self, time_ns: int, current: SegmentRow | None, kept: Iterable[int]) -> Checkpoint:
         """The whole state as one operation.
 
-        ``current`` is the segment that is being written, with its true end. Drained segments are left out, which is
+        ``current`` is the segment that is being written. Drained segments are left out, which is
         what retires them, except for the current one and those in ``kept``.
         """
         rows = [

@@ -145,9 +145,12 @@ class Store:
         """
         if not create and not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
-        make_directory(disk, directory)
         lock = Lock(disk, join(directory, LOCK_NAME))
-        lock.acquire(lock_timeout_seconds)
+        while True:
+            make_directory(disk, directory)
+            with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
+                lock.acquire(lock_timeout_seconds)
+                break
         store = None
         try:
             finish_deletion(disk, directory)
@@ -179,8 +182,7 @@ class Store:
             current = self.state.segments.get(self.state.current_segment)
             if current is not None:
                 with suppress(CorruptionError):  # whoever reads from it will hear of it
-                    row = SegmentRow(current.number, current.salt, 0, current.end, current.ordinal)
-                    self.segments.write_on(row)
+                    self.segments.write_on(current)
             self.recovery = RecoveryReport(generation=self.generation)
         else:
             redone_bytes = self._redo(recovered)
@@ -261,11 +263,16 @@ class Store:
         Nothing is durable or visible yet. Raises ``DiskFullError``; the items are then still in memory.
         """
         self.check()
-        (writable,) = self._write_blocks([transaction], self._disk.time_ns()) or (None,)
-        if writable is None:
-            error, transaction.error = transaction.error, None
-            assert error is not None
-            raise error
+        try:
+            self._write_blocks([transaction], self._disk.time_ns())
+        except PersistentQueueError:
+            raise
+        except BaseException as error:
+            self._broken = error
+            raise
+        if transaction.error is not None:
+            failure, transaction.error = transaction.error, None
+            raise failure
         with self._mutex:
             self.segments.pin_pieces(transaction.staged)
         transaction.pieces += [piece._replace(blocks=[]) for piece in transaction.staged]
@@ -481,7 +488,10 @@ class Store:
         info = self.state.segments.get(current.number) if current is not None else None
         if current is None or info is None or (closing and not info.live):
             return None
-        return SegmentRow(current.number, current.salt, current.capacity_bytes, current.end, current.ordinal)
+        # Only a clean close writes on behind the last block in the file; before, a group may be on its way there whose
+        # frame follows this checkpoint.
+        at = current if closing else info
+        return SegmentRow(current.number, current.salt, current.capacity_bytes, at.end, at.ordinal)
 
     def _give_back(self, old: Log | None, old_path: str | None, drained: list[int], keep_old: bool) -> None:
         if old is not None:

@@ -88,15 +88,3 @@ class Intervals:
         at = bisect_right(self._ends, first)
         stop = bisect_left(self._firsts, end)
         return sum(min(self._ends[i], end) - max(self._firsts[i], first) for i in range(at, stop))
-
-    def gaps_between(self, first: int, end: int) -> Iterator[Run]:
-        """The runs of ``first … end - 1`` that are not in the set, lowest first."""
-        at = bisect_right(self._ends, first)
-        while first < end:
-            stop = min(self._firsts[at], end) if at < len(self._firsts) else end
-            if stop > first:
-                yield first, stop - first
-            if stop == end:
-                return
-            first = self._ends[at]
-            at += 1

@@ -197,6 +197,7 @@ class Segments:
             if segment is not None and segment is self.current:
                 self.current = None
         if segment is not None:
+            self._new = [new for new in self._new if new is not segment]
             segment.close()
         size_bytes = self._disk.lstat(path).st_size
         self._disk.unlink(path)

@@ -21,6 +21,7 @@ from bisect import bisect_right
 from collections.abc import Iterable
 
 from .frame import Checkpoint, Dequeue, Enqueue, ExtentRow, MarkerSet, Operation, SegmentCreated, SegmentRow
+from .header import HEADER_BYTES
 from .intervals import Intervals, Run
 
 
@@ -191,14 +192,15 @@ class State:
     def _enqueue(self, operation: Enqueue) -> None:
         first, count, number, offset, length_bytes, ordinal, _, _ = operation
         segment = self.segments.get(number)
-        if segment is None or first != self.next_sequence or count == 0 or offset < segment.end:
+        if segment is None or first != self.next_sequence or count == 0 or offset < HEADER_BYTES:
             raise StateError(
-                f"sequence {self.next_sequence}, in a known segment, behind its blocks",
+                f"sequence {self.next_sequence}, in a known segment, behind its header",
                 f"{count} from sequence {first} at offset {offset} of segment {number}",
             )
         self.next_sequence = first + count
-        segment.end = offset + length_bytes
-        segment.ordinal = ordinal + count
+        # Blocks that a session spilled may be committed after blocks that were written behind them.
+        segment.end = max(segment.end, offset + length_bytes)
+        segment.ordinal = max(segment.ordinal, ordinal + count)
         if segment.live == 0:
             self.drained.discard(number)
         segment.live += count

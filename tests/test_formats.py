@@ -1,0 +1,325 @@
+"""The three formats, in both directions: headers, blocks, frames. Whole, cut at each byte, each byte changed."""
+
+from __future__ import annotations
+
+import struct
+from zlib import crc32
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persistentqueue import CorruptionError, UnsupportedFormatError, block, frame, header
+from persistentqueue.block import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    BLOCK_ITEMS,
+    UNIFORM,
+    decode_block_header,
+    decode_body,
+    encode_block,
+    split_items,
+)
+from persistentqueue.frame import (
+    Checkpoint,
+    Dequeue,
+    Enqueue,
+    ExtentRow,
+    MarkerSet,
+    Operation,
+    SegmentCreated,
+    SegmentRow,
+    decode_frame,
+    encode_frame,
+    encode_transaction,
+    find_frame,
+)
+from persistentqueue.header import HEADER_BYTES, Header, decode_header, encode_header
+
+SALT = 0x1122334455667788
+MAGIC = b"PQ-TEST\n"
+
+# --- headers ---------------------------------------------------------------------------------------------------------
+
+HEADER = Header(flags=3, number=2**40, salt=SALT, time_ns=1_700_000_000_000_000_000, size_bytes=4096)
+
+
+def test_header_round_trip() -> None:
+    """A header comes back as it was, and is 64 bytes long."""
+    data = encode_header(MAGIC, HEADER)
+    assert len(data) == HEADER_BYTES
+    assert decode_header(data + b"rest", MAGIC, "file") == HEADER
+
+
+def test_header_cut() -> None:
+    """A header that is cut anywhere is refused, with file and offset."""
+    for length in range(HEADER_BYTES):
+        with pytest.raises(CorruptionError) as caught:
+            decode_header(encode_header(MAGIC, HEADER)[:length], MAGIC, "some/file")
+        assert (caught.value.file, caught.value.offset) == ("some/file", 0)
+        assert f"{length} bytes" in str(caught.value)
+
+
+def test_header_bit_flip() -> None:
+    """Any bit of a header that flips is damage, never another version."""
+    for bit in range(HEADER_BYTES * 8):
+        data = bytearray(encode_header(MAGIC, HEADER))
+        data[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError):
+            decode_header(bytes(data), MAGIC, "file")
+
+
+def test_header_of_another_kind() -> None:
+    """A file of another kind is refused."""
+    with pytest.raises(CorruptionError, match="begins with"):
+        decode_header(encode_header(b"PQ-OTHER", HEADER), MAGIC, "file")
+
+
+def test_header_of_a_newer_version() -> None:
+    """A newer version is refused by an error that names both versions."""
+    data = encode_header(MAGIC, HEADER, version=header.VERSION + 6)
+    with pytest.raises(UnsupportedFormatError) as caught:
+        decode_header(data, MAGIC, "file")
+    assert (caught.value.found, caught.value.supported) == (header.VERSION + 6, header.VERSION)
+    assert f"version {header.VERSION + 6}" in str(caught.value)
+    assert f"version {header.VERSION}:" in str(caught.value)
+
+
+# --- blocks ----------------------------------------------------------------------------------------------------------
+
+BLOCKS = [
+    [b""],
+    [b"a"],
+    [b"", b""],
+    [b"", b"a", b"", b"bcd"],
+    [b"ab", b"cd"],
+    [b"a", b"bc"],
+    [b"PQBk" * 20, b"PQFr" * 20],
+    [bytes([n % 256]) * (n % 7) for n in range(300)],
+    [b"x" * 100] * 1000,
+    [b""] * BLOCK_ITEMS,
+    [b"y" * BLOCK_BYTES],
+]
+
+
+def decode(data: bytes, offset: int = 640, salt: int = SALT) -> list[bytes]:
+    """Decode the block that begins ``data``."""
+    found = decode_block_header(data, 0, salt, offset, "file")
+    return decode_body(data, BLOCK_HEADER_BYTES, found, salt, offset, "file")
+
+
+@pytest.mark.parametrize("items", BLOCKS, ids=lambda items: f"{len(items)}x{len(items[0])}")
+def test_block_round_trip(items: list[bytes]) -> None:
+    """Items come back as they were, with ordinal, time and the length that was announced."""
+    encoded = encode_block(items, SALT, 640, 17, 99)
+    data = b"".join(encoded.buffers)
+    assert len(data) == encoded.length_bytes
+    found = decode_block_header(data, 0, SALT, 640, "file")
+    assert (found.count, found.ordinal, found.time_ns, found.checksum) == (len(items), 17, 99, encoded.checksum)
+    assert (found.flags == UNIFORM) == (len({*map(len, items)}) == 1)
+    assert decode(data + b"behind") == items
+
+
+@given(st.lists(st.binary(max_size=40), min_size=1, max_size=40), st.integers(0, 2**64 - 1), st.integers(0, 2**63))
+def test_block_round_trip_of_anything(items: list[bytes], salt: int, offset: int) -> None:
+    """Any items come back, at any place; at no other place, and under no other salt."""
+    data = b"".join(encode_block(items, salt, offset, 0, 0).buffers)
+    assert decode(data, offset, salt) == items
+    with pytest.raises(CorruptionError):
+        decode(data, offset + 1, salt)
+    with pytest.raises(CorruptionError):
+        decode(data, offset, salt ^ 1)
+
+
+@pytest.mark.parametrize("items", [[b"", b"a", b"bcd"], [b"ab", b"cd"], [b""]], ids=str)
+def test_block_cut_or_flipped(items: list[bytes]) -> None:
+    """A block that is cut at any byte, or has any bit flipped, is refused."""
+    data = b"".join(encode_block(items, SALT, 640, 0, 0).buffers)
+    for length in range(len(data)):
+        with pytest.raises(CorruptionError) as caught:
+            decode(data[:length])
+        assert caught.value.offset == 640
+    for bit in range(len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError):
+            decode(bytes(damaged))
+
+
+def forge_block(flags: int, count: int, body: bytes) -> bytes:
+    """A block whose checksums are right and whose content is not."""
+    start = header.seed(SALT, 640)
+    fields = struct.pack("<4sIIIQQQ", b"PQBk", flags, count, crc32(body, start), 0, len(body), 0)
+    return fields + struct.pack("<I", crc32(fields, start)) + body
+
+
+@pytest.mark.parametrize(
+    ("flags", "count", "body"),
+    [
+        (2, 1, b"\1\0\0\0a"),  # a flag that is not defined
+        (UNIFORM, 0, b"\1\0\0\0a"),  # no items
+        (UNIFORM, BLOCK_ITEMS + 1, b"\0\0\0\0"),  # more items than a block has
+        (UNIFORM, 2, b"\1\0\0\0a"),  # less payload than lengths
+        (UNIFORM, 1, b"\1\0\0\0ab"),  # more payload than lengths
+        (UNIFORM, 1, b"\1\0"),  # no room for the length
+        (0, 2, b"\1\0\0\0\1\0\0\0a"),
+        (0, 2, b"\1\0\0\0\xff\xff\xff\xffa"),
+        (0, 4, b"\1\0\0\0"),
+    ],
+)
+def test_block_that_contradicts_itself(flags: int, count: int, body: bytes) -> None:
+    """Lengths and counts are checked against what is there, also where the checksums are right."""
+    with pytest.raises(CorruptionError):
+        decode(forge_block(flags, count, body))
+
+
+def test_block_examples_of_the_document() -> None:
+    """The worked examples in the format document are true."""
+    data = b"".join(encode_block([b"a", b"bc"], SALT, 0, 0, 0).buffers)
+    assert (data[BLOCK_HEADER_BYTES:].hex(), len(data)) == ("0100000002000000616263", 55)
+    data = b"".join(encode_block([b"ab", b"cd"], SALT, 0, 0, 0).buffers)
+    assert (data[BLOCK_HEADER_BYTES:].hex(), len(data)) == ("0200000061626364", 52)
+
+
+@pytest.mark.parametrize(
+    ("items", "counts"),
+    [
+        ([b"x"], [1]),
+        ([b""] * (2 * BLOCK_ITEMS + 1), [BLOCK_ITEMS, BLOCK_ITEMS, 1]),
+        ([b"x" * (BLOCK_BYTES + 1)] * 2, [1, 1]),
+        ([b"x" * BLOCK_BYTES, b"", b"y"], [2, 1]),
+        ([b"x", b"y" * (BLOCK_BYTES + 1), b"z"], [1, 1, 1]),
+        ([b"x" * (BLOCK_BYTES // 4)] * 9, [4, 4, 1]),
+    ],
+    ids=lambda value: str(len(value)),
+)
+def test_split_items(items: list[bytes], counts: list[int]) -> None:
+    """Items are cut into blocks of at most so many bytes and items, but for an item that is larger itself."""
+    parts = list(split_items(items, sum(map(len, items))))
+    assert [len(part) for part, _ in parts] == counts
+    assert [sum(map(len, part)) for part, _ in parts] == [size_bytes for _, size_bytes in parts]
+    assert [item for part, _ in parts for item in part] == items
+
+
+# --- frames ----------------------------------------------------------------------------------------------------------
+
+CHECKPOINT = Checkpoint(
+    time_ns=5,
+    next_sequence=30,
+    next_segment=4,
+    current_segment=3,
+    frontier=10,
+    consumed=[(12, 3), (20, 1)],
+    segments=[SegmentRow(2, SALT, 1000, 500, 8), SegmentRow(3, 1, 2000, 900, 30)],
+    extents=[ExtentRow(8, 7, 2, 64, 436, 1, 2, 100), ExtentRow(15, 15, 3, 64, 836, 15, 14, 800)],
+    markers=[MarkerSet("app", 42), MarkerSet("größe", 2**64 - 1)],
+)
+EMPTY = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
+TRANSACTIONS: list[list[list[Operation]]] = [
+    [],
+    [[]],
+    [[Enqueue(7, 3, 1, 64, 55, 0, 0xDEADBEEF)]],
+    [[Enqueue(7, 3, 1, 64, 5, 0, 0xDEADBEEF, b"block")], [Dequeue(0, 2**63, 1), Dequeue(9, 1, 2)]],
+    [[SegmentCreated(1, SALT, 2**20), MarkerSet("", 0), MarkerSet("n" * 65535, 1)], [], [Dequeue(0, 0, 1)]],
+    [[CHECKPOINT]],
+    [[EMPTY]],
+]
+
+
+def encode(transactions: list[list[Operation]], offset: int = 64) -> bytes:
+    """A whole frame."""
+    body = b"".join(map(encode_transaction, transactions))
+    counts = (len(transactions), sum(map(len, transactions)))
+    start, _ = encode_frame(body, SALT, offset, 11, 0xCAFE, *counts)
+    return start + body
+
+
+@pytest.mark.parametrize("transactions", TRANSACTIONS, ids=range(len(TRANSACTIONS)))
+def test_frame_round_trip(transactions: list[list[Operation]]) -> None:
+    """Transactions come back as they were, with the frame's number and the link to the one before."""
+    data = b"\0" * 64 + encode(transactions) + b"behind"
+    found = decode_frame(data, 64, SALT, "file")
+    assert found.transactions == transactions
+    assert (found.offset, found.end, found.number, found.previous) == (64, len(data) - 6, 11, 0xCAFE)
+
+
+@pytest.mark.parametrize("transactions", TRANSACTIONS[:4], ids=range(4))
+def test_frame_cut_or_flipped(transactions: list[list[Operation]]) -> None:
+    """A frame that is cut at any byte, or has any bit flipped, is refused."""
+    data = b"\0" * 64 + encode(transactions)
+    for length in range(64, len(data)):
+        with pytest.raises(CorruptionError) as caught:
+            decode_frame(data[:length], 64, SALT, "file")
+        assert caught.value.offset == 64
+    for bit in range(64 * 8, len(data) * 8):
+        damaged = bytearray(data)
+        damaged[bit // 8] ^= 1 << bit % 8
+        with pytest.raises(CorruptionError):
+            decode_frame(bytes(damaged), 64, SALT, "file")
+
+
+def test_frame_elsewhere_is_refused() -> None:
+    """A frame is valid at its own offset, under its own salt, and nowhere else."""
+    data = encode(TRANSACTIONS[3], offset=64)
+    with pytest.raises(CorruptionError):
+        decode_frame(b"\0" * 65 + data, 65, SALT, "file")
+    with pytest.raises(CorruptionError, match="a frame of this log"):
+        decode_frame(b"\0" * 64 + data, 64, SALT ^ 1, "file")
+    with pytest.raises(CorruptionError):
+        decode_frame(b"\0" * 64 + data, 64, SALT ^ 2**63, "file")
+
+
+def forge_frame(body: bytes, transactions: int, operations: int) -> bytes:
+    """A frame whose checksum is right and whose content is not."""
+    return b"\0" * 64 + encode_frame(body, SALT, 64, 1, 0, transactions, operations)[0] + body
+
+
+ONE = encode_transaction([Dequeue(0, 0, 1)])
+
+
+@pytest.mark.parametrize(
+    ("body", "transactions", "operations"),
+    [
+        (ONE, 2, 1),  # the count check
+        (ONE, 1, 2),
+        (ONE + b"\0", 1, 1),  # a count that is cut
+        (b"\2\0\0\0" + ONE[4:], 1, 2),  # an operation too few
+        (b"\1\0\0\0\x09", 1, 1),  # a kind that is not defined
+        (b"\1\0\0\0\3\0\0", 1, 1),  # an operation that is cut
+        (b"\1\0\0\0" + struct.pack("<BQQQQQQI", 2, 0, 1, 1, 0, 2**63, 0, 0), 1, 1),  # blocks that are not there
+        (b"\1\0\0\0" + struct.pack("<BQH", 5, 1, 1) + b"\xff", 1, 1),  # a name that is not UTF-8
+        (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 2**32 - 1, 0, 0, 0), 1, 1),  # rows not there
+        (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 0, 0, 0, 1) + ONE[4:], 1, 1),  # not a marker
+    ],
+)
+def test_frame_that_contradicts_itself(body: bytes, transactions: int, operations: int) -> None:
+    """Lengths and counts are checked against what is there, also where the checksum is right."""
+    with pytest.raises(CorruptionError):
+        decode_frame(forge_frame(body, transactions, operations), 64, SALT, "file")
+
+
+def test_find_frame() -> None:
+    """The next valid frame is found wherever it stands; copies of frames in payloads are not."""
+    own = encode(TRANSACTIONS[2], offset=64)
+    data = b"\0" * 64 + own + b"PQFr" + own + b"junk"
+    at = len(data)
+    data += encode(TRANSACTIONS[3], offset=at)
+    assert find_frame(data, 64, SALT, "file") == decode_frame(data, 64, SALT, "file")
+    found = find_frame(data, 65, SALT, "file")
+    assert found is not None
+    assert found.offset == at
+    assert find_frame(data, at + 1, SALT, "file") is None
+
+
+def test_frame_example_of_the_document() -> None:
+    """The worked example in the format document is true."""
+    blocks = b"".join(encode_block([b"x"], SALT, 64, 0, 0).buffers)
+    body = encode_transaction([Enqueue(0, 1, 1, 64, len(blocks), 0, 0, blocks)])
+    assert (len(blocks), len(body), len(encode_frame(body, SALT, 64, 1, 0, 1, 1)[0] + body)) == (49, 106, 142)
+
+
+def test_documents_name_every_kind_and_flag() -> None:
+    """The format documents speak of all that the code defines."""
+    for word in ("enqueue inline", "dequeue", "segment", "marker", "checkpoint", "synced", "sealed"):
+        assert word in (frame.__doc__ or "")
+    assert "uniform" in (block.__doc__ or "")

@@ -1,0 +1,79 @@
+"""Sets of sequences as runs, against Python's own sets."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persistentqueue.intervals import Intervals
+
+MEMBERS = st.sets(st.integers(0, 40))
+
+
+def make(members: set[int]) -> Intervals:
+    """The set, built one member at a time."""
+    intervals = Intervals()
+    for member in members:
+        intervals.add(member, 1)
+    return intervals
+
+
+def members_of(intervals: Intervals) -> list[int]:
+    """The members, in the order in which the runs come."""
+    return [member for first, count in intervals for member in range(first, first + count)]
+
+
+@given(MEMBERS)
+def test_runs_are_sorted_disjoint_and_merged(members: set[int]) -> None:
+    """Runs come in order, with a gap between any two, and hold exactly the members."""
+    intervals = make(members)
+    assert members_of(intervals) == sorted(members)
+    assert len(intervals) == len(members)
+    runs = list(intervals)
+    assert all(first + count < behind for (first, count), (behind, _) in pairwise(runs))
+    assert intervals.gaps == len(runs)
+    assert list(Intervals(runs)) == runs
+
+
+@given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
+def test_overlap_and_gaps(members: set[int], first: int, end: int) -> None:
+    """``overlap`` counts members in a range."""
+    assert make(members).overlap(first, max(first, end)) == len(members & set(range(first, end)))
+
+
+@given(MEMBERS.filter(bool), st.data())
+def test_remove_any_part_of_a_run(members: set[int], data: st.DataObject) -> None:
+    """Any part of any run can be taken out, and only that goes."""
+    intervals = make(members)
+    first, count = data.draw(st.sampled_from(list(intervals)))
+    start = data.draw(st.integers(first, first + count - 1))
+    length = data.draw(st.integers(1, first + count - start))
+    intervals.remove(start, length)
+    assert members_of(intervals) == sorted(members - set(range(start, start + length)))
+    assert len(intervals) == len(members) - length
+
+
+@given(MEMBERS.filter(bool), st.integers(1, 50))
+def test_pop_lowest(members: set[int], count: int) -> None:
+    """The lowest run, or its beginning, comes out."""
+    intervals = make(members)
+    run = next(iter(intervals))
+    assert intervals.pop_lowest(count) == (run[0], min(run[1], count))
+    assert members_of(intervals) == sorted(members)[min(run[1], count) :]
+
+
+@pytest.mark.parametrize(("first", "count"), [(4, 2), (5, 1), (7, 1), (0, 6), (6, 9), (0, 20)])
+def test_adding_what_is_there_is_a_mistake(first: int, count: int) -> None:
+    """A run that overlaps the set is refused."""
+    with pytest.raises(AssertionError, match="overlaps"):
+        Intervals([(5, 3)]).add(first, count)
+
+
+@pytest.mark.parametrize(("first", "count"), [(4, 2), (8, 1), (7, 2), (0, 1)])
+def test_removing_what_is_not_there_is_a_mistake(first: int, count: int) -> None:
+    """A run that is not whole in the set is refused."""
+    with pytest.raises(AssertionError, match="not in the set"):
+        Intervals([(5, 3)]).remove(first, count)

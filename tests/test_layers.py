@@ -1,0 +1,134 @@
+"""The shape of the package: floors, the one door to the operating system, sizes. Each rule has a counterexample."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import persistentqueue
+
+PACKAGE = Path(persistentqueue.__file__).parent
+
+FLOORS = [
+    {"errors"},
+    {"disk", "intervals", "header"},
+    {"block", "frame", "pages"},
+    {"state", "segment", "pool", "lock", "log"},
+    {"segments", "directory"},
+    {"reader", "recovery"},
+    {"store", "fsck"},
+    {"group"},
+    {"session"},
+    {"queue"},
+    {"__init__"},
+    {"spark"},
+]
+FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
+
+DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
+THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
+ROOMS_WITH_THREADS = {"group", "queue", "spark", "disk"}
+ROOM_LINES_MAX = 600
+FUNCTION_LINES_MAX = 70
+
+
+def problems(room: str, source: str) -> Iterator[str]:
+    """What is wrong with the source of a room."""
+    tree = ast.parse(source)
+    if source.count("\n") > ROOM_LINES_MAX:
+        yield f"{room} has more than {ROOM_LINES_MAX} lines"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False) or ""
+            lines = (node.end_lineno or 0) - node.lineno - docstring.count("\n")
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{room}.{node.name} has {lines} lines"
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            yield f"{room} imports *"
+        for module in _imports(node):
+            if module.startswith("."):
+                below = module[1:] or "__init__"
+                if FLOOR.get(below, 99) >= FLOOR[room]:
+                    yield f"{room} imports {below}, which is not on a lower floor"
+            elif module == "persistentqueue" and FLOOR[room] <= FLOOR["__init__"]:
+                yield f"{room} imports the package from outside"
+            elif module in DOOR_ONLY and room not in {"disk", "spark"}:
+                yield f"{room} imports {module}: only disk reaches the operating system"
+            elif module in THREADS_ONLY and room not in ROOMS_WITH_THREADS:
+                yield f"{room} imports {module}: the core has no threads and no clock"
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield alias.name.split(".")[0]
+    elif isinstance(node, ast.ImportFrom):
+        if node.level:
+            yield "." + (node.module or "")
+        elif node.module:
+            yield node.module.split(".")[0]
+
+
+ROOMS = sorted(PACKAGE.glob("*.py"))
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.stem)
+def test_room_keeps_the_rules(path: Path) -> None:
+    """Each room imports from lower floors only, leaves the operating system to ``disk``, and stays small."""
+    assert path.stem in FLOOR, f"{path.name} has no floor yet"
+    assert list(problems(path.stem, path.read_text())) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "problem"),
+    [
+        ("block", "from .store import Store", "not on a lower floor"),
+        ("block", "from .frame import Frame", "not on a lower floor"),
+        ("store", "import os", "only disk"),
+        ("state", "import threading", "no threads"),
+        ("state", "from .frame import *", "imports *"),
+        ("queue", "import persistentqueue", "from outside"),
+        ("state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
+        ("state", "x = 1\n" * 601, "600 lines"),
+    ],
+)
+def test_rule_catches(room: str, source: str, problem: str) -> None:
+    """Each rule catches what it is there for."""
+    assert any(problem in found for found in problems(room, source))
+
+
+def test_every_room_is_named_in_the_package_docstring() -> None:
+    """Who reads the package's docstring has seen every room."""
+    docstring = persistentqueue.__doc__ or ""
+    for path in ROOMS:
+        assert path.stem == "__init__" or f"``{path.stem}``" in docstring
+
+
+def test_exports_are_complete() -> None:
+    """``__all__`` names what the package offers, and nothing else public is in it but its rooms."""
+    public = {name for name in vars(persistentqueue) if not name.startswith("_")}
+    rooms = {path.stem for path in ROOMS}
+    assert public - rooms <= set(persistentqueue.__all__) | {"annotations"}
+    assert set(persistentqueue.__all__) <= public
+    assert len(set(persistentqueue.__all__)) == len(persistentqueue.__all__)
+
+
+def test_public_names_have_docstrings() -> None:
+    """Every public class and function, and every public method of it, says what it promises."""
+    for name in persistentqueue.__all__:
+        value = getattr(persistentqueue, name)
+        assert value.__doc__, name
+        if isinstance(value, type):
+            for member, attribute in vars(value).items():
+                if not member.startswith("_") and (callable(attribute) or isinstance(attribute, property)):
+                    assert attribute.__doc__, f"{name}.{member}"
+
+
+def test_spark_is_never_imported_by_the_package() -> None:
+    """``import persistentqueue`` needs no PySpark."""
+    for path in ROOMS:
+        if path.stem != "spark":
+            assert "pyspark" not in path.read_text()

@@ -1,0 +1,103 @@
+"""The page cache: what it keeps, what it lets go, and that its bound holds."""
+
+from __future__ import annotations
+
+from persistentqueue.pages import ITEM_OVERHEAD_BYTES, TAIL_PAGE_BYTES, Page, Pages, cost
+
+ITEM = b"x" * (100 - ITEM_OVERHEAD_BYTES)  # costs 100 bytes in all
+
+
+def page(first: int, count: int) -> Page:
+    """A page that costs 100 bytes an item."""
+    items = [ITEM] * count
+    return Page(first, items, cost(items))
+
+
+def append(pages: Pages, first: int, count: int) -> None:
+    """Keep the tail, as a commit does."""
+    pages.append(first, [ITEM] * count, 100 * count)
+
+
+def kept(pages: Pages) -> list[tuple[int, int]]:
+    """First and end of each page."""
+    return [(each.first, each.end) for each in pages._pages]
+
+
+def test_small_transactions_share_a_page() -> None:
+    """The tail is one page while it is small and without a gap."""
+    pages = Pages(10_000_000)
+    for first in range(5):
+        append(pages, first, 1)
+    append(pages, 7, 1)
+    assert kept(pages) == [(0, 5), (7, 8)]
+    append(pages, 8, TAIL_PAGE_BYTES // 100)
+    assert len(kept(pages)) == 3
+    assert pages.cost_bytes == 100 * (6 + TAIL_PAGE_BYTES // 100)
+
+
+def test_tail_is_not_kept_beyond_the_bound() -> None:
+    """What is enqueued when the bound is reached stays on disk only."""
+    pages = Pages(1000)
+    append(pages, 0, 8)
+    append(pages, 8, 3)
+    assert kept(pages) == [(0, 8)]
+    append(pages, 11, 2)
+    assert kept(pages) == [(0, 8), (11, 13)]
+    assert pages.cost_bytes == 1000
+
+
+def test_head_displaces_the_farthest() -> None:
+    """What is read for the consumer displaces what is needed last."""
+    pages = Pages(1000)
+    append(pages, 50, 4)
+    append(pages, 80, 6)
+    pages.insert(page(0, 5), 0, 0)
+    assert kept(pages) == [(0, 5), (50, 54)]
+
+
+def test_what_the_consumer_has_passed_goes_first() -> None:
+    """Held items are the first to leave the memory."""
+    pages = Pages(1000)
+    append(pages, 0, 5)
+    append(pages, 20, 5)
+    pages.insert(page(10, 5), 10, 10)
+    assert kept(pages) == [(10, 15), (20, 25)]
+
+
+def test_page_larger_than_the_bound_is_not_kept() -> None:
+    """The bound holds also for one large page; it displaces everything and is then not kept."""
+    pages = Pages(1000)
+    append(pages, 0, 5)
+    pages.insert(page(10, 11), 10, 10)
+    assert len(pages) == 0
+    assert pages.cost_bytes == 0
+
+
+def test_nothing_is_kept_twice() -> None:
+    """Of a page that was read, only what is not in memory yet is kept."""
+    pages = Pages(100_000)
+    append(pages, 10, 5)
+    append(pages, 30, 5)
+    pages.insert(page(12, 20), 20, 0)
+    assert kept(pages) == [(10, 15), (15, 30), (30, 35)]
+    pages.insert(page(0, 40), 36, 0)
+    assert kept(pages)[-1] == (35, 40)
+    pages.insert(page(0, 40), 3, 0)
+    assert kept(pages)[0] == (0, 10)
+    assert pages.cost_bytes == 100 * 40
+
+
+def test_find_and_drop() -> None:
+    """Sequences are found where they are; pages below the frontier go, the one that it cuts stays."""
+    pages = Pages(100_000)
+    append(pages, 10, 5)
+    append(pages, 20, 5)
+    assert [pages.find(n) is not None for n in (9, 10, 14, 15, 19, 20, 24, 25)] == [0, 1, 1, 0, 0, 1, 1, 0]
+    pages.drop_below(15)
+    pages.drop_below(22)
+    assert kept(pages) == [(20, 25)]
+    pages.drop_below(30)
+    assert (kept(pages), pages.cost_bytes) == ([], 0)
+    append(pages, 40, 1)
+    pages.clear()
+    assert (kept(pages), pages.cost_bytes) == ([], 0)

@@ -144,14 +144,14 @@ class Segments:
         youngest = max(rows, key=lambda row: row.number, default=None)
         if youngest is not None and youngest.live and self.exists(youngest.number):
             with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
-                segment = self._opened(youngest)
+                segment = self._opened(youngest, first=True)
                 segment.end = max(youngest.end, HEADER_BYTES)
                 segment.seal()
 
     def write_on(self, info: SegmentInfo) -> None:
         """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
         with self._mutex:
-            segment = self._opened(info)
+            segment = self._opened(info, first=True)
         segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
         self.current = segment
 
@@ -269,16 +269,17 @@ class Segments:
     def _size_next(self, used_bytes: int) -> None:
         self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self._segment_bytes)
 
-    def _opened(self, info: SegmentInfo) -> Segment:
+    def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:
         segment = self._open.pop(info.number, None)
         if segment is None:
-            # A damaged header is reported once; after that the log's word for it is enough to read the items.
+            # A damaged header is reported once to who reads; then the log's word for it is enough to read the items.
             trusted = info.number in self._distrusted
-            self._distrusted.add(info.number)
+            if not first:
+                self._distrusted.add(info.number)
             path = self.path(info.number)
             segment = Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
             if not trusted:
-                self._distrusted.remove(info.number)
+                self._distrusted.discard(info.number)
         self._open[info.number] = segment  # the youngest use stands last
         self._evict()
         return segment

@@ -368,9 +368,11 @@ class Store:
             raise self._break(error) from error
         try:
             log.publish(spare)
-        except OSError as error:
+        except BaseException as error:
             log.close()
-            raise self._break(error) from error
+            if isinstance(error, OSError):
+                raise self._break(error) from error
+            raise
         self._log, self._log_path = log, path
         self.generation += 1
         self.log_syncs += 2

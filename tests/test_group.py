@@ -1,0 +1,351 @@
+"""Threads: group commit, waiting, closing under way, interruptions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
+from persistentqueue.disk import DISK
+from persistentqueue.store import Store, Transaction
+
+from .conftest import OpenQueue
+from .support import drain, put
+
+SECONDS = 30.0  # a limit for what should take milliseconds
+
+
+class Gate:
+    """Stops the first write of a frame until it is told to go on."""
+
+    def __init__(self) -> None:
+        self.reached = threading.Event()
+        self.go_on = threading.Event()
+        self.passes = 0
+        self.armed = False
+
+    def failpoint(self, name: str) -> None:
+        """The disk's failpoint."""
+        if name.startswith("commit.3") and self.armed:
+            self.armed = False
+            self.reached.set()
+            assert self.go_on.wait(SECONDS)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Give other threads time until the condition holds."""
+    waiting = threading.Event()
+    for _ in range(int(SECONDS * 1000)):
+        if condition():
+            return
+        waiting.wait(0.001)
+    pytest.fail("it never came to be")
+
+
+def test_who_comes_meanwhile_shares_one_write(open_queue: OpenQueue) -> None:
+    """All transactions that come while one is being written are committed as the next group, in order."""
+    gate = Gate()
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    gate.armed = True
+    with ThreadPoolExecutor(20) as pool:
+        first = pool.submit(put, queue, b"first")
+        assert gate.reached.wait(SECONDS)
+        before = queue.stats()
+        assert before.groups == 0
+        rest = [pool.submit(put, queue, b"%d" % n) for n in range(15)]
+        group = queue._group
+        assert group is not None
+        wait_for(lambda: len(group._line) == 15)
+        gate.go_on.set()
+        for each in [first, *rest]:
+            each.result(SECONDS)
+    after = queue.stats()
+    assert (after.groups, after.transactions) == (2, 16)
+    assert after.syncs - before.syncs <= 4  # one for each group, and those of the first segment
+    assert sorted(drain(queue)) == sorted([b"first", *(b"%d" % n for n in range(15))])
+
+
+@pytest.mark.parametrize("settings", [{}, {"segment_bytes": 300, "memory_bytes": 100, "log_bytes": 4096}], ids=str)
+def test_producers_and_consumers(open_queue: OpenQueue, settings: dict[str, Any]) -> None:
+    """Many threads on both ends: each item comes out once, each producer's items in their order."""
+    queue = open_queue(**settings)
+    producers, count = 4, 200
+    seen: list[list[bytes]] = [[] for _ in range(3)]
+
+    def produce(number: int) -> None:
+        with queue.session() as session:
+            for n in range(count):
+                session.enqueue(b"%d %d" % (number, n))
+                if n % 3:
+                    session.flush()
+            session.flush()
+
+    def consume(number: int) -> None:
+        with queue.session() as session:
+            while item := session.dequeue(timeout=SECONDS):
+                if item == b"stop":
+                    session.flush()
+                    return
+                if len(seen[number]) % 7 == 3 and item[-1:] in b"05":
+                    session.rollback()  # and take it again
+                    item = session.dequeue(timeout=SECONDS)
+                    assert item is not None
+                    if item == b"stop":
+                        session.flush()
+                        return
+                session.flush()
+                seen[number].append(item)
+
+    with ThreadPoolExecutor(8) as pool:
+        consumers = [pool.submit(consume, number) for number in range(3)]
+        done = [pool.submit(produce, number) for number in range(producers)]
+        for each in done:
+            each.result(SECONDS)
+        wait_for(lambda: len(queue) == 0)
+        put(queue, b"stop", b"stop", b"stop")
+        for each in consumers:
+            each.result(SECONDS)
+    flat = [item for items in seen for item in items]
+    assert sorted(flat) == sorted(b"%d %d" % (p, n) for p in range(producers) for n in range(count))
+    assert len(queue) == 0
+
+
+def test_waiting_wakes_on_a_commit(open_queue: OpenQueue) -> None:
+    """Who waits gets the item as soon as it is committed, with and without a limit to the waiting."""
+    queue = open_queue()
+    for timeout in (None, SECONDS):
+        with ThreadPoolExecutor(1) as pool, queue.session() as session:
+            waiting = pool.submit(session.dequeue, timeout)
+            wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr, attr-defined]
+            put(queue, b"x")
+            assert waiting.result(SECONDS) == b"x"
+            session.flush()
+
+
+def test_waiting_wakes_on_a_rollback(open_queue: OpenQueue) -> None:
+    """Who waits gets what another session gives back."""
+    queue = open_queue()
+    put(queue, b"x")
+    with ThreadPoolExecutor(1) as pool, queue.session() as holder, queue.session() as session:
+        assert holder.dequeue() == b"x"
+        waiting = pool.submit(session.dequeue_many, 5, None)
+        wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr, attr-defined]
+        holder.rollback()
+        assert waiting.result(SECONDS) == [b"x"]
+
+
+def test_waiting_ends_in_time(open_queue: OpenQueue) -> None:
+    """Without an item the waiting ends after its timeout, with nothing."""
+    queue = open_queue()
+    with queue.session() as session:
+        assert session.dequeue(timeout=0.01) is None
+        assert session.dequeue_many(3, timeout=0.01) == []
+
+
+def test_closing_wakes_who_waits(open_queue: OpenQueue) -> None:
+    """Closing the queue ends every waiting with ClosedError."""
+    queue = open_queue()
+    with ThreadPoolExecutor(3) as pool:
+        sessions = [queue.session() for _ in range(3)]
+        waiting = [pool.submit(session.dequeue, None) for session in sessions]
+        wait_for(lambda: len(queue._group._has_ready._waiters) == 3)  # type: ignore[union-attr, attr-defined]
+        queue.close()
+        for each in waiting:
+            with pytest.raises(ClosedError):
+                each.result(SECONDS)
+
+
+def test_closing_while_others_flush(open_queue: OpenQueue) -> None:
+    """Closing waits for the group that is being written; who is in line behind it is told, and nothing is lost."""
+    gate = Gate()
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    gate.armed = True
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(put, queue, b"first")
+        assert gate.reached.wait(SECONDS)
+        second = pool.submit(put, queue, b"second")
+        group = queue._group
+        assert group is not None
+        wait_for(lambda: len(group._line) == 1)
+        closing = pool.submit(queue.close)
+        wait_for(lambda: queue.closed)
+        gate.go_on.set()
+        first.result(SECONDS)
+        with pytest.raises(ClosedError):
+            second.result(SECONDS)
+        closing.result(SECONDS)
+    assert drain(open_queue()) == [b"first"]
+
+
+def test_one_too_large_for_the_disk_fails_alone(open_queue: OpenQueue) -> None:
+    """In a group, only the transactions that find no room fail; dequeues never do."""
+    gate = Gate()
+    limit = [10**9]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if sum(map(len, buffers)) > limit[0]:
+            raise OSError(28, "No space left on device")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint, pwritev=pwritev))
+    put(queue, b"old")
+    gate.armed = True
+
+    def take() -> bytes | None:
+        with queue.transaction() as session:
+            return session.dequeue()
+
+    with ThreadPoolExecutor(5) as pool:
+        first = pool.submit(put, queue, b"first")
+        assert gate.reached.wait(SECONDS)
+        limit[0] = 3000
+        group = queue._group
+        assert group is not None
+        large = pool.submit(put, queue, b"x" * 5000)
+        small = pool.submit(put, queue, b"small")
+        taken = pool.submit(take)
+        wait_for(lambda: len(group._line) == 3)
+        gate.go_on.set()
+        first.result(SECONDS)
+        small.result(SECONDS)
+        assert taken.result(SECONDS) == b"old"
+        with pytest.raises(DiskFullError):
+            large.result(SECONDS)
+    assert drain(queue) == [b"first", b"small"]
+
+
+def test_broken_group_breaks_all_of_it(open_queue: OpenQueue) -> None:
+    """When the write of a frame fails, every transaction of its group is told that the outcome is unknown."""
+    gate = Gate()
+    failing = [False]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if flags and failing[0]:
+            raise OSError(5, "Input/output error")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint, pwritev=pwritev))
+    gate.armed = True
+    with ThreadPoolExecutor(3) as pool:
+        first = pool.submit(put, queue, b"first")
+        assert gate.reached.wait(SECONDS)
+        group = queue._group
+        assert group is not None
+        rest = [pool.submit(put, queue, b"x") for _ in range(2)]
+        wait_for(lambda: len(group._line) == 2)
+        failing[0] = True
+        gate.go_on.set()
+        for each in [first, *rest]:
+            with pytest.raises(BrokenQueueError, match="open it again"):
+                each.result(SECONDS)
+
+
+class Interruption(BaseException):
+    """Stands for KeyboardInterrupt, which threads of a test cannot get."""
+
+
+def test_interrupted_leader_hands_on(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader that is interrupted before it wrote anything leaves its followers to commit themselves."""
+    queue = open_queue()
+    group = queue._group
+    assert group is not None
+    entered, go_on = threading.Event(), threading.Event()
+    commit = Store.commit
+    interrupted: list[bool] = []
+
+    def interrupt(store: Store, transactions: list[Transaction]) -> None:
+        if not interrupted:
+            interrupted.append(True)
+            entered.set()
+            assert go_on.wait(SECONDS)
+            raise Interruption
+        commit(store, transactions)
+
+    monkeypatch.setattr(Store, "commit", interrupt)
+    with ThreadPoolExecutor(3) as pool:
+        leader = pool.submit(put, queue, b"leader")
+        assert entered.wait(SECONDS)
+        rest = [pool.submit(put, queue, b"follower") for _ in range(2)]
+        wait_for(lambda: len(group._line) == 2)
+        go_on.set()
+        with pytest.raises(Interruption):
+            leader.result(SECONDS)
+        for each in rest:
+            each.result(SECONDS)
+    assert drain(queue) == [b"follower"] * 2
+
+
+def test_interrupted_in_the_middle_of_a_commit(open_queue: OpenQueue) -> None:
+    """An interruption between the first write and the last change in memory breaks the queue until it is reopened."""
+    armed = [False]
+
+    def failpoint(name: str) -> None:
+        if armed[0] and name.startswith("commit.4"):
+            raise Interruption
+
+    queue = open_queue(disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"a")
+    armed[0] = True
+    with pytest.raises(Interruption):
+        put(queue, b"b")
+    with pytest.raises(BrokenQueueError, match="Interruption"):
+        put(queue, b"c")
+    with queue.session() as session, pytest.raises(BrokenQueueError):
+        session.dequeue()
+    queue.close()
+    assert drain(open_queue()) == [b"a", b"b"]
+
+
+def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The next one who waits in line for its turn is interrupted instead."""
+    from persistentqueue import group as module
+
+    class Turn:
+        """A lock whose first waiting is interrupted."""
+
+        def __init__(self) -> None:
+            self.lock = threading.Lock()
+            self.acquired = 0
+
+        def acquire(self) -> None:
+            self.acquired += 1
+            if self.acquired == 2:
+                raise Interruption
+            self.lock.acquire()
+
+        def release(self) -> None:
+            self.lock.release()
+
+    original = module._Member.__init__
+
+    def init(member: Any, transaction: Transaction) -> None:
+        original(member, transaction)
+        member.turn = Turn()
+        member.turn.acquire()
+
+    monkeypatch.setattr(module._Member, "__init__", init)
+
+
+def test_interrupted_follower_leaves_the_line(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that is interrupted while it is still in line commits nothing, and can be flushed again."""
+    gate = Gate()
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    gate.armed = True
+    with ThreadPoolExecutor(2) as pool:
+        first = pool.submit(put, queue, b"first")
+        assert gate.reached.wait(SECONDS)
+        interrupt_when_waiting(queue, monkeypatch)
+        with queue.session() as session:
+            session.enqueue(b"second")
+            with pytest.raises(Interruption):
+                session.flush()
+            monkeypatch.undo()
+            gate.go_on.set()
+            first.result(SECONDS)
+            session.flush()
+    assert drain(queue) == [b"first", b"second"]

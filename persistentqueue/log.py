@@ -23,14 +23,13 @@ from .frame import (
     Transaction,
     decode_frame,
     encode_frame,
-    encode_transaction,
     find_frame,
 )
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 
 SUFFIX = ".log"
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
-"""What a log needs beside the bodies of its frames, but for the header of each further frame."""
+"""What a log of one frame needs beside its body."""
 
 
 def log_name(generation: int) -> str:
@@ -64,18 +63,16 @@ class Log:
         self._checksum = first.checksum
 
     @classmethod
-    def begin(
-        cls, disk: Disk, spare: str, path: str, flags: int, generation: int, number: int, checkpoint: Checkpoint
-    ) -> Log:
+    def begin(cls, disk: Disk, spare: str, path: str, header: Header, number: int, body: bytes) -> Log:
         """Write a new generation into the file ``spare``; it counts only once it was published as ``path``.
 
-        Its first frame, the checkpoint, gets the number ``number``. Raises ``OSError``; then nothing has changed.
+        ``header`` says which; its salt and its size are given here. The first frame, with the number ``number``, has
+        the checkpoint ``body``. Raises ``OSError``; then nothing has changed.
         """
         fd = disk.open(spare, WRITE, 0)
         try:
             salt = int.from_bytes(disk.urandom(8), "little")
-            header = Header(flags, generation, salt, checkpoint.time_ns, disk.fstat(fd).st_size)
-            body = encode_transaction([checkpoint])
+            header = header._replace(salt=salt, size_bytes=disk.fstat(fd).st_size)
             frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, 1)
             length_bytes = write_all(disk, fd, [encode_header(LOG_MAGIC, header), frame, body, END], 0)
         except BaseException:

@@ -12,7 +12,6 @@ from .disk import CREATE, Disk, join, write_all
 
 SPARE_NAME = "log.free"
 _ZEROS = bytes(1024 * 1024)
-_WASTE = 4
 
 
 class Pool:
@@ -22,24 +21,21 @@ class Pool:
         self._disk = disk
         self.path = join(directory, SPARE_NAME)
 
-    def fill(self, length_bytes: int) -> int:
-        """Make sure that there is a spare of at least this length, and not many times it; its actual length.
+    def fill(self, least_bytes: int, most_bytes: int | None = None) -> None:
+        """Make sure that there is a spare, and that its length is within these bounds.
 
-        Raises ``OSError`` when there is no room; a spare that was there before is then still there, as it was or
-        longer.
+        Raises ``OSError`` when there is no room; a spare that was there before is then still there, if not shorter.
         """
         fd = self._disk.open(self.path, CREATE, 0o600)
         try:
             size_bytes = self._disk.fstat(fd).st_size
-            if size_bytes > _WASTE * length_bytes:
-                self._disk.ftruncate(fd, length_bytes)
-                return length_bytes
-            while size_bytes < length_bytes:
-                chunk = _ZEROS[: length_bytes - size_bytes]
+            if most_bytes is not None and size_bytes > most_bytes:
+                self._disk.ftruncate(fd, most_bytes)
+            while size_bytes < least_bytes:
+                chunk = _ZEROS[: least_bytes - size_bytes]
                 size_bytes += write_all(self._disk, fd, [chunk], size_bytes)
         finally:
             self._disk.close(fd)
-        return size_bytes
 
     def size_bytes(self) -> int:
         """The length of the spare; 0 if there is none."""

@@ -42,10 +42,21 @@ from .directory import (
 )
 from .disk import NO_SPACE, Disk, join, make_directory, relpath
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
-from .frame import SEALED, SYNCED, Dequeue, Enqueue, MarkerSet, Operation, SegmentRow, encode_transaction
+from .frame import (
+    FRAME_HEADER_BYTES,
+    SEALED,
+    SYNCED,
+    Dequeue,
+    Enqueue,
+    MarkerSet,
+    Operation,
+    SegmentRow,
+    encode_transaction,
+)
+from .header import Header
 from .intervals import Run
 from .lock import LOCK_NAME, Lock
-from .log import Log, log_name
+from .log import OVERHEAD_BYTES, Log, log_name
 from .pages import ITEM_OVERHEAD_BYTES, Pages
 from .pool import Pool
 from .reader import Guard, Reader
@@ -57,6 +68,8 @@ LOG_BYTES_MAX = 64 * 1024 * 1024
 _GROUPS_PER_LOG = (2048, 8192)
 """A log that fills with fewer groups is doubled, so that a trim stays cheap beside them; with more it is halved, so
 that opening after a crash stays quick."""
+_CHECKPOINTS_PER_LOG = 4
+"""A log is at least so many times as long as its checkpoint, so that writing checkpoints stays a small part."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
 
@@ -356,12 +369,12 @@ class Store:
         path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))
         spare = self._pool.path
         try:
-            rows = len(checkpoint.segments) + len(checkpoint.extents) + len(checkpoint.consumed) + 4
-            names_bytes = sum(64 + len(marker.name.encode()) for marker in checkpoint.markers)
-            self._provide_spare(4 * (64 * rows + names_bytes) + extra_bytes)
+            body = encode_transaction([checkpoint])
+            self._provide_spare(len(body) + OVERHEAD_BYTES, extra_bytes)
             number = self._number if old is None else old.number
             mode = flags | (SYNCED if self.settings.sync else 0)
-            log = Log.begin(self._disk, spare, path, mode, self.generation + 1, number + 1, checkpoint)
+            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
+            log = Log.begin(self._disk, spare, path, header, number + 1, body)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
@@ -378,6 +391,8 @@ class Store:
         self.log_syncs += 2
         self._disk.failpoint("trim.6 give back")
         self._give_back(old, old_path, drained, keep_old)
+        with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
+            self._pool.fill(2 * (len(body) + OVERHEAD_BYTES))
 
     def _skip_marked(self, group: Sequence[Transaction]) -> list[Transaction]:
         versions: dict[str, int] = {}
@@ -475,12 +490,13 @@ class Store:
         youngest_bytes = self.segments.next_bytes
         return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
-    def _provide_spare(self, least_bytes: int) -> None:
-        """A spare file with room for a checkpoint and more; on a full disk the one there is must do, if it can."""
-        wanted_bytes = max(self._log_bytes, least_bytes)
+    def _provide_spare(self, checkpoint_bytes: int, extra_bytes: int) -> None:
+        """A spare file with room for a checkpoint and much more; on a full disk the one there is must do, if it can."""
+        wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + extra_bytes)
         try:
-            self._pool.fill(wanted_bytes)
+            self._pool.fill(wanted_bytes, 2 * wanted_bytes)
         except OSError as error:
+            least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
             if error.errno not in NO_SPACE or self._pool.size_bytes() < least_bytes:
                 raise
 

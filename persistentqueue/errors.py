@@ -13,6 +13,8 @@
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
+    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``.)
+
 ``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
 """
 

@@ -144,10 +144,6 @@ class Segment:
         self._disk.ftruncate(self._fd, self.end)
         self.capacity_bytes = self.end - HEADER_BYTES
 
-    def size_bytes(self) -> int:
-        """The size of the file."""
-        return self._disk.fstat(self._fd).st_size
-
     def load(self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int) -> Loaded:
         """Read the blocks from ``offset`` on, as far as one reading goes, but those before ``wanted`` only by header.
 

@@ -147,8 +147,7 @@ class Session:
         self._group.commit(transaction)
         if transaction.skipped:
             self._group.discard(transaction)
-        if self._transaction is not None:
-            self._transaction = Transaction()
+        self._transaction = Transaction()
         return not transaction.skipped
 
     def rollback(self) -> None:

@@ -289,8 +289,7 @@ class Ready:
         self.held = 0
         self.position = state.frontier
         for first, count in state.consumed:
-            if first > self.position:
-                self.returned.add(self.position, first - self.position)
+            self.returned.add(self.position, first - self.position)
             self.position = first + count
 
     def __len__(self) -> int:

@@ -423,8 +423,6 @@ class Store:
                 raise self._break(error) from error
             if len(group) > 1:  # one that is too large must not fail the others
                 return [fitting for transaction in group for fitting in self._write_blocks([transaction], time_ns)]
-            if not group[0].items:
-                return group
             group[0].error = DiskFullError(self._path(DATA_DIRECTORY), error.errno, error.strerror or str(error))
             return []
         return group

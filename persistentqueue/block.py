@@ -40,7 +40,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 from zlib import crc32
@@ -87,20 +87,21 @@ class Encoded(NamedTuple):
     checksum: int
 
 
-def split_items(items: Sequence[bytes], payload_bytes: int) -> Iterator[tuple[Sequence[bytes], int]]:
+def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequence[bytes], int]]:
     """Cut the items, ``payload_bytes`` in all, into what goes into one block each and its bytes, keeping their
     order."""
     if payload_bytes <= BLOCK_BYTES and len(items) <= BLOCK_ITEMS:
-        yield items, payload_bytes
-        return
+        return [(items, payload_bytes)]
+    parts: list[tuple[Sequence[bytes], int]] = []
     ends = list(accumulate(map(len, items)))
     start = base = 0
     while start < len(items):
         stop = bisect_right(ends, base + BLOCK_BYTES, start, min(len(items), start + BLOCK_ITEMS))
         stop = max(stop, start + 1)
-        yield items[start:stop], ends[stop - 1] - base
+        parts.append((items[start:stop], ends[stop - 1] - base))
         base = ends[stop - 1]
         start = stop
+    return parts
 
 
 def encode_block(items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int) -> Encoded:
@@ -179,9 +180,9 @@ def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offs
     raise CorruptionError(file, offset, f"lengths that add up to {header.body_bytes} bytes", "others")
 
 
-def combine_checksums(checksums: Sequence[int]) -> int:
-    """One checksum for several blocks: the CRC-32 of their header checksums, each as a u32."""
-    return crc32(_little_endian(array("I", checksums)).tobytes())
+def combine_checksums(combined: int, checksum: int) -> int:
+    """One checksum for several blocks: the CRC-32 of their header checksums, each as a u32, one more at a time."""
+    return crc32(_CHECKSUM.pack(checksum), combined)
 
 
 def _little_endian(numbers: array[int]) -> array[int]:

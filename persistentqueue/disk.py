@@ -86,22 +86,17 @@ class Disk:
     """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
 
 
-def write_all(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int = 0) -> int:
-    """Write the buffers one after the other at ``offset`` and return their length in bytes.
+def write_all(disk: Disk, fd: int, buffers: Buffers, length_bytes: int, offset: int, flags: int = 0) -> None:
+    """Write the buffers, ``length_bytes`` in all, one after the other at ``offset``.
 
     One call of the kernel in the usual case. With ``DSYNC`` in ``flags`` all of it is durable on return.
     """
-    if len(buffers) <= BUFFERS_PER_CALL:
-        length_bytes = sum(map(len, buffers))
-        written_bytes = disk.pwritev(fd, buffers, offset, flags)
-        if written_bytes == length_bytes:
-            return length_bytes
-    else:
-        written_bytes = 0
-    return _write_rest(disk, fd, buffers, offset, flags, written_bytes)
+    written_bytes = disk.pwritev(fd, buffers, offset, flags) if len(buffers) <= BUFFERS_PER_CALL else 0
+    if written_bytes != length_bytes:
+        _write_rest(disk, fd, buffers, offset, flags, written_bytes)
 
 
-def _write_rest(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int, written_bytes: int) -> int:
+def _write_rest(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int, written_bytes: int) -> None:
     """Go on after a short write, or with more buffers than one call takes."""
     views: list[memoryview] = []
     skip_bytes = written_bytes
@@ -124,7 +119,6 @@ def _write_rest(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int, 
             start += 1
         if count_bytes:
             views[start] = views[start][count_bytes:]
-    return written_bytes
 
 
 def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:

@@ -167,11 +167,13 @@ class Group:
         """Commit the transaction and all that are in line, then hand the lead on."""
         followers: list[_Member] = []
         group = [transaction]
+        enqueued = 0
         try:
             with self._writing:
-                with self.mutex:
-                    followers, self._line = self._line, []
-                group += [member.transaction for member in followers]
+                if self._line:
+                    with self.mutex:
+                        followers, self._line = self._line, []
+                    group += [member.transaction for member in followers]
                 if self.closed is not None:
                     raise ClosedError(self.closed)
                 before = self.store.state.next_sequence
@@ -179,14 +181,13 @@ class Group:
                 enqueued = self.store.state.next_sequence - before
                 self.groups += 1
                 self.transactions += len(group)
-            if enqueued:
-                with self.mutex:
-                    self._has_ready.notify(enqueued)
         except PersistentQueueError as error:
             for failed in group:
                 failed.error = error
         finally:
             with self.mutex:
+                if enqueued:
+                    self._has_ready.notify(enqueued)
                 heir = self._line.pop(0) if self._line else None
                 self._is_led = heir is not None
             for member in followers:

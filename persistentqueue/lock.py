@@ -67,9 +67,10 @@ class Lock:
         assert self._fd is not None
         since = datetime.fromtimestamp(self._disk.time_ns() / 1e9, timezone.utc).isoformat(timespec="seconds")
         owner = {"pid": self._disk.getpid(), "host": self._disk.gethostname(), "since": since}
+        data = json.dumps(owner).encode()
         self._disk.ftruncate(self._fd, 0)
         try:
-            write_all(self._disk, self._fd, [json.dumps(owner).encode()], 0)
+            write_all(self._disk, self._fd, [data], len(data), 0)
         except OSError:
             # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
             self._disk.ftruncate(self._fd, 0)

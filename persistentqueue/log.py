@@ -74,11 +74,12 @@ class Log:
             salt = int.from_bytes(disk.urandom(8), "little")
             header = header._replace(salt=salt, size_bytes=disk.fstat(fd).st_size)
             frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, 1)
-            length_bytes = write_all(disk, fd, [encode_header(LOG_MAGIC, header), frame, body, END], 0)
+            end = HEADER_BYTES + len(frame) + len(body)
+            write_all(disk, fd, [encode_header(LOG_MAGIC, header), frame, body, END], end + len(END), 0)
         except BaseException:
             disk.close(fd)
             raise
-        return cls(disk, fd, path, header, Frame(HEADER_BYTES, length_bytes - len(END), number, 0, checksum, []))
+        return cls(disk, fd, path, header, Frame(HEADER_BYTES, end, number, 0, checksum, []))
 
     def publish(self, spare: str) -> None:
         """Make the new generation durable, then its name. The renaming is the commit point of a trim.
@@ -103,8 +104,9 @@ class Log:
         """
         number = self.number + 1
         header, checksum = encode_frame(body, self.salt, self.end, number, self._checksum, transactions, operations)
-        length_bytes = write_all(self._disk, self._fd, [header, body, END], self.end, self._flags)
-        self.end += length_bytes - len(END)
+        end = self.end + FRAME_HEADER_BYTES + len(body)
+        write_all(self._disk, self._fd, [header, body, END], end + len(END) - self.end, self.end, self._flags)
+        self.end = end
         self.number = number
         self.groups += 1
         self._checksum = checksum

@@ -33,7 +33,8 @@ class Pool:
                 self._disk.ftruncate(fd, most_bytes)
             while size_bytes < least_bytes:
                 chunk = _ZEROS[: least_bytes - size_bytes]
-                size_bytes += write_all(self._disk, fd, [chunk], size_bytes)
+                write_all(self._disk, fd, [chunk], len(chunk), size_bytes)
+                size_bytes += len(chunk)
         finally:
             self._disk.close(fd)
 

@@ -85,7 +85,7 @@ class Segment:
         try:
             disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
             header = Header(0, number, salt, disk.time_ns(), HEADER_BYTES + capacity_bytes)
-            write_all(disk, fd, [encode_header(SEGMENT_MAGIC, header)], 0)
+            write_all(disk, fd, [encode_header(SEGMENT_MAGIC, header)], HEADER_BYTES, 0)
         except OSError:
             disk.close(fd)
             disk.unlink(path)
@@ -124,14 +124,14 @@ class Segment:
 
     def write(self, buffers: Buffers, length_bytes: int, count: int) -> None:
         """Write blocks at ``end``, not durably. When this raises nothing was written that anybody will read."""
-        write_all(self._disk, self._fd, buffers, self.end)
+        write_all(self._disk, self._fd, buffers, length_bytes, self.end)
         self.end += length_bytes
         self.ordinal += count
         self.dirty = True
 
     def redo(self, offset: int, blocks: bytes) -> None:
         """Write blocks once more that the log carries."""
-        write_all(self._disk, self._fd, [blocks], offset)
+        write_all(self._disk, self._fd, [blocks], len(blocks), offset)
         self.dirty = True
 
     def sync(self) -> None:
@@ -182,15 +182,14 @@ class Segment:
         Raises ``CorruptionError`` at the first block that does not check out.
         """
         window = _Window(self._disk, self._fd, end)
-        found: list[int] = []
-        count = 0
+        combined = count = 0
         while offset < end:
             header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
             self._body(window, offset, header)
-            found.append(header.checksum)
+            combined = combine_checksums(combined, header.checksum)
             count += header.count
             offset += BLOCK_HEADER_BYTES + header.body_bytes
-        return combine_checksums(found), count
+        return combined, count
 
     def _header(self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int) -> BlockHeader:
         data = window.read(offset, BLOCK_HEADER_BYTES)

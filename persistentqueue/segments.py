@@ -75,24 +75,24 @@ class Segments:
         """
         pieces: list[Piece] = []
         blocks: list[bytes] = []
-        checksums: list[int] = []
-        count = 0
+        combined = count = length_bytes = 0
         for part, part_bytes in split_items(items, payload_bytes):
-            length_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes
+            room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes
             segment = self.current
-            if segment is None or not segment.has_room(self._staged_bytes + length_bytes):
-                if checksums:
-                    pieces.append(self._close_piece(blocks, checksums, count))
-                    blocks, checksums, count = [], [], 0
-                segment = self._roll(length_bytes)
-            at = segment.end + self._staged_bytes
-            encoded = encode_block(part, segment.salt, at, segment.ordinal + self._staged_count, time_ns)
+            if segment is None or not segment.has_room(self._staged_bytes + room_bytes):
+                if count:
+                    pieces.append(self._end_piece(length_bytes, count, combined, blocks))
+                    blocks, combined, count, length_bytes = [], 0, 0, 0
+                segment = self._roll(room_bytes)
+            at, ordinal = segment.end + self._staged_bytes, segment.ordinal + self._staged_count
+            encoded = encode_block(part, segment.salt, at, ordinal, time_ns)
             blocks += encoded.buffers
-            checksums.append(encoded.checksum)
+            combined = combine_checksums(combined, encoded.checksum)
             count += len(part)
+            length_bytes += encoded.length_bytes
             self._staged_bytes += encoded.length_bytes
             self._staged_count += len(part)
-        pieces.append(self._close_piece(blocks, checksums, count))
+        pieces.append(self._end_piece(length_bytes, count, combined, blocks))
         return pieces
 
     def write(self) -> None:
@@ -103,7 +103,7 @@ class Segments:
         if self._staged and self.current is not None:
             buffers = [block for piece in self._staged for block in piece.blocks]
             self.current.write(buffers, self._staged_bytes, self._staged_count)
-        self.unstage()
+            self.unstage()
 
     def unstage(self) -> None:
         """Forget what is staged: it was written, or it never will be."""
@@ -228,13 +228,12 @@ class Segments:
         self._open.clear()
         self.current = None
 
-    def _close_piece(self, blocks: list[bytes], checksums: list[int], count: int) -> Piece:
+    def _end_piece(self, length_bytes: int, count: int, checksum: int, blocks: list[bytes]) -> Piece:
         segment = self.current
         assert segment is not None
-        length_bytes = sum(map(len, blocks))
         offset = segment.end + self._staged_bytes - length_bytes
         ordinal = segment.ordinal + self._staged_count - count
-        piece = Piece(segment.number, offset, length_bytes, count, ordinal, combine_checksums(checksums), blocks)
+        piece = Piece(segment.number, offset, length_bytes, count, ordinal, checksum, blocks)
         self._staged.append(piece)
         return piece
 

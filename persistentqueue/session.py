@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .block import ITEM_BYTES_MAX
 from .errors import ClosedError, ItemTooLargeError
 from .group import Group
+from .pages import ITEM_OVERHEAD_BYTES
 from .store import Transaction
 
 if TYPE_CHECKING:
@@ -75,10 +76,12 @@ class Session:
         data = item if type(item) is bytes else _as_bytes(item)
         if len(data) > ITEM_BYTES_MAX:
             raise _too_large(len(data))
-        if transaction.cost_bytes + len(data) > self._spill_bytes and transaction.items:
+        size_bytes = transaction.payload_bytes + len(data)
+        if size_bytes + ITEM_OVERHEAD_BYTES * len(transaction.items) > self._spill_bytes and transaction.items:
             self._group.spill(transaction)
+            size_bytes = len(data)
         transaction.items.append(data)
-        transaction.payload_bytes += len(data)
+        transaction.payload_bytes = size_bytes
 
     def enqueue_many(self, items: Iterable[Buffer]) -> None:
         """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
@@ -89,10 +92,9 @@ class Session:
         for chunk in _chunks(items):
             transaction = self._open()
             data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(_as_bytes, chunk))
-            sizes = list(map(len, data))
-            if sizes and max(sizes) > ITEM_BYTES_MAX:
-                raise _too_large(max(sizes))
-            size_bytes = sum(sizes)
+            size_bytes = sum(map(len, data))
+            if size_bytes > ITEM_BYTES_MAX and (largest := max(map(len, data))) > ITEM_BYTES_MAX:
+                raise _too_large(largest)
             if transaction.cost_bytes + size_bytes > self._spill_bytes:
                 self._enqueue_large(transaction, data)
             else:

@@ -323,9 +323,7 @@ class Store:
         if not group:
             return
         synced = self.settings.sync
-        staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
-        spilled = any(transaction.pieces for transaction in group)
-        inline = synced and not spilled and staged_bytes <= self.settings.inline_bytes
+        inline = synced and self._is_small(group)
         self._disk.failpoint("commit.2 sync blocks")
         if synced:
             self._or_break(self.segments.sync_new if inline else self.segments.sync)
@@ -394,7 +392,20 @@ class Store:
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
             self._pool.fill(2 * (len(body) + OVERHEAD_BYTES))
 
-    def _skip_marked(self, group: Sequence[Transaction]) -> list[Transaction]:
+    def _is_small(self, group: Sequence[Transaction]) -> bool:
+        """Whether the blocks of the group go into its frame: none was spilled, and together they are not large."""
+        staged_bytes = 0
+        for transaction in group:
+            if transaction.pieces:
+                return False
+            for piece in transaction.staged:
+                staged_bytes += piece.length_bytes
+        return staged_bytes <= self.settings.inline_bytes
+
+    def _skip_marked(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
+        """The transactions of the group that are to be committed; the others are marked as skipped."""
+        if not any(transaction.marker for transaction in group):
+            return group
         versions: dict[str, int] = {}
         kept = []
         for transaction in group:
@@ -408,7 +419,7 @@ class Store:
             kept.append(transaction)
         return kept
 
-    def _write_blocks(self, group: list[Transaction], time_ns: int) -> list[Transaction]:
+    def _write_blocks(self, group: Sequence[Transaction], time_ns: int) -> Sequence[Transaction]:
         """Write what the transactions enqueue; those of them that found room. The others have their ``error`` set."""
         try:
             for transaction in group:
@@ -427,19 +438,20 @@ class Store:
             return []
         return group
 
-    def _operations(self, group: list[Transaction], inline: bool) -> list[list[Operation]]:
+    def _operations(self, group: Sequence[Transaction], inline: bool) -> list[list[Operation]]:
         """The operations of each transaction, its items numbered from the next sequence on."""
         sequence = self.state.next_sequence
         result: list[list[Operation]] = []
         unlogged: list[Operation] = list(self.segments.unlogged)
         for transaction in group:
             operations, unlogged = unlogged, []
-            for piece in (*transaction.pieces, *transaction.staged):
+            for piece in transaction.pieces + transaction.staged if transaction.pieces else transaction.staged:
                 number, offset, length_bytes, count, ordinal, checksum, blocks = piece
                 content = b"".join(blocks) if inline else None
                 operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
                 sequence += count
-            operations += [Dequeue(0, first, count) for first, count in transaction.runs]
+            for first, count in transaction.runs:
+                operations.append(Dequeue(0, first, count))
             if transaction.marker is not None:
                 operations.append(MarkerSet(*transaction.marker))
             result.append(operations)
@@ -458,7 +470,7 @@ class Store:
         assert self._log is not None
         return self._log
 
-    def _apply(self, group: list[Transaction], operations: list[list[Operation]]) -> None:
+    def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
         self.segments.unlogged = []
         with self._mutex:
             sequence = self.state.next_sequence
@@ -466,13 +478,14 @@ class Store:
                 for operation in transaction_operations:
                     self.state.apply(operation)
             for transaction in group:
-                self.ready.consume(transaction.runs)
-                sequence += sum(piece.count for piece in transaction.pieces)
+                if transaction.runs:
+                    self.ready.consume(transaction.runs)
+                if transaction.pieces:
+                    sequence += sum(piece.count for piece in transaction.pieces)
+                    self.segments.unpin(piece.segment for piece in transaction.pieces)
                 if transaction.items:
                     self.pages.append(sequence, transaction.items, transaction.cost_bytes)
                     sequence += len(transaction.items)
-                if transaction.pieces:
-                    self.segments.unpin(piece.segment for piece in transaction.pieces)
                 transaction.settled = True
             self.pages.drop_below(self.state.frontier)
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import settings
 
 from persistentqueue import PersistentQueue, check
 from persistentqueue.directory import find_generations
@@ -82,3 +83,8 @@ def open_queue(tmp_path: Path) -> Iterator[OpenQueue]:
 def directory(tmp_path: Path) -> Path:
     """The directory of the queue that ``open_queue`` opens."""
     return tmp_path / "queues" / "orders"
+
+
+settings.register_profile("default", deadline=None)
+settings.register_profile("long", deadline=None, max_examples=20_000)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -186,6 +186,4 @@ class QueueMachine(RuleBasedStateMachine):
 
 
 TestQueueMachine = QueueMachine.TestCase
-TestQueueMachine.settings = settings(
-    max_examples=100, stateful_step_count=40, deadline=None, suppress_health_check=list(HealthCheck)
-)
+TestQueueMachine.settings = settings(stateful_step_count=40, suppress_health_check=list(HealthCheck))

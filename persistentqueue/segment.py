@@ -118,9 +118,10 @@ class Segment:
         """Close the file. The object is of no use afterwards."""
         self._disk.close(self._fd)
 
-    def has_room(self, length_bytes: int) -> bool:
-        """Whether a block of this length still fits; the first block of a segment always does."""
-        return self.end == HEADER_BYTES or self.end + length_bytes <= HEADER_BYTES + self.capacity_bytes
+    def has_room(self, staged_bytes: int, length_bytes: int) -> bool:
+        """Whether a block of this length fits behind the staged ones; the first block of a segment always does."""
+        used_bytes = self.end + staged_bytes - HEADER_BYTES
+        return used_bytes == 0 or used_bytes + length_bytes <= self.capacity_bytes
 
     def write(self, buffers: Buffers, length_bytes: int, count: int) -> None:
         """Write blocks at ``end``, not durably. When this raises nothing was written that anybody will read."""

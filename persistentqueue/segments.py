@@ -79,7 +79,7 @@ class Segments:
         for part, part_bytes in split_items(items, payload_bytes):
             room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes
             segment = self.current
-            if segment is None or not segment.has_room(self._staged_bytes + room_bytes):
+            if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
                 if count:
                     pieces.append(self._end_piece(length_bytes, count, combined, blocks))
                     blocks, combined, count, length_bytes = [], 0, 0, 0

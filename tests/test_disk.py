@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 import subprocess
 import sys
@@ -113,8 +114,8 @@ def test_full_sync_of_macos(code: int | None, path: str, monkeypatch: pytest.Mon
             raise OSError(code, "refused")
         return 0
 
-    monkeypatch.setattr(door.fcntl, "F_FULLFSYNC", 51, raising=False)
-    monkeypatch.setattr(door.fcntl, "fcntl", full_sync)
+    monkeypatch.setattr(fcntl, "F_FULLFSYNC", 51, raising=False)
+    monkeypatch.setattr(fcntl, "fcntl", full_sync)
     monkeypatch.setattr(os, "fsync", lambda fd: calls.append("plain"))
     if code == errno.EIO:
         with pytest.raises(OSError, match="refused"):

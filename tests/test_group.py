@@ -121,7 +121,7 @@ def test_waiting_wakes_on_a_commit(open_queue: OpenQueue) -> None:
     for timeout in (None, SECONDS):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
             waiting = pool.submit(session.dequeue, timeout)
-            wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr, attr-defined]
+            wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr]
             put(queue, b"x")
             assert waiting.result(SECONDS) == b"x"
             session.flush()
@@ -134,7 +134,7 @@ def test_waiting_wakes_on_a_rollback(open_queue: OpenQueue) -> None:
     with ThreadPoolExecutor(1) as pool, queue.session() as holder, queue.session() as session:
         assert holder.dequeue() == b"x"
         waiting = pool.submit(session.dequeue_many, 5, None)
-        wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr, attr-defined]
+        wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr]
         holder.rollback()
         assert waiting.result(SECONDS) == [b"x"]
 
@@ -153,7 +153,7 @@ def test_closing_wakes_who_waits(open_queue: OpenQueue) -> None:
     with ThreadPoolExecutor(3) as pool:
         sessions = [queue.session() for _ in range(3)]
         waiting = [pool.submit(session.dequeue, None) for session in sessions]
-        wait_for(lambda: len(queue._group._has_ready._waiters) == 3)  # type: ignore[union-attr, attr-defined]
+        wait_for(lambda: len(queue._group._has_ready._waiters) == 3)  # type: ignore[union-attr]
         queue.close()
         for each in waiting:
             with pytest.raises(ClosedError):

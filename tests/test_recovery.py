@@ -360,7 +360,8 @@ def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:
 
 def survivors(queue: PersistentQueue) -> tuple[list[bytes], list[CorruptionError]]:
     """Everything that comes out, and every error on the way."""
-    items, errors = [], []
+    items: list[bytes] = []
+    errors: list[CorruptionError] = []
     with queue.session() as session:
         while True:
             try:

@@ -46,7 +46,7 @@ def rows(state: State) -> list[tuple[int, int, int]]:
 
 def test_neighbours_merge() -> None:
     """Blocks that touch in sequence, segment, offset and ordinal are one extent; all others are not."""
-    base = [segment(1), segment(2), enqueue(0, 5, 1, 64, 0)]
+    base: list[Operation] = [segment(1), segment(2), enqueue(0, 5, 1, 64, 0)]
     assert rows(state_of(*base, enqueue(5, 3, 1, 164, 5))) == [(0, 8, 8)]
     assert len(rows(state_of(*base, enqueue(5, 3, 2, 164, 5)))) == 2
     assert len(rows(state_of(*base, enqueue(5, 3, 1, 165, 5)))) == 2
@@ -117,7 +117,7 @@ def test_segments_drain_wherever_they_stand() -> None:
 
 def test_run_over_several_extents() -> None:
     """One dequeue may take parts of many extents, and empty some of them."""
-    operations = [segment(1), *(enqueue(2 * n, 2, 1, 64 + 200 * n, 2 * n) for n in range(5))]
+    operations: list[Operation] = [segment(1), *(enqueue(2 * n, 2, 1, 64 + 200 * n, 2 * n) for n in range(5))]
     state = state_of(*operations, Dequeue(0, 1, 6))
     assert rows(state) == [(0, 2, 1), (6, 2, 1), (8, 2, 2)]
     state = state_of(*operations, Dequeue(0, 2, 1), Dequeue(0, 1, 1), Dequeue(0, 3, 4))

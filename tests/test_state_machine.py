@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
@@ -49,7 +50,7 @@ class QueueMachine(RuleBasedStateMachine):
         sync=st.booleans(),
     )
     def open(self, segment_bytes: int, memory_bytes: int, inline_bytes: int, spill_bytes: int, sync: bool) -> None:
-        self.settings = {
+        self.settings: dict[str, Any] = {
             "segment_bytes": segment_bytes,
             "memory_bytes": memory_bytes,
             "inline_bytes": inline_bytes,

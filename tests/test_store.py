@@ -356,7 +356,7 @@ def work(queue: PersistentQueue, done: list[bytes], taken: list[bytes]) -> None:
 @pytest.mark.parametrize("code", [errno.EIO, errno.ENOSPC])
 def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
     """Whichever call fails: what was acknowledged is there afterwards, and at most the one failed flush as well."""
-    settings = {"segment_bytes": 500, "log_bytes": 4096, "inline_bytes": 300}
+    settings: dict[str, Any] = {"segment_bytes": 500, "log_bytes": 4096, "inline_bytes": 300}
     counting = FailingDisk(None, code)
     with PersistentQueue(tmp_path / "count", disk=counting.disk, **settings) as queue:
         opening = counting.calls

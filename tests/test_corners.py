@@ -1,0 +1,423 @@
+"""The corners that no ordinary program reaches: forged files, races, interruptions at the worst moment."""
+
+from __future__ import annotations
+
+import struct
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from zlib import crc32
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    PersistentQueue,
+    QueueLockedError,
+)
+from persistentqueue import session as session_module
+from persistentqueue.block import BLOCK_HEADER_BYTES, encode_block
+from persistentqueue.disk import DISK
+from persistentqueue.frame import (
+    LOG_MAGIC,
+    SYNCED,
+    Checkpoint,
+    Dequeue,
+    Enqueue,
+    ExtentRow,
+    SegmentCreated,
+    SegmentRow,
+    encode_frame,
+    encode_transaction,
+)
+from persistentqueue.fsck import _check_state
+from persistentqueue.group import _Member
+from persistentqueue.header import HEADER_BYTES, Header, encode_header, seed
+from persistentqueue.lock import Lock
+from persistentqueue.segment import READ_AHEAD_BYTES, Segment
+from persistentqueue.state import State, StateError
+
+from .conftest import OpenQueue
+from .support import crash, drain, put, put_each, segment_files
+from .test_group import Gate, Interruption, wait_for
+
+SALT = 77
+EMPTY = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
+
+
+def forge_log(path: Path, *bodies: bytes, numbers: list[int] | None = None, flags: int = SYNCED) -> None:
+    """A queue whose log has these frames, each with a right checksum."""
+    (path / "log").mkdir(parents=True)
+    data = encode_header(LOG_MAGIC, Header(flags, 1, SALT, 0, 0))
+    previous = 0
+    for n, body in enumerate(bodies):
+        count = struct.unpack_from("<I", body)[0] if body else 0
+        number = numbers[n] if numbers else n + 1
+        start, checksum = encode_frame(body, SALT, len(data), number, previous, 1 if body else 0, count)
+        data += start + body
+        previous = checksum
+    (path / "log" / "000000000001.log").write_bytes(data + bytes(100))
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(
+    ("bodies", "numbers", "expected"),
+    [
+        ([b""], None, "a checkpoint"),
+        ([encode_transaction([])], None, "a checkpoint"),
+        ([encode_transaction([Dequeue(0, 0, 1)])], None, "a checkpoint"),
+        ([encode_transaction([EMPTY._replace(frontier=5)])], None, "extents with -5 live items"),
+        ([encode_transaction([EMPTY]), encode_transaction([Dequeue(0, 0, 1)])], None, "not consumed"),
+        ([encode_transaction([EMPTY]), encode_transaction([EMPTY])], None, "operation of a transaction"),
+        ([encode_transaction([EMPTY]), encode_transaction([])], [1, 3], "frame 2"),
+    ],
+)
+def test_forged_logs(tmp_path: Path, bodies: list[bytes], numbers: list[int] | None, expected: str) -> None:
+    """A log whose checksums are right and whose content cannot be is refused, naming where."""
+    forge_log(tmp_path / "q", *bodies, numbers=numbers)
+    with pytest.raises(CorruptionError, match=expected) as caught:
+        PersistentQueue(tmp_path / "q")
+    assert caught.value.file.endswith("000000000001.log")
+    assert caught.value.offset >= HEADER_BYTES
+
+
+def test_block_of_an_older_attempt_cannot_stand_in(tmp_path: Path) -> None:
+    """With ``sync=False``, a valid block that is not the one the frame names ends the log there."""
+    path = tmp_path / "q"
+    blocks = encode_block([b"old"], SALT, HEADER_BYTES, 0, 0)
+    enqueue = Enqueue(0, 1, 1, HEADER_BYTES, blocks.length_bytes, 0, 12345)
+    created = SegmentCreated(1, SALT, 1000)
+    forge_log(path, encode_transaction([EMPTY]), encode_transaction([created, enqueue]), flags=0)
+    (path / "data").mkdir()
+    segment = Segment.recreate(DISK, str(path / "data" / "000000000001.seg"), 1, SALT, 1000)
+    segment.write(blocks.buffers, blocks.length_bytes, 1)
+    segment.close()
+    (path / "pool").mkdir()
+    with PersistentQueue(path) as queue:
+        assert queue.recovery.lost_transactions == 1
+        assert drain(queue) == []
+
+
+@pytest.mark.damages
+def test_segments_that_were_swapped(open_queue: OpenQueue, directory: Path) -> None:
+    """A segment under another's name is reported, and none of its items is served for the other's."""
+    queue = open_queue(segment_bytes=10)
+    put_each(queue, [b"a", b"b"])
+    queue.close()
+    one, two = segment_files(directory)
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+    queue = open_queue(memory_bytes=0)
+    errors = []
+    with queue.session() as session:
+        for _ in range(5):
+            try:
+                assert session.dequeue() is None
+            except CorruptionError as error:
+                errors.append(str(error))
+    assert any("segment 1 with salt" in error for error in errors)
+    assert queue.stats().damaged == 2
+
+
+def forge_header(salt: int, offset: int, count: int, ordinal: int, body_bytes: int) -> bytes:
+    """A block header with a right checksum."""
+    fields = struct.pack("<4sIIIQQQ", b"PQBk", 1, count, 0, ordinal, body_bytes, 0)
+    return fields + struct.pack("<I", crc32(fields, seed(salt, offset)))
+
+
+@pytest.mark.parametrize(
+    ("count", "ordinal", "body_bytes"), [(1, 9, 5), (1, 0, 10_000), (7, 0, 5)], ids=["ordinal", "length", "count"]
+)
+def test_block_header_outside_its_extent(tmp_path: Path, count: int, ordinal: int, body_bytes: int) -> None:
+    """A valid header that does not fit where it stands is damage, and what is behind it is found."""
+    segment = Segment.create(DISK, str(tmp_path / "s"), 1, 4096)
+    bad = forge_header(segment.salt, HEADER_BYTES, count, ordinal, body_bytes) + bytes(5)
+    behind = HEADER_BYTES + len(bad)
+    good = encode_block([b"c", b"d"], segment.salt, behind, 1, 0)
+    far = encode_block([b"x"], segment.salt, behind + good.length_bytes, 9, 0)
+    segment.write([bad, *good.buffers, *far.buffers], len(bad) + good.length_bytes + far.length_bytes, 3)
+    end = behind + good.length_bytes
+    loaded = segment.load(HEADER_BYTES, 0, end, 3, 0)
+    assert (loaded.damage is not None, loaded.next_ordinal, loaded.lost) == (True, 0, 1)
+    loaded = segment.load(HEADER_BYTES, 0, end, 3, 1)
+    assert (loaded.ordinal, loaded.items, loaded.damage) == (1, [b"c", b"d"], None)
+    segment.close()
+
+
+def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:
+    """Without a valid header behind the damage, all that is behind it in the extent is lost."""
+    segment = Segment.create(DISK, str(tmp_path / "s"), 1, 4096)
+    outside = encode_block([b"x"], segment.salt, 200, 9, 0)
+    segment.write([bytes(136), *outside.buffers], 136 + outside.length_bytes, 3)
+    loaded = segment.load(HEADER_BYTES, 0, 1000, 3, 0)
+    assert loaded.lost == 3
+    segment.close()
+
+
+def test_reading_stops_after_enough(open_queue: OpenQueue) -> None:
+    """One reading takes about so much, and the next goes on behind it."""
+    queue = open_queue(memory_bytes=0)
+    items = [bytes([n]) * 200_000 for n in range(12)] + [b"end"]
+    put(queue, *items)
+    put(queue, *items)
+    batches = list(queue._group.store.reader.browse())  # type: ignore[union-attr]
+    assert [item for batch in batches for item in batch] == items * 2
+    assert all(sum(map(len, batch)) <= READ_AHEAD_BYTES for batch in batches)
+    assert 3 < len(batches) < 9
+
+
+def test_transaction_over_several_segments(open_queue: OpenQueue, directory: Path) -> None:
+    """A transaction whose blocks do not fit one segment goes on in the next ones."""
+    queue = open_queue(segment_bytes=600_000)
+    items = [bytes([n]) * 150_000 for n in range(20)]
+    put(queue, *items)
+    assert len(segment_files(directory)) > 4
+    assert list(queue.browse()) == items
+    crash(queue)
+    assert drain(open_queue()) == items
+
+
+def test_items_that_are_too_large(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The limit holds for bytes as it does for other objects, and nothing of the call is buffered."""
+    monkeypatch.setattr(session_module, "ITEM_BYTES_MAX", 10)
+    queue = open_queue()
+    with queue.session() as session:
+        with pytest.raises(ValueError, match="exceeds the 10"):
+            session.enqueue(b"x" * 11)
+        with pytest.raises(ValueError, match="of 12 bytes exceeds"):
+            session.enqueue_many([b"y", b"x" * 12])
+        session.enqueue_many([b"x" * 10] * 2)
+        session.flush()
+    assert drain(queue) == [b"x" * 10] * 2
+
+
+def test_log_that_fills_at_the_right_pace_keeps_its_size(
+    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A log that takes neither few groups nor many stays as long as it is."""
+    monkeypatch.setattr("persistentqueue.store._GROUPS_PER_LOG", (1, 10**6))
+    queue = open_queue(log_bytes=8192)
+    for n in range(200):
+        put(queue, b"%d" % n)
+    assert queue.stats().generation > 2
+    assert queue.stats().log_capacity_bytes == 8192
+
+
+def test_spill_that_breaks(open_queue: OpenQueue) -> None:
+    """A device error while a session spills breaks the queue."""
+    failing = [False]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if failing[0]:
+            raise OSError(5, "Input/output error")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(disk=replace(DISK, pwritev=pwritev))
+    with queue.session() as session:
+        session._spill_bytes = 1
+        session.enqueue(b"x")
+        failing[0] = True
+        with pytest.raises(BrokenQueueError):
+            session.enqueue(b"y")
+
+
+def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
+    """When the disk is too full for a directory, or for the spare file, opening says so and leaves no lock behind."""
+
+    def refuse(*_: Any) -> Any:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(OSError, match="No space"):
+        PersistentQueue(tmp_path / "q", disk=replace(DISK, mkdir=refuse))
+    opened = [0]
+
+    def open_(path: str, flags: int, mode: int) -> int:
+        opened[0] += path.endswith(".free")
+        if opened[0] == 4:
+            refuse()
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(DiskFullError):
+        PersistentQueue(tmp_path / "q", disk=replace(DISK, open=open_))
+    opened[0] = 3
+    with pytest.raises(DiskFullError):
+        PersistentQueue(tmp_path / "r", disk=replace(DISK, open=open_))
+    PersistentQueue(tmp_path / "q").close()
+
+
+def test_consumed_between_a_look_and_its_read(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A browser whose next item is consumed just before it is read goes on with what is ready then."""
+    queue = open_queue(memory_bytes=0)
+    put_each(queue, [b"a", b"b"])
+    reader = queue._group.store.reader  # type: ignore[union-attr]
+    page = type(reader)._page
+    raised = [False]
+
+    def consumed(self: Any, sequence: int) -> Any:
+        if not raised[0]:
+            raised[0] = True
+            raise StateError("an extent", "none")
+        return page(self, sequence)
+
+    monkeypatch.setattr(type(reader), "_page", consumed)
+    assert list(queue.browse()) == [b"a", b"b"]
+
+
+def test_reading_while_the_files_are_closed(open_queue: OpenQueue) -> None:
+    """Who passed the gate just before the queue was closed gets ClosedError, not another file's bytes."""
+    queue = open_queue(memory_bytes=0)
+    put(queue, b"a")
+    reader = queue._group.store.reader  # type: ignore[union-attr]
+    queue.close()
+    with pytest.raises(ClosedError, match="while it was read"):
+        reader._page(0)
+
+
+def test_disowning_twice(tmp_path: Path) -> None:
+    """A queue that was disowned is closed; disowning or closing it again does nothing."""
+    queue = PersistentQueue(tmp_path / "q")
+    crash(queue)
+    crash(queue)
+    queue.close()
+    with pytest.raises(ClosedError, match="crashed by a test"):
+        len(queue)
+
+
+def test_interrupted_follower_that_was_taken_along(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower that is interrupted while the leader writes for it waits for the outcome before it gives way."""
+    gate = Gate()
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    taken = threading.Event()
+
+    class Turn:
+        def __init__(self, first_is_release: bool) -> None:
+            self.lock = threading.Lock()
+            self.calls = 0
+
+        def acquire(self) -> None:
+            self.calls += 1
+            if self.calls == 2:
+                self.lock.acquire()  # the turn came, and the interruption with it
+                self.lock.release()
+                taken.set()
+                raise Interruption
+            self.lock.acquire()
+
+        def release(self) -> None:
+            self.lock.release()
+
+    original = _Member.__init__
+
+    def init(member: Any, transaction: Any) -> None:
+        original(member, transaction)
+        member.turn = Turn(False)
+        member.turn.acquire()
+
+    monkeypatch.setattr(_Member, "__init__", init)
+    group = queue._group
+    assert group is not None
+    for items in ([b"first", b"second"], [b"third", b"fourth"]):
+        gate.armed = True
+        gate.reached.clear()
+        gate.go_on.clear()
+        with ThreadPoolExecutor(3) as pool:
+            first = pool.submit(put, queue, items[0])
+            assert gate.reached.wait(30)
+            second = pool.submit(put, queue, items[1])
+            wait_for(lambda: len(group._line) == 1)
+            gate.go_on.set()
+            first.result(30)
+            with pytest.raises(Interruption):
+                second.result(30)
+        assert taken.is_set()
+    assert drain(queue) == [b"first", b"second", b"third", b"fourth"]
+
+
+def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:
+    """A full disk keeps nobody from the lock; an owner that could not sign is one that has not named itself."""
+
+    def refuse(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    lock = Lock(replace(DISK, pwritev=refuse), str(tmp_path / "lock"))
+    lock.acquire(0)
+    other = Lock(DISK, str(tmp_path / "lock"))
+    with pytest.raises(QueueLockedError, match="has not named itself") as caught:
+        other.acquire(0.03)
+    assert (caught.value.pid, caught.value.host, caught.value.since) == (None, None, None)
+    lock.release()
+    lock.release()
+    other.acquire(0)
+    other.release()
+
+
+def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:
+    """A lock on a file whose name is gone, or is another file's, is no lock: it is taken again."""
+    calls = [0]
+
+    def lstat(path: str) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise FileNotFoundError(path)
+        return DISK.lstat(path)
+
+    lock = Lock(replace(DISK, lstat=lstat), str(tmp_path / "lock"))
+    lock.acquire(1)
+    lock.release()
+    assert calls[0] == 2
+
+
+def test_retired_while_counted(open_queue: OpenQueue) -> None:
+    """A file that goes while the statistics are made is not counted."""
+
+    def lstat(path: str) -> Any:
+        if gone[0] and path.endswith(".seg"):
+            raise FileNotFoundError(path)
+        return DISK.lstat(path)
+
+    gone = [False]
+    queue = open_queue(disk=replace(DISK, lstat=lstat), log_bytes=4096)
+    put(queue, b"x")
+    gone[0] = True
+    assert queue.stats().disk_bytes == 8192
+
+
+def test_state_that_does_not_add_up() -> None:
+    """The inspection finds each invariant of the state broken."""
+    row = ExtentRow(0, 4, 1, 64, 100, 0, 4, 100)
+    state = State.restore(EMPTY._replace(next_sequence=4, segments=[SegmentRow(1, 1, 1, 164, 4)], extents=[row]))
+    assert list(_check_state(state)) == []
+    state.extents[0].live = 3
+    assert len(list(_check_state(state))) == 3
+    state.extents[0].live = 4
+    state.extents.append(state.extents[0])
+    problems = list(_check_state(state))
+    assert any("overlaps" in problem for problem in problems)
+    assert any("8 live" in problem for problem in problems)
+    state.extents.pop()
+    state.frontier = 4
+    assert any("0 unconsumed" in problem for problem in _check_state(state))
+
+
+@pytest.mark.damages
+def test_check_counts_items(open_queue: OpenQueue, directory: Path) -> None:
+    """An extent that promises another number of items than its blocks hold is a problem."""
+    from persistentqueue import check
+
+    path = directory.parent / "forged"
+    segment_row = SegmentRow(1, SALT, 1000, 200, 2)
+    blocks = encode_block([b"a", b"b"], SALT, HEADER_BYTES, 0, 0)
+    extent = ExtentRow(0, 3, 1, HEADER_BYTES, blocks.length_bytes, 0, 3, 100)
+    forge_log(path, encode_transaction([EMPTY._replace(next_sequence=3, segments=[segment_row], extents=[extent])]))
+    (path / "data").mkdir()
+    segment = Segment.recreate(DISK, str(path / "data" / "000000000001.seg"), 1, SALT, 1000)
+    segment.write(blocks.buffers, blocks.length_bytes, 2)
+    segment.close()
+    assert any("expected 3 items, found 2" in problem for problem in check(path).problems)
+    assert BLOCK_HEADER_BYTES == 44

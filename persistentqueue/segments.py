@@ -59,7 +59,8 @@ class Segments:
         self._staged: list[Piece] = []
         self._staged_bytes = 0
         self._staged_count = 0
-        self._new: list[Segment] = []
+        self.new: list[Segment] = []
+        """Segments whose headers and names are not durable yet."""
         self._distrusted: set[int] = set()
         self.current: Segment | None = None
         self.unlogged: list[SegmentCreated] = []
@@ -101,7 +102,8 @@ class Segments:
         Raises ``OSError``; then nothing of it counts as written, and ``unstage`` makes the place free again.
         """
         if self._staged and self.current is not None:
-            buffers = [block for piece in self._staged for block in piece.blocks]
+            staged = self._staged
+            buffers = staged[0].blocks if len(staged) == 1 else [block for piece in staged for block in piece.blocks]
             self.current.write(buffers, self._staged_bytes, self._staged_count)
             self.unstage()
 
@@ -121,13 +123,13 @@ class Segments:
 
     def sync_new(self) -> None:
         """Make the headers and the names of new segments durable, if there are any."""
-        if self._new:
-            dirty = [segment for segment in self._new if segment.dirty]
+        if self.new:
+            dirty = [segment for segment in self.new if segment.dirty]
             for segment in dirty:
                 segment.sync()
             sync_directory(self._disk, self._directory)
             self.syncs += len(dirty) + 1
-            self._new = []
+            self.new = []
 
     def redo(self, info: SegmentInfo, offset: int, blocks: bytes) -> None:
         """Write blocks once more that the log carries; only the log is believed."""
@@ -197,7 +199,7 @@ class Segments:
             if segment is not None and segment is self.current:
                 self.current = None
         if segment is not None:
-            self._new = [new for new in self._new if new is not segment]
+            self.new = [new for new in self.new if new is not segment]
             segment.close()
         size_bytes = self._disk.lstat(path).st_size
         self._disk.unlink(path)
@@ -247,7 +249,7 @@ class Segments:
         number = self._next_number
         segment = self._create(number, length_bytes)
         self._next_number = number + 1
-        self._new.append(segment)
+        self.new.append(segment)
         self.unlogged.append(SegmentCreated(number, segment.salt, segment.capacity_bytes))
         with self._mutex:
             self._open[number] = segment

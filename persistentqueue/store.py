@@ -306,7 +306,8 @@ class Store:
         A transaction whose marker was reached before is ``skipped``. Raises ``BrokenQueueError`` when the outcome is
         unknown. The write order is at the top of this file.
         """
-        self.check()
+        if self._broken is not None:
+            self.check()
         try:
             self._commit(group)
         except PersistentQueueError:
@@ -325,8 +326,10 @@ class Store:
         synced = self.settings.sync
         inline = synced and self._is_small(group)
         self._disk.failpoint("commit.2 sync blocks")
-        if synced:
-            self._or_break(self.segments.sync_new if inline else self.segments.sync)
+        if synced and not inline:
+            self._or_break(self.segments.sync)
+        elif synced and self.segments.new:
+            self._or_break(self.segments.sync_new)
         operations = self._operations(group, inline)
         body = b"".join(map(encode_transaction, operations))
         try:
@@ -404,7 +407,10 @@ class Store:
 
     def _skip_marked(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
         """The transactions of the group that are to be committed; the others are marked as skipped."""
-        if not any(transaction.marker for transaction in group):
+        for transaction in group:
+            if transaction.marker is not None:
+                break
+        else:
             return group
         versions: dict[str, int] = {}
         kept = []

@@ -113,8 +113,11 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
 
 
 def finish_deletion(disk: Disk, directory: str) -> None:
-    """Remove the files of a queue that was being deleted, if there is one; the lock is held."""
-    if DELETED_DIRECTORY not in names_in(disk, directory):
+    """Remove the files of a queue that was being deleted, if there is one; the lock is held.
+
+    Where there is a log, there is a queue, and a directory of that name is somebody else's.
+    """
+    if DELETED_DIRECTORY not in names_in(disk, directory) or find_generations(disk, directory):
         return
     parts: list[tuple[str, Callable[[str], object]]] = [
         (DATA_DIRECTORY, parse_segment_name),

@@ -7,6 +7,7 @@ the last descriptor of the open file, however its process ended; hence the descr
 from __future__ import annotations
 
 import json
+from contextlib import suppress
 from datetime import datetime, timezone
 
 from .disk import CREATE, READ, Disk, read_all, write_all
@@ -68,12 +69,10 @@ class Lock:
         since = datetime.fromtimestamp(self._disk.time_ns() / 1e9, timezone.utc).isoformat(timespec="seconds")
         owner = {"pid": self._disk.getpid(), "host": self._disk.gethostname(), "since": since}
         data = json.dumps(owner).encode()
-        self._disk.ftruncate(self._fd, 0)
-        try:
-            write_all(self._disk, self._fd, [data], len(data), 0)
-        except OSError:
-            # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
+        # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
+        with suppress(OSError):
             self._disk.ftruncate(self._fd, 0)
+            write_all(self._disk, self._fd, [data], len(data), 0)
 
     def _owner(self) -> tuple[int | None, str | None, str | None]:
         try:

@@ -144,7 +144,6 @@ class Session:
         if marker is not None:
             transaction.marker = _checked(marker)
         elif not (transaction.items or transaction.runs or transaction.pieces):
-            self._group.store.check()
             return True
         self._group.commit(transaction)
         if transaction.skipped:
@@ -167,6 +166,8 @@ class Session:
     def _open(self) -> Transaction:
         if self._transaction is None or self._group.closed is not None:
             raise ClosedError(self._group.closed or "the session is closed: get another one from queue.session()")
+        if self._group.store.broken is not None:
+            self._group.store.check()
         return self._transaction
 
     def _enqueue_large(self, transaction: Transaction, items: list[bytes]) -> None:

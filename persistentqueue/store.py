@@ -135,7 +135,8 @@ class Store:
         self._log: Log | None = None
         self._log_path: str | None = None
         self._log_bytes = settings.log_bytes
-        self._broken: BaseException | None = None
+        self.broken: BaseException | None = None
+        """What failed, once a sync or a write of the log did."""
 
     # --- opening and closing -----------------------------------------------------------------------------------------
 
@@ -181,9 +182,9 @@ class Store:
         return store
 
     def _begin(self, recovered: Recovered | None) -> None:
+        for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):  # a copy may lack those that were empty
+            make_directory(self._disk, self._path(part))
         if recovered is None:
-            for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):
-                make_directory(self._disk, self._path(part))
             self.trim()
             self._pool.fill(self.settings.log_bytes)
             return
@@ -237,7 +238,7 @@ class Store:
         was closed.
         """
         try:
-            if self._broken is None:
+            if self.broken is None:
                 self.segments.unpin_all()
                 self.segments.drop_unlogged()
                 if self._log is not None:
@@ -262,11 +263,11 @@ class Store:
 
     def check(self) -> None:
         """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
-        if self._broken is not None:
+        if self.broken is not None:
             raise BrokenQueueError(
-                f"{self.directory}: an earlier sync or log write failed ({self._broken!r}): close the queue and open "
+                f"{self.directory}: an earlier sync or log write failed ({self.broken!r}): close the queue and open "
                 "it again, recovery will tell what is durable"
-            ) from self._broken
+            ) from self.broken
 
     # --- writing: one thread at a time -------------------------------------------------------------------------------
 
@@ -281,7 +282,7 @@ class Store:
         except PersistentQueueError:
             raise
         except BaseException as error:
-            self._broken = error
+            self.broken = error
             raise
         if transaction.error is not None:
             failure, transaction.error = transaction.error, None
@@ -306,7 +307,7 @@ class Store:
         A transaction whose marker was reached before is ``skipped``. Raises ``BrokenQueueError`` when the outcome is
         unknown. The write order is at the top of this file.
         """
-        if self._broken is not None:
+        if self.broken is not None:
             self.check()
         try:
             self._commit(group)
@@ -314,7 +315,7 @@ class Store:
             raise
         except BaseException as error:
             # Somewhere between the first write and the last change in memory: only recovery can tell.
-            self._broken = error
+            self.broken = error
             raise
 
     def _commit(self, group: Sequence[Transaction]) -> None:
@@ -529,22 +530,21 @@ class Store:
         return SegmentRow(current.number, current.salt, current.capacity_bytes, at.end, at.ordinal)
 
     def _give_back(self, old: Log | None, old_path: str | None, drained: list[int], keep_old: bool) -> None:
+        """What the new generation made superfluous. What cannot be given back now is swept by the next opening."""
         if old is not None:
             old.close()
         if old_path is not None:
-            try:
+            with suppress(OSError):
                 if keep_old:
                     self._disk.rename(old_path, old_path + DAMAGED_SUFFIX)
                     self._pool.fill(self._log_bytes)
                 else:
                     self._pool.give(old_path)
-            except OSError as error:
-                raise self._break(error) from error
         for number in drained:
             with self._mutex:
                 self.state.retire(number)
                 self.reader.forget(number)
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 self.segments.retire(number)
 
     # --- helpers -----------------------------------------------------------------------------------------------------
@@ -560,7 +560,7 @@ class Store:
             raise self._break(error) from error
 
     def _break(self, error: OSError) -> BrokenQueueError:
-        self._broken = error
+        self.broken = error
         return BrokenQueueError(
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "
             "close the queue and open it again, recovery will tell"

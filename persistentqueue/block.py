@@ -64,7 +64,9 @@ _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 
 assert _FIELDS.size + _CHECKSUM.size == BLOCK_HEADER_BYTES
-assert array("I").itemsize == _LENGTH.size
+LENGTH_BYTES = _LENGTH.size
+
+assert array("I").itemsize == LENGTH_BYTES
 
 
 class BlockHeader(NamedTuple):
@@ -139,7 +141,7 @@ def decode_block_header(data: bytes, position: int, salt: int, offset: int, file
     if found != checksum:
         raise CorruptionError(file, offset, f"a block header with checksum {found:#010x}", f"{checksum:#010x}")
     magic, flags, count, body_checksum, ordinal, body_bytes, time_ns = _FIELDS.unpack_from(data, position)
-    lengths_bytes = _LENGTH.size if flags == UNIFORM else _LENGTH.size * count
+    lengths_bytes = LENGTH_BYTES if flags == UNIFORM else LENGTH_BYTES * count
     if magic != BLOCK_MAGIC or flags not in {0, UNIFORM} or not 0 < count <= BLOCK_ITEMS or body_bytes < lengths_bytes:
         raise CorruptionError(
             file, offset, "a block header that makes sense", f"flags {flags}, {count} items in {body_bytes} bytes"
@@ -147,13 +149,12 @@ def decode_block_header(data: bytes, position: int, salt: int, offset: int, file
     return BlockHeader(flags, count, body_checksum, ordinal, body_bytes, time_ns, checksum)
 
 
-def check_body(body: bytes | memoryview, header: BlockHeader, salt: int, offset: int, file: str) -> None:
-    """Raise ``CorruptionError`` unless ``body`` is the one that was written behind this header."""
-    if len(body) < header.body_bytes:
-        raise CorruptionError(file, offset, f"a body of {header.body_bytes} bytes", f"{len(body)} bytes")
-    found = crc32(body, seed(salt, offset))
-    if found != header.body_checksum:
-        raise CorruptionError(file, offset, f"a body with checksum {header.body_checksum:#010x}", f"{found:#010x}")
+def check_item(length: bytes, item: bytes, header: BlockHeader, salt: int, offset: int, file: str) -> bytes:
+    """The item of a block that holds one, read in two parts, its length and itself. Raises ``CorruptionError``."""
+    _check_body((length, item), header, salt, offset, file)
+    if int.from_bytes(length, "little") != len(item):
+        raise CorruptionError(file, offset, f"an item of {header.body_bytes - LENGTH_BYTES} bytes", "another length")
+    return item
 
 
 def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offset: int, file: str) -> list[bytes]:
@@ -162,22 +163,34 @@ def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offs
     Raises ``CorruptionError``. Allocates no more than the body's own size.
     """
     end = position + header.body_bytes
-    check_body(memoryview(data)[position:end], header, salt, offset, file)
+    _check_body((memoryview(data)[position:end],), header, salt, offset, file)
     if header.flags == UNIFORM:
         (size,) = _LENGTH.unpack_from(data, position)
-        start = position + _LENGTH.size
+        start = position + LENGTH_BYTES
         if start + size * header.count == end:
             if size == 0:
                 return [b""] * header.count
             return [data[at : at + size] for at in range(start, end, size)]
     else:
-        start = position + _LENGTH.size * header.count
+        start = position + LENGTH_BYTES * header.count
         sizes = array("I")
         sizes.frombytes(data[position:start])
         ends = list(accumulate(_little_endian(sizes), initial=start))
         if ends[-1] == end:
             return list(map(data.__getitem__, map(slice, ends, ends[1:])))
     raise CorruptionError(file, offset, f"lengths that add up to {header.body_bytes} bytes", "others")
+
+
+def _check_body(parts: Sequence[bytes | memoryview], header: BlockHeader, salt: int, offset: int, file: str) -> None:
+    """Raise ``CorruptionError`` unless the parts are the body that was written behind this header."""
+    found = seed(salt, offset)
+    for part in parts:
+        found = crc32(part, found)
+    size_bytes = sum(map(len, parts))
+    if size_bytes < header.body_bytes:
+        raise CorruptionError(file, offset, f"a body of {header.body_bytes} bytes", f"{size_bytes} bytes")
+    if found != header.body_checksum:
+        raise CorruptionError(file, offset, f"a body with checksum {header.body_checksum:#010x}", f"{found:#010x}")
 
 
 def combine_checksums(combined: int, checksum: int) -> int:

@@ -88,7 +88,7 @@ class Reader:
         try:
             while left:
                 first, count = left[0]
-                page = self._page(first)
+                page = self._page(first, count)
                 at = first - page.first
                 part = page.items[at : at + count]
                 items += part
@@ -104,8 +104,10 @@ class Reader:
             raise
         return done, items
 
-    def _page(self, sequence: int) -> Page:
+    def _page(self, sequence: int, count: int = 0) -> Page:
         """The page with this unconsumed sequence, from memory or read from its segment.
+
+        A page whose rest the caller takes whole, since it takes ``count`` items, is not kept in memory.
 
         Raises ``_UnreadableError``, and ``StateError`` where the sequence was consumed.
         """
@@ -141,7 +143,8 @@ class Reader:
             page = Page(base + loaded.ordinal, loaded.items, cost(loaded.items))
             with self._mutex:
                 self._cursors[number] = (loaded.next_offset, loaded.next_ordinal)
-                self._pages.insert(page, sequence, self._ready.position)
+                if page.end > sequence + count:
+                    self._pages.insert(page, sequence, self._ready.position)
             return page
 
     def _release(self, runs: Iterable[Run]) -> None:

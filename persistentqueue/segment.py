@@ -11,8 +11,10 @@ from typing import NamedTuple
 from .block import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
+    LENGTH_BYTES,
     SEGMENT_MAGIC,
     BlockHeader,
+    check_item,
     combine_checksums,
     decode_block_header,
     decode_body,
@@ -24,6 +26,7 @@ from .header import HEADER_BYTES, Header, decode_header, encode_header
 SUFFIX = ".seg"
 READ_AHEAD_BYTES = 1024 * 1024
 """How much a consumer reads at once; a larger block is read whole."""
+_START_SYNC_BYTES = 512 * 1024
 _FIRST_READ_BYTES = 4096
 _DIRECT_BYTES = 64 * 1024
 
@@ -126,6 +129,8 @@ class Segment:
     def write(self, buffers: Buffers, length_bytes: int, count: int) -> None:
         """Write blocks at ``end``, not durably. When this raises nothing was written that anybody will read."""
         write_all(self._disk, self._fd, buffers, length_bytes, self.end)
+        if length_bytes >= _START_SYNC_BYTES:
+            self._disk.start_sync(self._fd, self.end, length_bytes)
         self.end += length_bytes
         self.ordinal += count
         self.dirty = True
@@ -206,6 +211,12 @@ class Segment:
         return header
 
     def _body(self, window: _Window, offset: int, header: BlockHeader) -> list[bytes]:
+        if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:
+            # A large item is read into the object that is handed out.
+            at = offset + BLOCK_HEADER_BYTES
+            length = window.read(at, LENGTH_BYTES)
+            item = window.read(at + LENGTH_BYTES, header.body_bytes - LENGTH_BYTES)
+            return [check_item(length, item, header, self.salt, offset, self.path)]
         data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
         return decode_body(data, 0, header, self.salt, offset, self.path)
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 else:
     Buffer = object
 
-SPILL_BYTES = 8 * 1024 * 1024
+SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
 _CHUNK_ITEMS = 8192
 _VERSION_MAX = 2**64 - 1

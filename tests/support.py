@@ -13,6 +13,7 @@ IN_CACHE = replace(
     DISK,
     fdatasync=lambda fd: None,
     fsync=lambda fd: None,
+    start_sync=lambda fd, offset, length_bytes: None,
     pwritev=lambda fd, buffers, offset, flags: DISK.pwritev(fd, buffers, offset, 0),
 )
 """The disk without its syncs: for tests that open a thousand directories and cut no power."""

@@ -26,7 +26,7 @@ from .state import State, StateError
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """What opening found. ``clean`` is True when there was nothing to recover; everything else is then 0 or empty."""
+    """What opening found. Where it is ``clean`` there was nothing to recover, at most leftovers to sweep."""
 
     clean: bool = True
     """The queue was new, or closed cleanly."""
@@ -114,6 +114,15 @@ def _is_written(disk: Disk, directory: str, transaction: list[Operation], salts:
     return True
 
 
+def _is_evidence(disk: Disk, path: str) -> bool:
+    """Whether an older generation ends in doubt: an opening that was to keep it was itself cut short."""
+    try:
+        older = read_log(disk, path)
+    except CorruptionError:
+        return True
+    return bool(older.torn_bytes or older.missing_bytes)
+
+
 def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
     """Sort the files that the state does not refer to."""
     replay, state = recovered.replay, recovered.state
@@ -123,7 +132,8 @@ def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
     for name in names_in(disk, directory, LOG_DIRECTORY):
         number = parse_log_name(name)
         if number is not None and number != replay.header.number:
-            recovered.sweep.append(join(LOG_DIRECTORY, name))
+            path = join(LOG_DIRECTORY, name)
+            (recovered.set_aside if _is_evidence(disk, join(directory, path)) else recovered.sweep).append(path)
     for name in names_in(disk, directory, DATA_DIRECTORY):
         number = parse_segment_name(name)
         if number is not None and number not in state.segments:

@@ -197,12 +197,16 @@ class Store:
             if current is not None:
                 with suppress(CorruptionError):  # whoever reads from it will hear of it
                     self.segments.write_on(current)
-            self.recovery = RecoveryReport(generation=self.generation)
+            self._set_aside(recovered)
+            self.recovery = RecoveryReport(
+                generation=self.generation, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
+            )
         else:
             redone_bytes = self._redo(recovered)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 self.segments.cut(self.state.segments.values())
+            self._set_aside(recovered)  # before the generation that no longer shows the doubt
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
             set_aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
@@ -219,6 +223,8 @@ class Store:
             )
         for name in recovered.sweep:
             self._disk.unlink(self._path(name))
+
+    def _set_aside(self, recovered: Recovered) -> None:
         for name in recovered.set_aside:
             self._disk.rename(self._path(name), self._path(name + DAMAGED_SUFFIX))
 

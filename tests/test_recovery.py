@@ -257,17 +257,19 @@ def test_newer_format(sealed: Path) -> None:
 
 def test_lower_generations_and_orphans_are_swept(crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Leftovers of a crash that nothing refers to are deleted and reported; foreign files stay."""
-    log = log_file(crashed)
-    shutil.copy(log, log.with_name("000000000000.log"))
+    older = log_file(crashed).read_bytes()
+    with PersistentQueue(crashed, log_bytes=8192) as queue:
+        crash(queue)
+    log_file(crashed).with_name("000000000001.log").write_bytes(older)
     (segment,) = segment_files(crashed)
     shutil.copy(segment, segment.with_name("000000000007.seg"))
     (crashed / "data" / "notes.txt").write_text("mine")
-    assert set(check(crashed).leftovers) == {"log/000000000000.log", "data/000000000007.seg", "data/notes.txt"}
+    assert set(check(crashed).leftovers) == {"log/000000000001.log", "data/000000000007.seg", "data/notes.txt"}
     with caplog.at_level(logging.INFO, "persistentqueue"):
         queue, items = reopen(crashed)
     with queue:
         assert items == ITEMS
-        assert queue.recovery.swept == ("log/000000000000.log", "data/000000000007.seg")
+        assert queue.recovery.swept == ("log/000000000001.log", "data/000000000007.seg")
     assert sorted(path.name for path in (crashed / "data").iterdir()) == ["notes.txt"]
     assert [record.levelname for record in caplog.records] == ["INFO"]
 

@@ -104,11 +104,10 @@ class Reader:
             raise
         return done, items
 
-    def _page(self, sequence: int, count: int = 0) -> Page:
+    def _page(self, sequence: int, takes: int = 0) -> Page:
         """The page with this unconsumed sequence, from memory or read from its segment.
 
-        A page whose rest the caller takes whole, since it takes ``count`` items, is not kept in memory.
-
+        A page whose rest the caller takes whole, since it ``takes`` so many items, is not kept in memory.
         Raises ``_UnreadableError``, and ``StateError`` where the sequence was consumed.
         """
         with self._reading:
@@ -143,7 +142,7 @@ class Reader:
             page = Page(base + loaded.ordinal, loaded.items, cost(loaded.items))
             with self._mutex:
                 self._cursors[number] = (loaded.next_offset, loaded.next_ordinal)
-                if page.end > sequence + count:
+                if page.end > sequence + takes:
                     self._pages.insert(page, sequence, self._ready.position)
             return page
 

@@ -2,7 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
+
+from persistentqueue import PersistentQueue
+from persistentqueue.disk import DISK
 from persistentqueue.pages import ITEM_OVERHEAD_BYTES, TAIL_PAGE_BYTES, Page, Pages, cost
+
+from .support import put
 
 ITEM = b"x" * (100 - ITEM_OVERHEAD_BYTES)  # costs 100 bytes in all
 
@@ -101,3 +108,29 @@ def test_find_and_drop() -> None:
     append(pages, 40, 1)
     pages.clear()
     assert (kept(pages), pages.cost_bytes) == ([], 0)
+
+
+def test_read_ahead_is_kept_and_what_is_taken_whole_is_not(tmp_path: Path) -> None:
+    """One reading serves the following dequeues; a large item that is handed out whole leaves no copy behind."""
+    reads = [0]
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        reads[0] += 1
+        return DISK.pread(fd, length_bytes, offset)
+
+    for _ in range(2):
+        with PersistentQueue(tmp_path, disk=replace(DISK, pread=pread)) as queue:
+            if len(queue) == 0:
+                put(queue, *[b"%d" % n for n in range(1000)])
+                put(queue, b"x" * 600_000, b"y" * 600_000)
+                continue
+            before = reads[0]
+            with queue.session() as session:
+                for n in range(1000):
+                    assert session.dequeue() == b"%d" % n
+                assert reads[0] - before < 10
+                assert queue.stats().cached_bytes > 40_000
+                session.flush()
+                assert session.dequeue() == b"x" * 600_000
+                assert session.dequeue() == b"y" * 600_000
+                assert queue.stats().cached_bytes < 700_000  # the first of them was read ahead

@@ -79,7 +79,7 @@ def test_items_are_taken_when_enqueued(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"before", b"a"]
 
 
-@pytest.mark.parametrize("item", ["text", None, 5, 1.5, [b"x"], object()], ids=repr)
+@pytest.mark.parametrize("item", ["text", None, 5, 1.5, [b"x"], object()], ids=lambda item: type(item).__name__)
 def test_what_is_no_item(item: Any, open_queue: OpenQueue) -> None:
     """Anything without bytes is refused, and the session goes on as if nothing had been said."""
     queue = open_queue()

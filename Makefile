@@ -11,7 +11,7 @@ demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
 test: $(VENV)/test.installed
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n 2 --dist loadfile
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .
@@ -19,7 +19,7 @@ lint: $(VENV)/test.installed
 	$(BIN)/python -m mypy
 
 perf: $(VENV)/test.installed
-	$(BIN)/python -m pytest perf --benchmark-enable --benchmark-only
+	$(BIN)/python -m perf
 
 $(VENV)/%.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

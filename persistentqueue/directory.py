@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
-from .disk import DISK, Disk, StrPath, dirname, fspath, join, sync_directory
+from .disk import DISK, Disk, StrPath, basename, dirname, fspath, join, sync_directory
 from .errors import CorruptionError, InvalidNameError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
@@ -31,8 +31,8 @@ LOG_DIRECTORY = "log"
 DATA_DIRECTORY = "data"
 POOL_DIRECTORY = "pool"
 DELETED_DIRECTORY = "deleted"
-DAMAGED_SUFFIX = ".damaged"
 
+_DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
@@ -73,6 +73,16 @@ def find_generations(disk: Disk, directory: str) -> list[int]:
                 path = join(directory, LOG_DIRECTORY)
                 raise CorruptionError(path, 0, f"a log, since there is {DATA_DIRECTORY}/{name}", "none")
     return found
+
+
+def set_aside(disk: Disk, path: str) -> None:
+    """Rename what could not be read to ``*.damaged``, beside what was set aside before."""
+    taken = names_in(disk, dirname(path))
+    damaged, number = f"{path}.damaged", 1
+    while basename(damaged) in taken:
+        number += 1
+        damaged = f"{path}.{number}.damaged"
+    disk.rename(path, damaged)
 
 
 def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
@@ -126,7 +136,7 @@ def finish_deletion(disk: Disk, directory: str) -> None:
     ]
     for part, parse in parts:
         for entry in names_in(disk, directory, part):
-            if parse(entry.removesuffix(DAMAGED_SUFFIX)) is not None:
+            if parse(_DAMAGED.sub("", entry)) is not None:
                 disk.unlink(join(directory, part, entry))
         # The log goes last: while it is there, whoever opens knows what these files are.
         _remove_directory(disk, join(directory, part))

@@ -15,10 +15,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from .block import SEGMENT_MAGIC
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
-from .disk import Disk, join
-from .errors import CorruptionError
-from .frame import Enqueue, Operation, SegmentCreated
+from .disk import READ, Disk, basename, join, read_all
+from .errors import CorruptionError, PersistentQueueError
+from .frame import LOG_MAGIC, Enqueue, Operation, SegmentCreated
+from .header import HEADER_BYTES, decode_header
 from .log import Replay, log_name, parse_log_name, read_log
 from .segment import Segment, parse_segment_name, segment_name
 from .state import State, StateError
@@ -114,13 +116,27 @@ def _is_written(disk: Disk, directory: str, transaction: list[Operation], salts:
     return True
 
 
-def _is_evidence(disk: Disk, path: str) -> bool:
-    """Whether an older generation ends in doubt: an opening that was to keep it was itself cut short."""
+def _is_leftover(disk: Disk, path: str, magic: bytes) -> bool:
+    """Whether a file that nothing refers to is known for what it is, so that it may be deleted.
+
+    A log is, unless it ends in doubt: an opening that was to keep it was itself cut short. A segment is: its blocks
+    were never committed. A file whose beginning never reached the disk is, and a log that was recycled meanwhile.
+    """
+    fd = disk.open(path, READ, 0)
     try:
-        older = read_log(disk, path)
-    except CorruptionError:
+        data = read_all(disk, fd, HEADER_BYTES, 0)
+    finally:
+        disk.close(fd)
+    if not any(data):
         return True
-    return bool(older.torn_bytes or older.missing_bytes)
+    try:
+        header = decode_header(data, magic, path)
+        if magic == LOG_MAGIC and parse_log_name(basename(path)) == header.number:
+            older = read_log(disk, path)
+            return not (older.torn_bytes or older.missing_bytes)
+    except PersistentQueueError:
+        return False
+    return True
 
 
 def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
@@ -133,8 +149,11 @@ def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
         number = parse_log_name(name)
         if number is not None and number != replay.header.number:
             path = join(LOG_DIRECTORY, name)
-            (recovered.set_aside if _is_evidence(disk, join(directory, path)) else recovered.sweep).append(path)
+            known = _is_leftover(disk, join(directory, path), LOG_MAGIC)
+            (recovered.sweep if known else recovered.set_aside).append(path)
     for name in names_in(disk, directory, DATA_DIRECTORY):
         number = parse_segment_name(name)
         if number is not None and number not in state.segments:
-            (recovered.set_aside if doubtful else recovered.sweep).append(join(DATA_DIRECTORY, name))
+            path = join(DATA_DIRECTORY, name)
+            known = not doubtful and _is_leftover(disk, join(directory, path), SEGMENT_MAGIC)
+            (recovered.sweep if known else recovered.set_aside).append(path)

@@ -33,12 +33,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from .directory import (
-    DAMAGED_SUFFIX,
     DATA_DIRECTORY,
     LOG_DIRECTORY,
     POOL_DIRECTORY,
     find_generations,
     finish_deletion,
+    set_aside,
 )
 from .disk import NO_SPACE, Disk, join, make_directory, relpath
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
@@ -209,7 +209,7 @@ class Store:
             self._set_aside(recovered)  # before the generation that no longer shows the doubt
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
-            set_aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
+            aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
             self.recovery = RecoveryReport(
                 clean=False,
                 generation=replay.header.number,
@@ -219,14 +219,14 @@ class Store:
                 lost_transactions=recovered.lost_transactions,
                 redone_bytes=redone_bytes,
                 swept=tuple(recovered.sweep),
-                set_aside=tuple(set_aside),
+                set_aside=tuple(aside),
             )
         for name in recovered.sweep:
             self._disk.unlink(self._path(name))
 
     def _set_aside(self, recovered: Recovered) -> None:
         for name in recovered.set_aside:
-            self._disk.rename(self._path(name), self._path(name + DAMAGED_SUFFIX))
+            set_aside(self._disk, self._path(name))
 
     def _redo(self, recovered: Recovered) -> int:
         """Bring the segments to what the log says; ``trim`` makes them durable."""
@@ -542,7 +542,7 @@ class Store:
         if old_path is not None:
             with suppress(OSError):
                 if keep_old:
-                    self._disk.rename(old_path, old_path + DAMAGED_SUFFIX)
+                    set_aside(self._disk, old_path)
                     self._pool.fill(self._log_bytes)
                 else:
                     self._pool.give(old_path)

@@ -84,9 +84,10 @@ class Group:
             self.store.trim()
 
     def take(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
-        """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever)."""
-        self.check()
-        self.store.check()
+        """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever).
+
+        The caller has seen that the queue is open and not broken.
+        """
         taken = self.store.reader.take(max_items)
         if taken[1] or timeout_seconds == 0:
             return taken

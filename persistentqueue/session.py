@@ -109,7 +109,7 @@ class Session:
         the next call goes on behind them.
         """
         transaction = self._open()
-        runs, items = self._group.take(1, _timeout(timeout))
+        runs, items = self._group.take(1, timeout if timeout == 0.0 else _timeout(timeout))
         if not items:
             return None
         _hold(transaction, runs)

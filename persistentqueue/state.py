@@ -298,15 +298,17 @@ class Ready:
     def hold(self, count: int) -> list[Run]:
         """Hand out up to ``count`` ready sequences, lowest first."""
         runs: list[Run] = []
-        while count and len(self.returned):
-            run = self.returned.pop_lowest(count)
+        left = count
+        while left and len(self.returned):
+            run = self.returned.pop_lowest(left)
             runs.append(run)
-            count -= run[1]
-        ahead = min(count, self._state.next_sequence - self.position)
+            left -= run[1]
+        ahead = min(left, self._state.next_sequence - self.position)
         if ahead > 0:
             runs.append((self.position, ahead))
             self.position += ahead
-        self.held += sum(run[1] for run in runs)
+            left -= ahead
+        self.held += count - left
         return runs
 
     def release(self, runs: Iterable[Run]) -> None:

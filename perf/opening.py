@@ -1,0 +1,132 @@
+"""Opening a queue of many items: how long it takes, and how much memory beyond that of an empty one.
+
+Each opening happens in a process of its own, ``python -m perf.opening <directory>``. Two queues are opened that hold
+the same items, and an empty one beside each:
+
+- closed cleanly;
+- crashed with a log of one megabyte that flushes of one item have filled, which is the longest to read.
+
+The bare disk reads and checksums the log: no opening can do less.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from statistics import median
+from typing import NamedTuple
+
+from persistentqueue import PersistentQueue
+
+from .harness import Row, met
+from .workloads import ITEMS
+
+SECONDS_BAR = 0.2
+MEMORY_MIB_BAR = 64.0
+_FLUSH_ITEMS = 10_000
+_LOG_FLUSHES = 4_096
+_MIB = 1024 * 1024
+
+
+class Opening(NamedTuple):
+    """One opening: seconds, and the most memory that the process has taken at its end, in MiB."""
+
+    seconds: float
+    memory_mib: float
+
+
+def fill(directory: Path, items: int) -> None:
+    """Put so many items of 100 B, in flushes of 10,000, and close cleanly."""
+    chunk = ITEMS * (_FLUSH_ITEMS // len(ITEMS))
+    with PersistentQueue(directory) as queue, queue.session() as session:
+        for start in range(0, items, _FLUSH_ITEMS):
+            session.enqueue_many(chunk[: items - start])
+            session.flush()
+
+
+def crash(directory: Path, flushes_max: int) -> None:
+    """Fill the log of the queue with flushes of one item, up to so many, and end without a close.
+
+    The files are closed, the lock is free, and nothing is written: as ``kill -9`` leaves it.
+    """
+    queue = PersistentQueue(directory)
+    with queue.session() as session:
+
+        def flush() -> int:
+            session.enqueue(ITEMS[0])
+            session.flush()
+            return queue.stats().log_bytes
+
+        first = flush()  # it begins a generation, and may make a segment
+        frame_bytes = flush() - first
+        room_bytes = queue.stats().log_capacity_bytes - first - frame_bytes
+        for _ in range(min(room_bytes // frame_bytes - 1, flushes_max)):
+            session.enqueue(ITEMS[0])
+            session.flush()
+        group = queue._group
+        assert group is not None
+        group.disown("crashed to measure what opening costs then")
+
+
+def measure(directory: Path) -> Opening:
+    """Open the queue in a process of its own, which closes it cleanly."""
+    command = [sys.executable, "-m", __spec__.name, str(directory.absolute())]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    return Opening(*json.loads(output.stdout))
+
+
+def bare(directory: Path) -> float:
+    """The seconds that reading and checksumming the log take."""
+    log = max((directory / "log").iterdir())
+    start = time.perf_counter()
+    zlib.crc32(log.read_bytes())
+    return time.perf_counter() - start
+
+
+def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
+    """The lines of the table: opening after a clean close, and after a crash."""
+    full, empty = directory / "full", directory / "empty"
+    fill(full, items)
+    fill(empty, 0)
+    for after in ("a clean close", "a crash"):
+        seconds, bare_seconds, growth_mib = [], [], []
+        for _ in range(rounds):
+            if after == "a crash":
+                crash(full, min(_LOG_FLUSHES, items // 100))
+            bare_seconds.append(bare(full))
+            opening = measure(full)
+            seconds.append(opening.seconds)
+            growth_mib.append(opening.memory_mib - measure(empty).memory_mib)
+        found_seconds, found_mib = median(seconds), median(growth_mib)
+        yield Row(
+            f"Opening {items:,} items after {after}",
+            f"{1e3 * found_seconds:.1f} ms, {found_mib:.1f} MiB",
+            f"{1e3 * median(bare_seconds):.1f} ms",
+            "",
+            "",
+            f"under {1e3 * SECONDS_BAR:.0f} ms and {MEMORY_MIB_BAR:.0f} MiB",
+            met(found_seconds < SECONDS_BAR and found_mib < MEMORY_MIB_BAR),
+        )
+
+
+def _memory_mib() -> float:
+    """The most memory that this process has taken so far."""
+    status = Path("/proc/self/status").read_text()
+    return int(status.split("VmHWM:")[1].split()[0]) * 1024 / _MIB
+
+
+def _main() -> None:
+    start = time.perf_counter()
+    queue = PersistentQueue(sys.argv[1], create=False)
+    seconds = time.perf_counter() - start
+    print(json.dumps([seconds, _memory_mib()]))
+    queue.close()
+
+
+if __name__ == "__main__":
+    _main()

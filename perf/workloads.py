@@ -167,10 +167,10 @@ def bare(directory: Path, sizes: Sizes, *, batch: int = 1, threads: int = 1) -> 
 
 @contextmanager
 def bare_large(directory: Path, sizes: Sizes) -> Iterator[Contender]:
-    """The same buffers written one after the other to a new file, one ``fdatasync`` at the end; read and checksummed.
+    """The same buffers written one after the other to a new file, one ``fdatasync`` at the end; read, checksummed and
+    compared.
 
-    Like the queue it reads right after it wrote, so that both read what the system still has in memory. What it read it
-    compares with nothing.
+    Like the queue it reads right after it wrote, so that both read what the system still has in memory.
     """
     path = directory / "large.bin"
 
@@ -184,7 +184,9 @@ def bare_large(directory: Path, sizes: Sizes) -> Iterator[Contender]:
     def take() -> None:
         fd = os.open(path, os.O_RDONLY)
         for item in _large(sizes.large):
-            zlib.crc32(os.read(fd, len(item)))
+            found = os.read(fd, len(item))
+            zlib.crc32(found)
+            assert found == item
         os.close(fd)
 
     def delete() -> None:

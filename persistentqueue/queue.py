@@ -79,7 +79,8 @@ class PersistentQueue:
     recovers, as after a crash.
 
     Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``CorruptionError``,
-    ``UnsupportedFormatError``, ``DiskFullError``, and ``OSError`` where the directory cannot be used.
+    ``UnsupportedFormatError``, ``DiskFullError``, ``BrokenQueueError`` where a sync fails while opening (try again),
+    and ``OSError`` where the directory cannot be used.
     """
 
     def __init__(

@@ -397,8 +397,10 @@ class Store:
         self._log, self._log_path = log, path
         self.generation += 1
         self.log_syncs += 2
+        if old is not None:
+            old.close()
         self._disk.failpoint("trim.6 give back")
-        self._give_back(old, old_path, drained, keep_old)
+        self._give_back(old_path, drained, keep_old)
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
             self._pool.fill(2 * (len(body) + OVERHEAD_BYTES))
 
@@ -535,10 +537,8 @@ class Store:
         at = current if closing else info
         return SegmentRow(current.number, current.salt, current.capacity_bytes, at.end, at.ordinal)
 
-    def _give_back(self, old: Log | None, old_path: str | None, drained: list[int], keep_old: bool) -> None:
+    def _give_back(self, old_path: str | None, drained: list[int], keep_old: bool) -> None:
         """What the new generation made superfluous. What cannot be given back now is swept by the next opening."""
-        if old is not None:
-            old.close()
         if old_path is not None:
             with suppress(OSError):
                 if keep_old:

@@ -178,7 +178,7 @@ def test_all_flights_of_the_year(tmp_path: Path) -> None:
 
 
 def test_killed_anywhere_the_totals_are_the_same(tmp_path: Path) -> None:
-    """One pipeline, killed with its Java at six places and started again each time: nothing lost, nothing twice."""
+    """One pipeline, killed with its Java at five places and started again each time: nothing lost, nothing twice."""
     demo, name = tmp_path / "a demo", "flights-every-10"
     result = demo / f"{name}-delays.json"
     cells, _ = independent_cells(every=10)
@@ -193,8 +193,6 @@ def test_killed_anywhere_the_totals_are_the_same(tmp_path: Path) -> None:
     assert waiting(demo, name) == 0
     kill(1, "standing still", still="after")  # handed over, and nobody was told
     assert waiting(demo, name) == 1
-    kill(2, r"delays: \d+ of [1-9]")  # Spark is reading
-    assert not result.exists()
     kill(2, "standing still", still="before")  # result written, the take not committed
     assert (waiting(demo, name), result_cells(demo, name)) == (1, cells)
     kill(2, "standing still", still="after")  # committed, the payload still there

@@ -323,3 +323,14 @@ def test_documents_name_every_kind_and_flag() -> None:
     for word in ("enqueue inline", "dequeue", "segment", "marker", "checkpoint", "synced", "sealed"):
         assert word in (frame.__doc__ or "")
     assert "uniform" in (block.__doc__ or "")
+
+
+def test_item_that_is_not_as_long_as_it_says() -> None:
+    """A block of one item whose length field is another's is refused, also where its checksum is right."""
+    length, item = (9).to_bytes(4, "little"), b"x" * 5
+    found = block.BlockHeader(UNIFORM, 1, crc32(length + item, header.seed(SALT, 640)), 0, 9, 0, 0)
+    with pytest.raises(CorruptionError, match="an item of 5 bytes"):
+        block.check_item(length, item, found, SALT, 640, "file")
+    right = (5).to_bytes(4, "little")
+    found = found._replace(body_checksum=crc32(right + item, header.seed(SALT, 640)))
+    assert block.check_item(right, item, found, SALT, 640, "file") == item

@@ -18,8 +18,8 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block``, ``frame`` (the two formats)
 · ``state``, ``pages`` · ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
-``recovery`` · ``store`` (commit and trim, step by step), ``fsck`` · ``group`` (threads) · ``session`` · ``queue`` ·
-``spark``.
+``recovery`` · ``store`` (commit and trim, step by step), ``fsck`` · ``maintenance`` · ``group`` (threads) ·
+``session`` · ``queue`` · ``spark``.
 """
 
 from .directory import delete_queue, list_queues

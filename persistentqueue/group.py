@@ -2,10 +2,11 @@
 
 Whoever flushes while nobody writes becomes the leader and commits for all who came meanwhile; the others wait (leader
 and followers). When the leader is done, the first of those who came in the meantime leads the next group. One thread
-alone pays for no thread but itself; many share a sync. No thread is started here.
+alone pays for no thread but itself; many share a sync. No thread is started here, but for ``maintenance``.
 
 Locks, in the order in which they may be taken: ``_writing`` (held over the writes of a commit), the store's ``reading``
-(held over a read), ``mutex`` (guards all memory, held briefly, never over a write or a sync).
+(held over a read), ``_giving_back`` (held while retired segments are deleted), ``mutex`` (guards all memory, held
+briefly, never over a write or a sync).
 """
 
 from __future__ import annotations
@@ -16,7 +17,12 @@ from collections.abc import Callable, Iterator
 
 from .errors import ClosedError, PersistentQueueError
 from .intervals import Run
+from .maintenance import MAINTENANCE
 from .store import Store, Transaction
+
+_AT_ONCE_BYTES = 1024 * 1024
+"""Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
+are left to maintenance."""
 
 
 class _Member:
@@ -46,7 +52,9 @@ class Group:
         self.groups = 0
         self.transactions = 0
         self._reading = threading.Lock()
+        self._giving_back = threading.Lock()
         self.store = open_store(self.mutex, self._reading)
+        self._give_back_soon()
 
     def commit(self, transaction: Transaction) -> None:
         """Commit it, together with others that wait; durable on return.
@@ -82,6 +90,19 @@ class Group:
         with self._writing:
             self.check()
             self.store.trim()
+        self.give_back()
+
+    def give_back(self) -> None:
+        """Delete retired segments."""
+        with self._giving_back:
+            self.store.give_back()
+
+    def _give_back_soon(self) -> None:
+        if self.store.retired:
+            if sum(size_bytes for _, size_bytes in tuple(self.store.retired)) <= _AT_ONCE_BYTES:
+                self.give_back()
+            else:
+                MAINTENANCE.submit(self.give_back)
 
     def take(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever).
@@ -140,7 +161,7 @@ class Group:
                 return
             self.closed = reason
             self._has_ready.notify_all()
-        with self._writing, self._reading:
+        with self._writing, self._reading, self._giving_back:
             self.store.close()
 
     def disown(self, reason: str) -> None:
@@ -196,6 +217,8 @@ class Group:
                 member.turn.release()
             if heir is not None:
                 heir.turn.release()
+        if self.store.retired:
+            self._give_back_soon()
 
     def _follow(self, member: _Member) -> None:
         try:

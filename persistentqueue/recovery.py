@@ -120,9 +120,13 @@ def _is_leftover(disk: Disk, path: str, magic: bytes) -> bool:
     """Whether a file that nothing refers to is known for what it is, so that it may be deleted.
 
     A log is, unless it ends in doubt: an opening that was to keep it was itself cut short. A segment is: its blocks
-    were never committed. A file whose beginning never reached the disk is, and a log that was recycled meanwhile.
+    were never committed, or it was retired. A file whose beginning never reached the disk is, and a log that was
+    recycled meanwhile.
     """
-    fd = disk.open(path, READ, 0)
+    try:
+        fd = disk.open(path, READ, 0)
+    except FileNotFoundError:  # deleted meanwhile, by an owner who ended just now
+        return True
     try:
         data = read_all(disk, fd, HEADER_BYTES, 0)
     finally:
@@ -143,7 +147,8 @@ def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
     """Sort the files that the state does not refer to."""
     replay, state = recovered.replay, recovered.state
     # What was torn, cut or lost may have been acknowledged all the same (a bit that flipped in the last frame, or a
-    # device that lied): then a segment that nobody knows is not a leftover but evidence.
+    # device that lied): then a segment that nobody knows is not a leftover but evidence, if it is younger than the
+    # log's checkpoint. An older one was retired by it.
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
     for name in names_in(disk, directory, LOG_DIRECTORY):
         number = parse_log_name(name)
@@ -155,5 +160,6 @@ def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
         number = parse_segment_name(name)
         if number is not None and number not in state.segments:
             path = join(DATA_DIRECTORY, name)
-            known = not doubtful and _is_leftover(disk, join(directory, path), SEGMENT_MAGIC)
+            retired = number < replay.checkpoint.next_segment
+            known = (retired or not doubtful) and _is_leftover(disk, join(directory, path), SEGMENT_MAGIC)
             (recovered.sweep if known else recovered.set_aside).append(path)

@@ -191,9 +191,8 @@ class Segments:
 
     # --- giving back -------------------------------------------------------------------------------------------------
 
-    def retire(self, number: int) -> int:
-        """Delete a segment that nothing refers to any more; how many bytes that gave back."""
-        path = self.path(number)
+    def retire(self, number: int) -> None:
+        """Close a segment that nothing refers to any more, and forget it; its file is to be deleted."""
         with self._mutex:
             segment = self._open.pop(number, None)
             if segment is not None and segment is self.current:
@@ -201,9 +200,10 @@ class Segments:
         if segment is not None:
             self.new = [new for new in self.new if new is not segment]
             segment.close()
-        size_bytes = self._disk.lstat(path).st_size
-        self._disk.unlink(path)
-        return size_bytes
+
+    def delete(self, number: int) -> None:
+        """Delete the file of a retired segment. For any thread, since nobody else knows it any more."""
+        self._disk.unlink(self.path(number))
 
     def exists(self, number: int) -> bool:
         """Whether the segment's file is there."""
@@ -221,6 +221,7 @@ class Segments:
         """Delete the segments that no frame has told of: only rolled-back blocks are in them."""
         for created in self.unlogged:
             self.retire(created.number)
+            self.delete(created.number)
         self.unlogged = []
 
     def close(self) -> None:

@@ -16,18 +16,22 @@ The write order of a trim (``trim.1`` …), which begins a new generation of the
 2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
    **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
    same.*
-6. The old generation becomes the spare; segments that the checkpoint does not name are deleted. *A crash leaves files
+6. The old generation becomes the spare; segments that the checkpoint does not name are retired. *A crash leaves files
    that the next opening sweeps.*
+7. Retired segments are deleted, in ``give_back``, which may come later and from another thread. *A crash leaves the
+   same.*
 
 A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
 
 Threads: the store starts none. ``spill``, ``commit``, ``trim`` and ``close`` are for one thread at a time (the writer);
-``reader`` is for any thread, beside it. ``mutex`` guards the memory and is never held over a write or a sync.
+``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held over a write
+or a sync.
 """
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -130,6 +134,8 @@ class Store:
         data = self._path(DATA_DIRECTORY)
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex)
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
+        self.retired: deque[tuple[int, int]] = deque()
+        """The numbers and the sizes of the segments that ``give_back`` will delete."""
         self.generation = 0
         self._number = 0
         self._log: Log | None = None
@@ -222,7 +228,8 @@ class Store:
                 set_aside=tuple(aside),
             )
         for name in recovered.sweep:
-            self._disk.unlink(self._path(name))
+            with suppress(FileNotFoundError):  # by an owner who ended just now, and deleted on
+                self._disk.unlink(self._path(name))
 
     def _set_aside(self, recovered: Recovered) -> None:
         for name in recovered.set_aside:
@@ -238,10 +245,10 @@ class Store:
         return redone_bytes
 
     def close(self) -> None:
-        """Trim, seal, close the files, free the lock. Everything committed is durable on return, whatever ``sync`` is.
+        """Trim, seal, give back, close the files, free the lock.
 
-        What sessions hold or have written ahead is rolled back by that. Raises what ``trim`` raises, after everything
-        was closed.
+        Everything committed is durable on return, whatever ``sync`` is. What sessions hold or have written ahead is
+        rolled back by that. Raises what ``trim`` raises, after everything was closed.
         """
         try:
             if self.broken is None:
@@ -249,6 +256,7 @@ class Store:
                 self.segments.drop_unlogged()
                 if self._log is not None:
                     self.trim(SEALED)
+                self.give_back()
         finally:
             self.abandon()
             self._lock.release()
@@ -256,6 +264,7 @@ class Store:
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
         self.reader.closed = True
+        self.retired.clear()
         self.segments.close()
         self.pages.clear()
         if self._log is not None:
@@ -359,7 +368,7 @@ class Store:
                 self.trim()
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
-        """Begin a new generation of the log with a checkpoint, and delete the segments that nobody needs any more.
+        """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
 
         Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``.
         Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
@@ -399,10 +408,17 @@ class Store:
         self.log_syncs += 2
         if old is not None:
             old.close()
-        self._disk.failpoint("trim.6 give back")
-        self._give_back(old_path, drained, keep_old)
+        self._disk.failpoint("trim.6 retire")
+        self._retire(old_path, drained, keep_old)
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
             self._pool.fill(2 * (len(body) + OVERHEAD_BYTES))
+
+    def give_back(self) -> None:
+        """Delete the files of retired segments. What cannot be deleted is swept by the next opening."""
+        while self.retired:
+            self._disk.failpoint("trim.7 delete segment")
+            with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
+                self.segments.delete(self.retired.popleft()[0])
 
     def _is_small(self, group: Sequence[Transaction]) -> bool:
         """Whether the blocks of the group go into its frame: none was spilled, and together they are not large."""
@@ -537,8 +553,8 @@ class Store:
         at = current if closing else info
         return SegmentRow(current.number, current.salt, current.capacity_bytes, at.end, at.ordinal)
 
-    def _give_back(self, old_path: str | None, drained: list[int], keep_old: bool) -> None:
-        """What the new generation made superfluous. What cannot be given back now is swept by the next opening."""
+    def _retire(self, old_path: str | None, drained: list[int], keep_old: bool) -> None:
+        """Give up what the new generation made superfluous."""
         if old_path is not None:
             with suppress(OSError):
                 if keep_old:
@@ -547,11 +563,13 @@ class Store:
                 else:
                     self._pool.give(old_path)
         for number in drained:
+            size_bytes = self.state.segments[number].end
             with self._mutex:
                 self.state.retire(number)
                 self.reader.forget(number)
             with suppress(OSError):
                 self.segments.retire(number)
+            self.retired.append((number, size_bytes))
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from persistentqueue import PersistentQueue, check
 from persistentqueue.directory import find_generations
 from persistentqueue.disk import DISK
 from persistentqueue.errors import CorruptionError
+from persistentqueue.maintenance import THREAD_NAME
 
 OpenQueue = Callable[..., PersistentQueue]
 
@@ -41,6 +42,9 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     before = _descriptors()
     yield
     gc.collect()
+    for thread in threading.enumerate():
+        if thread.name == THREAD_NAME:
+            thread.join(60)  # it ends by itself once it has nothing to do
     left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
     own = {fd: target for fd, target in left.items() if target.startswith("/") and not target.startswith("/dev/")}
     assert not own, f"descriptors left open: {own}"

@@ -20,6 +20,7 @@ FLOORS = [
     {"segments", "directory"},
     {"reader", "recovery"},
     {"store", "fsck"},
+    {"maintenance"},
     {"group"},
     {"session"},
     {"queue"},
@@ -30,7 +31,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"group", "queue", "spark", "disk"}
+ROOMS_WITH_THREADS = {"maintenance", "group", "queue", "spark", "disk"}
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

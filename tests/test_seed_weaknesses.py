@@ -41,7 +41,7 @@ STEPS = (
     "trim.3 sync generation",
     "trim.4 rename generation",
     "trim.5 sync names",
-    "trim.6 give back",
+    "trim.6 retire",
 )
 """The steps of a commit and of the trim after it. Before the last one both generations stand."""
 

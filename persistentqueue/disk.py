@@ -14,6 +14,7 @@ undone: short writes, short reads, and names that are durable only once their di
 from __future__ import annotations
 
 import errno
+import mmap
 import os
 import socket
 import stat
@@ -46,6 +47,8 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 # One call takes at most this many buffers (IOV_MAX on Linux) and this many bytes (MAX_RW_COUNT on Linux).
 BUFFERS_PER_CALL = 1024
+PAGE_BYTES = 4096
+"""What direct writes are made of; no disk in use has larger sectors."""
 _LOWEST_DESCRIPTOR = 3
 
 
@@ -55,6 +58,9 @@ class Disk:
 
     open: Callable[[str, int, int], int]
     """``open(path, flags, mode)``. Never follows a link at the last component, never returns 0, 1 or 2."""
+    open_direct: Callable[[str], int | None]
+    """``open_direct(path)``: open a file to write it past the page cache, in multiples of ``PAGE_BYTES`` at such
+    offsets, out of ``page_memory``; None where that does not go."""
     close: Callable[[int], None]
     pread: Callable[[int, int, int], bytes]
     """``pread(fd, length_bytes, offset)``; may return less."""
@@ -140,6 +146,11 @@ def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def page_memory(size_bytes: int) -> memoryview:
+    """Memory for direct writes: zeros, at an address that is a multiple of a page."""
+    return memoryview(mmap.mmap(-1, size_bytes))
+
+
 def sync_directory(disk: Disk, path: str) -> None:
     """Make the names in the directory durable: those that came as well as those that went."""
     fd = disk.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), 0)
@@ -189,6 +200,13 @@ def _open(path: str, flags: int, mode: int) -> int:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
     finally:
         os.close(fd)
+
+
+def _open_direct(path: str) -> int | None:
+    try:
+        return _open(path, os.O_RDWR | os.O_DIRECT, 0)
+    except OSError:  # not on this file system; whatever else is wrong the usual way will tell
+        return None
 
 
 def _fallocate(fd: int, offset: int, length_bytes: int) -> None:
@@ -241,6 +259,7 @@ def _portable_sync(fd: int) -> None:
 
 PORTABLE = Disk(
     open=_open,
+    open_direct=lambda _path: None,
     close=os.close,
     pread=os.pread,
     pwritev=_portable_pwritev,
@@ -269,3 +288,5 @@ PORTABLE = Disk(
 DISK = PORTABLE
 if hasattr(os, "RWF_DSYNC") and hasattr(os, "pwritev"):
     DISK = replace(PORTABLE, pwritev=os.pwritev, fdatasync=os.fdatasync, start_sync=_start_sync, fallocate=_fallocate)
+if hasattr(os, "O_DIRECT"):
+    DISK = replace(DISK, open_direct=_open_direct)

@@ -72,17 +72,23 @@ FRAME_HEADER_BYTES = 36
 END = bytes(8)
 """What stands behind the last frame."""
 BODY_BYTES_MAX = 2**32 - 1
+LONE_ENQUEUE_BYTES = 57
+"""What ``encode_lone_enqueue`` puts before the blocks."""
+LONE_DEQUEUE_BYTES = 25
 
 _FRAME = struct.Struct("<4sIQIIII")
 _U32 = struct.Struct("<I")
 _ENQUEUE = struct.Struct("<BQQQQQQI")
+_LONE_ENQUEUE = struct.Struct("<IBQQQQQQI")
 _DEQUEUE = struct.Struct("<BIQQ")
+_LONE_DEQUEUE = struct.Struct("<IBIQQ")
 _SEGMENT = struct.Struct("<BQQQ")
 _MARKER = struct.Struct("<BQH")
 _CHECKPOINT = struct.Struct("<BQQQQQIIII")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
+assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
 
 
 class Enqueue(NamedTuple):
@@ -196,10 +202,29 @@ def encode_operation(operation: Operation) -> bytes:
     return _encode_checkpoint(operation)
 
 
-def encode_transaction(operations: Iterable[Operation]) -> bytes:
+def encode_transaction(operations: Sequence[Operation]) -> bytes:
     """The bytes of one transaction: the count of its operations, then the operations."""
-    parts = [encode_operation(operation) for operation in operations]
-    return _U32.pack(len(parts)) + b"".join(parts)
+    return _U32.pack(len(operations)) + b"".join(map(encode_operation, operations))
+
+
+def encode_lone_enqueue(
+    first: int,
+    count: int,
+    segment: int,
+    offset: int,
+    length_bytes: int,
+    ordinal: int,
+    checksum: int,
+    blocks: Sequence[bytes],
+) -> bytes:
+    """The bytes of a transaction that is one ``Enqueue`` with its ``blocks`` inline."""
+    fields = _LONE_ENQUEUE.pack(1, _KIND_INLINE, first, count, segment, offset, length_bytes, ordinal, checksum)
+    return fields + b"".join(blocks)
+
+
+def encode_lone_dequeue(first: int, count: int) -> bytes:
+    """The bytes of a transaction that is one ``Dequeue`` of subscription 0."""
+    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, 0, first, count)
 
 
 def encode_frame(

@@ -18,7 +18,8 @@ from collections.abc import Callable, Iterator
 from .errors import ClosedError, PersistentQueueError
 from .intervals import Run
 from .maintenance import MAINTENANCE
-from .store import Store, Transaction
+from .store import Store
+from .transaction import Transaction
 
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
@@ -44,6 +45,8 @@ class Group:
         self.mutex = threading.Lock()
         self._writing = threading.Lock()
         self._has_ready = threading.Condition(self.mutex)
+        self._waiting = 0
+        """How many wait for ``_has_ready``."""
         self._line: list[_Member] = []
         self._is_led = False
         self._abandoned: list[Transaction] = []
@@ -120,7 +123,11 @@ class Group:
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return [], []
-                    self._has_ready.wait(left)
+                    self._waiting += 1
+                    try:
+                        self._has_ready.wait(left)
+                    finally:
+                        self._waiting -= 1
             self.check()
             self.store.check()
             taken = self.store.reader.take(max_items)
@@ -208,7 +215,7 @@ class Group:
                 failed.error = error
         finally:
             with self.mutex:
-                if enqueued:
+                if self._waiting and enqueued:
                     self._has_ready.notify(enqueued)
                 heir = self._line.pop(0) if self._line else None
                 self._is_led = heir is not None

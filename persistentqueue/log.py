@@ -10,7 +10,8 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from .disk import DSYNC, READ, WRITE, Disk, basename, dirname, read_all, sync_directory, write_all
+from .direct import DirectAppender
+from .disk import DSYNC, PAGE_BYTES, READ, WRITE, Disk, basename, dirname, read_all, sync_directory, write_all
 from .errors import CorruptionError
 from .frame import (
     END,
@@ -48,9 +49,12 @@ def parse_log_name(name: str) -> int | None:
 class Log:
     """The generation that is being written."""
 
-    def __init__(self, disk: Disk, fd: int, path: str, header: Header, first: Frame) -> None:
+    def __init__(
+        self, disk: Disk, fd: int, direct: DirectAppender | None, path: str, header: Header, first: Frame
+    ) -> None:
         self._disk = disk
         self._fd = fd
+        self._direct = direct
         self.path = path
         self.generation = header.number
         self.salt = header.salt
@@ -75,11 +79,14 @@ class Log:
             header = header._replace(salt=salt, size_bytes=disk.fstat(fd).st_size)
             frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, 1)
             end = HEADER_BYTES + len(frame) + len(body)
-            write_all(disk, fd, [encode_header(LOG_MAGIC, header), frame, body, END], end + len(END), 0)
+            content = b"".join([encode_header(LOG_MAGIC, header), frame, body])
+            write_all(disk, fd, [content, END], end + len(END), 0)
         except BaseException:
             disk.close(fd)
             raise
-        return cls(disk, fd, path, header, Frame(HEADER_BYTES, end, number, 0, checksum, []))
+        appends = header.flags & SYNCED and not header.flags & SEALED
+        direct = DirectAppender(disk, spare, content[end - end % PAGE_BYTES :]) if appends else None
+        return cls(disk, fd, direct, path, header, Frame(HEADER_BYTES, end, number, 0, checksum, []))
 
     def publish(self, spare: str) -> None:
         """Make the new generation durable, then its name. The renaming is the commit point of a trim.
@@ -105,7 +112,9 @@ class Log:
         number = self.number + 1
         header, checksum = encode_frame(body, self.salt, self.end, number, self._checksum, transactions, operations)
         end = self.end + FRAME_HEADER_BYTES + len(body)
-        write_all(self._disk, self._fd, [header, body, END], end + len(END) - self.end, self.end, self._flags)
+        frame = b"".join((header, body, END))
+        if self._direct is None or not self._direct.append(frame, self.end, end, self.capacity_bytes):
+            write_all(self._disk, self._fd, [frame], len(frame), self.end, self._flags)
         self.end = end
         self.number = number
         self.groups += 1
@@ -114,6 +123,8 @@ class Log:
     def close(self) -> None:
         """Close the file."""
         self._disk.close(self._fd)
+        if self._direct is not None:
+            self._direct.close()
 
 
 class Replay(NamedTuple):

@@ -66,7 +66,7 @@ class Pages:
         self.cost_bytes += cost_bytes
         if self._pages:
             last = self._pages[-1]
-            if last.end == first and last.cost_bytes + cost_bytes <= TAIL_PAGE_BYTES:
+            if last.first + len(last.items) == first and last.cost_bytes + cost_bytes <= TAIL_PAGE_BYTES:
                 last.items += items
                 last.cost_bytes += cost_bytes
                 return

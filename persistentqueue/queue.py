@@ -18,7 +18,8 @@ from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
 from .group import Group
 from .recovery import RecoveryReport
 from .session import Session
-from .store import Settings, Store, Transaction
+from .store import Store
+from .transaction import Settings, Transaction
 
 _LOGGER = logging.getLogger("persistentqueue")
 _OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
@@ -250,7 +251,7 @@ class PersistentQueue:
                 cached_bytes=store.pages.cost_bytes,
                 groups=group.groups,
                 transactions=group.transactions,
-                syncs=store.log_syncs + store.segments.syncs,
+                syncs=store.syncs,
             )
 
     def close(self) -> None:

@@ -1,7 +1,7 @@
 """One data file: ``data/<number>.seg``, written from front to back in the format of ``block``, never edited.
 
-Not synchronized. Writing (``write``, ``sync``, ``seal``) is for one thread at a time; ``load`` may run beside
-it, since it reads only blocks that were committed before.
+Not synchronized. Writing (``defer``, ``write``, ``sync``, ``seal``) is for one thread at a time; ``load`` may run
+beside it, since it reads only blocks that were committed before.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from .block import (
     decode_block_header,
     decode_body,
 )
-from .disk import CREATE_NEW, WRITE, Buffers, Disk, read_all, write_all
+from .disk import CREATE_NEW, WRITE, Disk, read_all, write_all
 from .errors import CorruptionError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 
@@ -71,7 +71,12 @@ class Segment:
         self.end = HEADER_BYTES
         self.ordinal = 0
         self.dirty = False
-        """Whether there are written bytes that were not synced."""
+        """Whether there are blocks that were not synced."""
+        self.deferred_bytes = 0
+        """How many bytes of blocks ``write`` still has to write."""
+        self._deferred: tuple[int, list[bytes]] = (0, [])
+        """Where the blocks begin that are in memory so far, and they: all up to ``end``. A reader takes the pair at
+        once; it is only added to, or replaced when it is in the file, so that one of both always has the bytes."""
 
     @classmethod
     def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
@@ -126,12 +131,30 @@ class Segment:
         used_bytes = self.end + staged_bytes - HEADER_BYTES
         return used_bytes == 0 or used_bytes + length_bytes <= self.capacity_bytes
 
-    def write(self, buffers: Buffers, length_bytes: int, count: int) -> None:
-        """Write blocks at ``end``, not durably. When this raises nothing was written that anybody will read."""
-        write_all(self._disk, self._fd, buffers, length_bytes, self.end)
-        if length_bytes >= _START_SYNC_BYTES:
-            self._disk.start_sync(self._fd, self.end, length_bytes)
+    def defer(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
+        """Append blocks, which the log carries too, and leave their writing to the next ``write``."""
+        if not self.deferred_bytes:
+            self._deferred = (self.end, [])
+        self._deferred[1].extend(blocks)
+        self.deferred_bytes += length_bytes
         self.end += length_bytes
+        self.ordinal += count
+        self.dirty = True
+
+    def write(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
+        """Append blocks, and write them with those that were deferred, in one call, not durably.
+
+        When this raises the blocks were not appended, and those that were deferred still are.
+        """
+        if self.deferred_bytes:  # one long buffer is written at a third of what thousands cost
+            blocks = [b"".join(self._deferred[1]), *blocks]
+        start, end = self.end - self.deferred_bytes, self.end + length_bytes
+        write_all(self._disk, self._fd, blocks, end - start, start)
+        if end - start >= _START_SYNC_BYTES:
+            self._disk.start_sync(self._fd, start, end - start)
+        self._deferred = (end, [])
+        self.deferred_bytes = 0
+        self.end = end
         self.ordinal += count
         self.dirty = True
 
@@ -157,7 +180,7 @@ class Segment:
         the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
         items from ``next_ordinal`` on are lost.
         """
-        window = _Window(self._disk, self._fd, end)
+        window = self._window(end)
         items: list[bytes] = []
         first = ordinal
         limit = None
@@ -187,7 +210,7 @@ class Segment:
 
         Raises ``CorruptionError`` at the first block that does not check out.
         """
-        window = _Window(self._disk, self._fd, end)
+        window = self._window(end)
         combined = count = 0
         while offset < end:
             header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
@@ -196,6 +219,10 @@ class Segment:
             count += header.count
             offset += BLOCK_HEADER_BYTES + header.body_bytes
         return combined, count
+
+    def _window(self, end: int) -> _Window:
+        deferred_at, blocks = self._deferred
+        return _Window(self._disk, self._fd, end, deferred_at, b"".join(blocks))
 
     def _header(self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int) -> BlockHeader:
         data = window.read(offset, BLOCK_HEADER_BYTES)
@@ -222,7 +249,7 @@ class Segment:
 
     def _resume(self, offset: int, ordinal: int, end: int, end_ordinal: int) -> tuple[int, int]:
         """Where the first valid block behind the damaged one at ``offset`` stands, and its ordinal; else the end."""
-        window = _Window(self._disk, self._fd, end)
+        window = self._window(end)
         try:
             header = self._header(window, offset, ordinal, end, end_ordinal)
             return offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
@@ -232,7 +259,7 @@ class Segment:
         # many items are gone; payloads that look like one do not check out, since the checksum covers the offset.
         start = offset + 1
         while start < end:
-            data = read_all(self._disk, self._fd, READ_AHEAD_BYTES + BLOCK_HEADER_BYTES, start)
+            data = window.read_once(start, min(READ_AHEAD_BYTES + BLOCK_HEADER_BYTES, end - start))
             at = -1
             while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
                 try:
@@ -246,12 +273,16 @@ class Segment:
 
 
 class _Window:
-    """Reads of a file from front to back, through one buffer that moves along and grows as it proves useful."""
+    """Reads of a file from front to back, through one buffer that moves along and grows as it proves useful.
 
-    __slots__ = ("_ahead_bytes", "_data", "_disk", "_end", "_fd", "_start")
+    From ``deferred_at`` on it is not the file that counts but ``deferred``, if that is not empty.
+    """
 
-    def __init__(self, disk: Disk, fd: int, end: int) -> None:
+    __slots__ = ("_ahead_bytes", "_data", "_deferred", "_deferred_at", "_disk", "_end", "_fd", "_start")
+
+    def __init__(self, disk: Disk, fd: int, end: int, deferred_at: int, deferred: bytes) -> None:
         self._disk, self._fd, self._end = disk, fd, end
+        self._deferred_at, self._deferred = deferred_at, deferred
         self._start, self._data = 0, b""
         self._ahead_bytes = _FIRST_READ_BYTES
 
@@ -264,9 +295,18 @@ class _Window:
         if length_bytes >= _DIRECT_BYTES:
             # A large body is its own buffer, and what comes next is likely large too: a header is all to read ahead.
             self._ahead_bytes = _FIRST_READ_BYTES
-            return read_all(self._disk, self._fd, length_bytes, offset)
+            return self.read_once(offset, length_bytes)
         ahead_bytes = min(max(self._ahead_bytes, length_bytes), self._end - offset)
         self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
         self._start = offset
-        self._data = read_all(self._disk, self._fd, ahead_bytes, offset)
+        self._data = self.read_once(offset, ahead_bytes)
         return self._data[:length_bytes]
+
+    def read_once(self, offset: int, length_bytes: int) -> bytes:
+        """The bytes at ``offset``, past the buffer; fewer where the file ends."""
+        at = offset - self._deferred_at
+        if not self._deferred or at + length_bytes <= 0:
+            return read_all(self._disk, self._fd, length_bytes, offset)
+        if at >= 0:
+            return self._deferred[at : at + length_bytes]
+        return read_all(self._disk, self._fd, -at, offset) + self._deferred[: at + length_bytes]

@@ -1,7 +1,8 @@
 """All data files of one queue: which one is written, which ones are open, what stands where.
 
 Blocks are *staged* (encoded, given a place) and then *written*, so that the blocks of a whole group go to disk in one
-call. Staging rolls to a new segment where the current one is full.
+call; or *deferred*, where the log carries them too, so that those of many groups do. Staging rolls to a new segment
+where the current one is full.
 
 Threads: everything here belongs to whoever writes, one thread at a time, but for ``pin``, ``pin_pieces``, ``unpin`` and
 ``pinned``, which are for whoever holds the mutex. The mutex guards the table of open files and the pins.
@@ -26,6 +27,8 @@ SEGMENT_BYTES_FIRST = 1024 * 1024
 """What the first segment is made for, so that a thousand small queues stay small."""
 OPEN_FILES = 64
 """How many segments are kept open for reading."""
+DEFERRED_BYTES = 256 * 1024
+"""Blocks up to this length are deferred, in all."""
 
 
 class Piece(NamedTuple):
@@ -48,7 +51,7 @@ class Segments:
         self, disk: Disk, directory: str, segment_bytes: int, next_number: int, mutex: AbstractContextManager[object]
     ) -> None:
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._segment_bytes = segment_bytes
         self._next_number = next_number
         self._mutex = mutex
@@ -56,7 +59,7 @@ class Segments:
         """What the next segment will be made for."""
         self._open: dict[int, Segment] = {}
         self._pins: Counter[int] = Counter()
-        self._staged: list[Piece] = []
+        self._staged: list[bytes] = []
         self._staged_bytes = 0
         self._staged_count = 0
         self.new: list[Segment] = []
@@ -75,37 +78,45 @@ class Segments:
         Nothing is written yet, but for what was staged before a roll. Raises ``OSError``.
         """
         pieces: list[Piece] = []
-        blocks: list[bytes] = []
-        combined = count = length_bytes = 0
         for part, part_bytes in split_items(items, payload_bytes):
             room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
-                if count:
-                    pieces.append(self._end_piece(length_bytes, count, combined, blocks))
-                    blocks, combined, count, length_bytes = [], 0, 0, 0
                 segment = self._roll(room_bytes)
-            at, ordinal = segment.end + self._staged_bytes, segment.ordinal + self._staged_count
-            encoded = encode_block(part, segment.salt, at, ordinal, time_ns)
-            blocks += encoded.buffers
-            combined = combine_checksums(combined, encoded.checksum)
-            count += len(part)
-            length_bytes += encoded.length_bytes
-            self._staged_bytes += encoded.length_bytes
-            self._staged_count += len(part)
-        pieces.append(self._end_piece(length_bytes, count, combined, blocks))
+            at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
+            blocks, length_bytes, checksum = encode_block(part, segment.salt, at, ordinal, time_ns)
+            self._staged += blocks
+            self._staged_bytes += length_bytes
+            self._staged_count += count
+            last = pieces[-1] if pieces else None
+            if last is None or last.segment != segment.number:
+                combined = combine_checksums(0, checksum)
+                pieces.append(Piece(segment.number, at, length_bytes, count, ordinal, combined, blocks))
+            else:
+                last.blocks.extend(blocks)
+                pieces[-1] = last._replace(
+                    length_bytes=last.length_bytes + length_bytes,
+                    count=last.count + count,
+                    checksum=combine_checksums(last.checksum, checksum),
+                )
         return pieces
 
-    def write(self) -> None:
-        """Write what is staged to the current segment, in one call, not durably.
+    def write(self, may_defer: bool = False) -> None:
+        """Write what is staged to the current segment, and what was deferred, in one call, not durably.
 
-        Raises ``OSError``; then nothing of it counts as written, and ``unstage`` makes the place free again.
+        With ``may_defer``, since the log carries it too, that is left to a later ``write``, if it is not much. Raises
+        ``OSError``; then nothing that was staged counts as written, and ``unstage`` makes the place free again.
         """
-        if self._staged and self.current is not None:
-            staged = self._staged
-            buffers = staged[0].blocks if len(staged) == 1 else [block for piece in staged for block in piece.blocks]
-            self.current.write(buffers, self._staged_bytes, self._staged_count)
-            self.unstage()
+        current = self.current
+        if current is None:
+            return
+        if may_defer and current.deferred_bytes + self._staged_bytes <= DEFERRED_BYTES:
+            if self._staged:
+                current.defer(self._staged, self._staged_bytes, self._staged_count)
+        elif self._staged or current.deferred_bytes:
+            current.write(self._staged, self._staged_bytes, self._staged_count)
+        self._staged = []
+        self._staged_bytes = self._staged_count = 0
 
     def unstage(self) -> None:
         """Forget what is staged: it was written, or it never will be."""
@@ -113,7 +124,10 @@ class Segments:
         self._staged_bytes = self._staged_count = 0
 
     def sync(self) -> None:
-        """Make all blocks written so far, and the names of their files, durable. Never call it again if it raises."""
+        """Make all blocks written so far, and the names of their files, durable. Never call it again if it raises.
+
+        For what was deferred, ``write`` must come first.
+        """
         with self._mutex:
             dirty = [segment for segment in self._open.values() if segment.dirty]
         for segment in dirty:
@@ -127,7 +141,7 @@ class Segments:
             dirty = [segment for segment in self.new if segment.dirty]
             for segment in dirty:
                 segment.sync()
-            sync_directory(self._disk, self._directory)
+            sync_directory(self._disk, self.directory)
             self.syncs += len(dirty) + 1
             self.new = []
 
@@ -215,7 +229,7 @@ class Segments:
 
     def path(self, number: int) -> str:
         """The path of a segment."""
-        return join(self._directory, segment_name(number))
+        return join(self.directory, segment_name(number))
 
     def drop_unlogged(self) -> None:
         """Delete the segments that no frame has told of: only rolled-back blocks are in them."""
@@ -230,15 +244,6 @@ class Segments:
             segment.close()
         self._open.clear()
         self.current = None
-
-    def _end_piece(self, length_bytes: int, count: int, checksum: int, blocks: list[bytes]) -> Piece:
-        segment = self.current
-        assert segment is not None
-        offset = segment.end + self._staged_bytes - length_bytes
-        ordinal = segment.ordinal + self._staged_count - count
-        piece = Piece(segment.number, offset, length_bytes, count, ordinal, checksum, blocks)
-        self._staged.append(piece)
-        return piece
 
     def _roll(self, length_bytes: int) -> Segment:
         """Begin a new segment, made for a first block of this length at least."""

@@ -12,7 +12,7 @@ from .block import ITEM_BYTES_MAX
 from .errors import ClosedError, ItemTooLargeError
 from .group import Group
 from .pages import ITEM_OVERHEAD_BYTES
-from .store import Transaction
+from .transaction import Transaction
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer as Buffer

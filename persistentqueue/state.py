@@ -97,9 +97,9 @@ class State:
     def apply(self, operation: Operation) -> None:
         """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
         if isinstance(operation, Enqueue):
-            self._enqueue(operation)
+            self.enqueue(*operation[:6])
         elif isinstance(operation, Dequeue):
-            self._dequeue(operation)
+            self.dequeue(*operation)
         elif isinstance(operation, SegmentCreated):
             number, salt, capacity_bytes = operation
             if number < self.next_segment:
@@ -111,6 +111,60 @@ class State:
             self.markers[operation.name] = operation.version
         else:
             raise StateError("an operation of a transaction", "a checkpoint")
+
+    def enqueue(self, first: int, count: int, number: int, offset: int, length_bytes: int, ordinal: int) -> None:
+        """Apply the fields of an ``Enqueue``; ``number`` is its segment's."""
+        segment = self.segments.get(number)
+        if segment is None or first != self.next_sequence or count == 0 or offset < HEADER_BYTES:
+            raise StateError(
+                f"sequence {self.next_sequence}, in a known segment, behind its header",
+                f"{count} from sequence {first} at offset {offset} of segment {number}",
+            )
+        self.next_sequence = first + count
+        # Blocks that a session spilled may be committed after blocks that were written behind them.
+        segment.end = max(segment.end, offset + length_bytes)
+        segment.ordinal = max(segment.ordinal, ordinal + count)
+        if segment.live == 0:
+            self.drained.discard(number)
+        segment.live += count
+        segment.live_bytes += length_bytes
+        if self.extents:
+            last = self.extents[-1]
+            if (
+                last.segment == number
+                and last.offset + last.length_bytes == offset
+                and last.first + last.count == first
+                and last.ordinal + last.count == ordinal
+            ):
+                last.count += count
+                last.length_bytes += length_bytes
+                last.live += count
+                last.live_bytes += length_bytes
+                return
+        self.extents.append(Extent(ExtentRow(first, count, number, offset, length_bytes, ordinal, count, length_bytes)))
+        self._firsts.append(first)
+
+    def dequeue(self, subscription: int, first: int, count: int) -> None:
+        """Apply the fields of a ``Dequeue``."""
+        end = first + count
+        if (
+            subscription != 0
+            or count == 0
+            or first < self.frontier
+            or end > self.next_sequence
+            or (len(self.consumed) and self.consumed.overlap(first, end))
+        ):
+            raise StateError(
+                f"sequences of {self.frontier} to {self.next_sequence} that are not consumed",
+                f"{count} from {first} of subscription {subscription}",
+            )
+        if first == self.frontier:
+            self.frontier = end
+            if len(self.consumed):
+                self._advance()
+        else:
+            self.consumed.add(first, count)
+        self._release(first, end)
 
     def find(self, sequence: int) -> Extent:
         """The extent that holds the sequence."""
@@ -188,60 +242,6 @@ class State:
         segment.live_bytes += extent.live_bytes
         self.extents.append(extent)
         self._firsts.append(extent.first)
-
-    def _enqueue(self, operation: Enqueue) -> None:
-        first, count, number, offset, length_bytes, ordinal, _, _ = operation
-        segment = self.segments.get(number)
-        if segment is None or first != self.next_sequence or count == 0 or offset < HEADER_BYTES:
-            raise StateError(
-                f"sequence {self.next_sequence}, in a known segment, behind its header",
-                f"{count} from sequence {first} at offset {offset} of segment {number}",
-            )
-        self.next_sequence = first + count
-        # Blocks that a session spilled may be committed after blocks that were written behind them.
-        segment.end = max(segment.end, offset + length_bytes)
-        segment.ordinal = max(segment.ordinal, ordinal + count)
-        if segment.live == 0:
-            self.drained.discard(number)
-        segment.live += count
-        segment.live_bytes += length_bytes
-        if self.extents:
-            last = self.extents[-1]
-            if (
-                last.segment == number
-                and last.offset + last.length_bytes == offset
-                and last.first + last.count == first
-                and last.ordinal + last.count == ordinal
-            ):
-                last.count += count
-                last.length_bytes += length_bytes
-                last.live += count
-                last.live_bytes += length_bytes
-                return
-        self.extents.append(Extent(ExtentRow(*operation[:6], live=count, live_bytes=length_bytes)))
-        self._firsts.append(first)
-
-    def _dequeue(self, operation: Dequeue) -> None:
-        subscription, first, count = operation
-        end = first + count
-        if (
-            subscription != 0
-            or count == 0
-            or first < self.frontier
-            or end > self.next_sequence
-            or (len(self.consumed) and self.consumed.overlap(first, end))
-        ):
-            raise StateError(
-                f"sequences of {self.frontier} to {self.next_sequence} that are not consumed",
-                f"{count} from {first} of subscription {subscription}",
-            )
-        if first == self.frontier:
-            self.frontier = end
-            if len(self.consumed):
-                self._advance()
-        else:
-            self.consumed.add(first, count)
-        self._release(first, end)
 
     def _advance(self) -> None:
         """Move the frontier over the consumed run that begins at it."""

@@ -1,18 +1,9 @@
 """The store: the only place where log, segments, state and pages meet. Opens, commits, trims, closes.
 
-The write order of a commit, for a group of transactions (the numbers are those of the failpoints, ``commit.1`` …):
+The write order of a commit is at the top of ``commit``. That of a trim (``trim.1`` …), which begins a new generation of
+the log:
 
-1. Write the group's enqueues as blocks behind the current segment's last one, beginning a new segment where it is full.
-   *A crash leaves dead bytes that no frame names.*
-2. Large group (over ``inline_bytes``, or spilled before): sync the segments. Small group: put the blocks' bytes into
-   the frame as well. Either way the names and headers of new segments are made durable. *A crash leaves the same.*
-3. Write the frame with one durable call. **This is the commit point.** *A crash before its end leaves a torn tail,
-   which recovery drops; after it, the whole group is there, small ones by writing the frame's blocks once more.*
-4. Apply the operations to the state in memory; those who wait may see them.
-
-The write order of a trim (``trim.1`` …), which begins a new generation of the log:
-
-1. Sync the segments that hold blocks which only the log made durable so far.
+1. Write the blocks that stayed in memory, and sync the segments with blocks that only the log made durable so far.
 2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
    **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
    same.*
@@ -34,8 +25,8 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 
+from .commit import Committer
 from .directory import (
     DATA_DIRECTORY,
     LOG_DIRECTORY,
@@ -46,27 +37,17 @@ from .directory import (
 )
 from .disk import NO_SPACE, Disk, join, make_directory, relpath
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
-from .frame import (
-    FRAME_HEADER_BYTES,
-    SEALED,
-    SYNCED,
-    Dequeue,
-    Enqueue,
-    MarkerSet,
-    Operation,
-    SegmentRow,
-    encode_transaction,
-)
+from .frame import FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import Header
-from .intervals import Run
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
-from .pages import ITEM_OVERHEAD_BYTES, Pages
+from .pages import Pages
 from .pool import Pool
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
-from .segments import Piece, Segments
+from .segments import Segments
 from .state import Ready, State
+from .transaction import Settings, Transaction
 
 LOG_BYTES_MAX = 64 * 1024 * 1024
 _GROUPS_PER_LOG = (2048, 8192)
@@ -76,42 +57,6 @@ _CHECKPOINTS_PER_LOG = 4
 """A log is at least so many times as long as its checkpoint, so that writing checkpoints stays a small part."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What an owner may choose; all in bytes but for ``sync``."""
-
-    sync: bool = True
-    segment_bytes: int = 64 * 1024 * 1024
-    memory_bytes: int = 64 * 1024 * 1024
-    inline_bytes: int = 64 * 1024
-    log_bytes: int = 1024 * 1024
-
-
-class Transaction:
-    """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
-    consume."""
-
-    __slots__ = ("error", "items", "marker", "payload_bytes", "pieces", "runs", "settled", "skipped", "staged")
-
-    def __init__(self) -> None:
-        self.items: list[bytes] = []
-        self.payload_bytes = 0
-        self.pieces: list[Piece] = []
-        self.runs: list[Run] = []
-        self.marker: tuple[str, int] | None = None
-        self.staged: list[Piece] = []
-        self.error: BaseException | None = None
-        self.settled = False
-        """Whether it was committed, or skipped; neither, and no ``error``: nothing was tried."""
-        self.skipped = False
-        """Whether the marker said that this was committed before, so that nothing was done."""
-
-    @property
-    def cost_bytes(self) -> int:
-        """What the items in memory take."""
-        return self.payload_bytes + ITEM_OVERHEAD_BYTES * len(self.items)
 
 
 class Store:
@@ -126,13 +71,14 @@ class Store:
         self.ready = Ready(state)
         self.pages = Pages(settings.memory_bytes)
         self.recovery = RecoveryReport()
-        self.log_syncs = 0
+        self._trims = 0
         self._disk = disk
         self._lock = lock
         self._mutex = mutex
         self._pool = Pool(disk, self._path(POOL_DIRECTORY))
         data = self._path(DATA_DIRECTORY)
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex)
+        self._committer = Committer(disk, settings, state, self.ready, self.pages, self.segments, mutex)
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
         self.retired: deque[tuple[int, int]] = deque()
         """The numbers and the sizes of the segments that ``give_back`` will delete."""
@@ -293,9 +239,9 @@ class Store:
         """
         self.check()
         try:
-            self._write_blocks([transaction], self._disk.time_ns())
-        except PersistentQueueError:
-            raise
+            self._committer.spill_blocks(transaction)
+        except OSError as error:
+            raise self._break(error) from error
         except BaseException as error:
             self.broken = error
             raise
@@ -320,52 +266,39 @@ class Store:
         """Commit the transactions as one group, in order: each is durable on return, or has its ``error`` set.
 
         A transaction whose marker was reached before is ``skipped``. Raises ``BrokenQueueError`` when the outcome is
-        unknown. The write order is at the top of this file.
+        unknown. The write order is at the top of ``commit``.
         """
-        if self.broken is not None:
-            self.check()
+        self.check()
         try:
-            self._commit(group)
+            if len(group) != 1 or not self._committer.commit_short(group[0], self._log):
+                self._commit_long(group)
+            if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
+                # The group is durable, so a trim that finds no room must not make its flush look failed.
+                with suppress(PersistentQueueError):
+                    self.trim()
         except PersistentQueueError:
             raise
+        except OSError as error:
+            raise self._break(error) from error
         except BaseException as error:
             # Somewhere between the first write and the last change in memory: only recovery can tell.
             self.broken = error
             raise
 
-    def _commit(self, group: Sequence[Transaction]) -> None:
-        time_ns = self._disk.time_ns()
-        self._disk.failpoint("commit.1 write blocks")
-        group = self._write_blocks(self._skip_marked(group), time_ns)
+    def _commit_long(self, group: Sequence[Transaction]) -> None:
+        committer = self._committer
+        group, inline = committer.write_blocks(group)
         if not group:
             return
-        synced = self.settings.sync
-        inline = synced and self._is_small(group)
-        self._disk.failpoint("commit.2 sync blocks")
-        if synced and not inline:
-            self._or_break(self.segments.sync)
-        elif synced and self.segments.new:
-            self._or_break(self.segments.sync_new)
-        operations = self._operations(group, inline)
+        committer.sync_blocks(inline)
+        operations = committer.number(group, inline)
         body = b"".join(map(encode_transaction, operations))
-        try:
-            log = self._log_for(len(body))
-        except DiskFullError as error:
-            for transaction in group:
-                transaction.error, transaction.staged = error, []
-            return
-        self._disk.failpoint("commit.3 write frame")
-        try:
-            log.append(body, len(operations), sum(map(len, operations)))
-        except OSError as error:
-            raise self._break(error) from error
-        self.log_syncs += synced
-        self._disk.failpoint("commit.4 apply")
-        self._apply(group, operations)
-        if self._is_worth_trimming():
-            # The group is durable, so a trim that finds no room must not make its flush look failed.
-            with suppress(PersistentQueueError):
-                self.trim()
+        log = self._log
+        if log is None or not log.has_room(len(body)):
+            log = self._roll_log(len(body), group)
+        if log is not None:
+            committer.write_frame(log, body, len(operations), sum(map(len, operations)))
+            committer.apply(group, operations)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
@@ -375,6 +308,12 @@ class Store:
         """
         self.check()
         self._disk.failpoint("trim.1 sync blocks")
+        try:
+            self.segments.write()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFullError(self._path(DATA_DIRECTORY), error.errno, "no room for what a group left") from error
+            raise self._break(error) from error
         self._or_break(self.segments.sync)
         self._disk.failpoint("trim.2 write generation")
         old, old_path, closing = self._log, self._log_path, bool(flags & SEALED)
@@ -405,7 +344,7 @@ class Store:
             raise
         self._log, self._log_path = log, path
         self.generation += 1
-        self.log_syncs += 2
+        self._trims += 1
         if old is not None:
             old.close()
         self._disk.failpoint("trim.6 retire")
@@ -420,110 +359,27 @@ class Store:
             with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
                 self.segments.delete(self.retired.popleft()[0])
 
-    def _is_small(self, group: Sequence[Transaction]) -> bool:
-        """Whether the blocks of the group go into its frame: none was spilled, and together they are not large."""
-        staged_bytes = 0
-        for transaction in group:
-            if transaction.pieces:
-                return False
-            for piece in transaction.staged:
-                staged_bytes += piece.length_bytes
-        return staged_bytes <= self.settings.inline_bytes
+    def _roll_log(self, body_bytes: int, group: Sequence[Transaction]) -> Log | None:
+        """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
 
-    def _skip_marked(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
-        """The transactions of the group that are to be committed; the others are marked as skipped."""
-        for transaction in group:
-            if transaction.marker is not None:
-                break
-        else:
-            return group
-        versions: dict[str, int] = {}
-        kept = []
-        for transaction in group:
-            if transaction.marker is not None:
-                name, version = transaction.marker
-                recorded = versions.get(name, self.state.markers.get(name))
-                if recorded is not None and version <= recorded:
-                    transaction.skipped = transaction.settled = True
-                    continue
-                versions[name] = version
-            kept.append(transaction)
-        return kept
-
-    def _write_blocks(self, group: Sequence[Transaction], time_ns: int) -> Sequence[Transaction]:
-        """Write what the transactions enqueue; those of them that found room. The others have their ``error`` set."""
+        Raises ``BrokenQueueError``.
+        """
+        if self._log is not None:
+            fewest, most = _GROUPS_PER_LOG
+            if self._log.groups < fewest:
+                self._log_bytes = min(2 * self._log_bytes, max(LOG_BYTES_MAX, self.settings.log_bytes))
+            elif self._log.groups > most:
+                self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
         try:
-            for transaction in group:
-                if transaction.items:
-                    transaction.staged = self.segments.stage(transaction.items, transaction.payload_bytes, time_ns)
-            self.segments.write()
-        except OSError as error:
-            self.segments.unstage()
-            for transaction in group:
-                transaction.staged = []
-            if error.errno not in NO_SPACE:
-                raise self._break(error) from error
-            if len(group) > 1:  # one that is too large must not fail the others
-                return [fitting for transaction in group for fitting in self._write_blocks([transaction], time_ns)]
-            group[0].error = DiskFullError(self._path(DATA_DIRECTORY), error.errno, error.strerror or str(error))
-            return []
-        return group
-
-    def _operations(self, group: Sequence[Transaction], inline: bool) -> list[list[Operation]]:
-        """The operations of each transaction, its items numbered from the next sequence on."""
-        sequence = self.state.next_sequence
-        result: list[list[Operation]] = []
-        unlogged: list[Operation] = list(self.segments.unlogged)
-        for transaction in group:
-            operations, unlogged = unlogged, []
-            for piece in transaction.pieces + transaction.staged if transaction.pieces else transaction.staged:
-                number, offset, length_bytes, count, ordinal, checksum, blocks = piece
-                content = b"".join(blocks) if inline else None
-                operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
-                sequence += count
-            for first, count in transaction.runs:
-                operations.append(Dequeue(0, first, count))
-            if transaction.marker is not None:
-                operations.append(MarkerSet(*transaction.marker))
-            result.append(operations)
-        return result
-
-    def _log_for(self, body_bytes: int) -> Log:
-        """The log, with room for a frame of this size. Raises ``DiskFullError`` and ``BrokenQueueError``."""
-        if self._log is None or not self._log.has_room(body_bytes):
-            if self._log is not None:
-                fewest, most = _GROUPS_PER_LOG
-                if self._log.groups < fewest:
-                    self._log_bytes = min(2 * self._log_bytes, max(LOG_BYTES_MAX, self.settings.log_bytes))
-                elif self._log.groups > most:
-                    self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
             self.trim(extra_bytes=body_bytes)
-        assert self._log is not None
+        except DiskFullError as error:
+            for transaction in group:
+                transaction.error, transaction.staged = error, []
+            return None
         return self._log
 
-    def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
-        self.segments.unlogged = []
-        with self._mutex:
-            sequence = self.state.next_sequence
-            for transaction_operations in operations:
-                for operation in transaction_operations:
-                    self.state.apply(operation)
-            for transaction in group:
-                if transaction.runs:
-                    self.ready.consume(transaction.runs)
-                if transaction.pieces:
-                    sequence += sum(piece.count for piece in transaction.pieces)
-                    self.segments.unpin(piece.segment for piece in transaction.pieces)
-                if transaction.items:
-                    self.pages.append(sequence, transaction.items, transaction.cost_bytes)
-                    sequence += len(transaction.items)
-                transaction.settled = True
-            self.pages.drop_below(self.state.frontier)
-
     def _is_worth_trimming(self) -> bool:
-        """Whether drained segments wait for a trim that are worth one."""
-        if len(self.state.drained) <= _DRAINED_SEGMENTS_WORTH:
-            return False
+        """Whether the drained segments, of which there are some, are worth a trim."""
         current = self.segments.current
         with self._mutex:
             waiting = self.state.drained - self.segments.pinned
@@ -570,6 +426,11 @@ class Store:
             with suppress(OSError):
                 self.segments.retire(number)
             self.retired.append((number, size_bytes))
+
+    @property
+    def syncs(self) -> int:
+        """How many syncs there were: of segments, of names, of the log."""
+        return self.segments.syncs + self._committer.syncs + 2 * self._trims
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 

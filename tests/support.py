@@ -11,6 +11,7 @@ from persistentqueue.disk import DISK
 
 IN_CACHE = replace(
     DISK,
+    open_direct=lambda path: None,
     fdatasync=lambda fd: None,
     fsync=lambda fd: None,
     start_sync=lambda fd, offset, length_bytes: None,

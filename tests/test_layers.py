@@ -15,10 +15,11 @@ PACKAGE = Path(persistentqueue.__file__).parent
 FLOORS = [
     {"errors"},
     {"disk", "intervals", "header"},
-    {"block", "frame", "pages"},
+    {"block", "frame", "pages", "direct"},
     {"state", "segment", "pool", "lock", "log"},
     {"segments", "directory"},
-    {"reader", "recovery"},
+    {"reader", "recovery", "transaction"},
+    {"commit"},
     {"store", "fsck"},
     {"maintenance"},
     {"group"},

@@ -329,7 +329,7 @@ def test_flushing_across_four_sessions(open_queue: OpenQueue) -> None:
 def test_write_failure_keeps_everything(open_queue: OpenQueue) -> None:
     """On a full disk a session dequeues and its flush fails, again and again; with room it commits exactly once."""
     switch = Switch()
-    queue = open_queue(disk=switch.disk)
+    queue = open_queue(disk=switch.disk, inline_bytes=0)
     put_each(queue, digits(100))
     with queue.session() as session:
         for number in range(3):

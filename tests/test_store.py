@@ -175,7 +175,7 @@ def test_cost_of_a_commit_does_not_grow_with_the_queue(open_queue: OpenQueue) ->
             with queue.transaction() as session:
                 session.dequeue()
         counts.append(calls[0] - before)
-    assert counts == [300, 300]
+    assert counts == [200, 200]
 
 
 # --- a full disk -----------------------------------------------------------------------------------------------------

@@ -1,0 +1,241 @@
+"""How a group of transactions becomes durable, then visible: the steps of a commit.
+
+The write order (the numbers are those of the failpoints, ``commit.1`` …):
+
+1. Write the group's enqueues as blocks behind the current segment's last one, beginning a new segment where it is full.
+   Of a small group they may stay in memory until more have come. *A crash leaves dead bytes that no frame names.*
+2. Large group (over ``inline_bytes``, or spilled before): sync the segments. Small group: put the blocks' bytes into
+   the frame as well. Either way the names and headers of new segments are made durable. *A crash leaves the same.*
+3. Write the frame with one durable call. **This is the commit point.** *A crash before its end leaves a torn tail,
+   which recovery drops; after it, the whole group is there, small ones by writing the frame's blocks once more.*
+4. Apply the operations to the state in memory; those who wait may see them.
+
+The long way goes through them for any group. The short way is for one transaction that is one small block to enqueue,
+or one run to consume: the same steps and the same bytes (a test compares them) without the loops and the objects. That
+is the commonest commit, and after a sync a processor comes back with cold caches, where each line costs twice.
+
+An ``OSError`` out of any of this means that only recovery can tell what is durable; what merely lacks room says so in
+the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the memory and is never held over a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, combine_checksums, encode_block
+from .disk import NO_SPACE, Disk
+from .errors import DiskFullError
+from .frame import (
+    LONE_DEQUEUE_BYTES,
+    LONE_ENQUEUE_BYTES,
+    Dequeue,
+    Enqueue,
+    MarkerSet,
+    Operation,
+    encode_lone_dequeue,
+    encode_lone_enqueue,
+)
+from .log import Log
+from .pages import Pages
+from .reader import Guard
+from .segments import DEFERRED_BYTES, Segments
+from .state import Ready, State
+from .transaction import Settings, Transaction
+
+
+class Committer:
+    """The steps of a commit, on the parts that a store is made of."""
+
+    def __init__(
+        self, disk: Disk, settings: Settings, state: State, ready: Ready, pages: Pages, segments: Segments, mutex: Guard
+    ) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._state = state
+        self._ready = ready
+        self._pages = pages
+        self._segments = segments
+        self._mutex = mutex
+        self.syncs = 0
+        """How many frames were written durably."""
+
+    # --- the long way ------------------------------------------------------------------------------------------------
+
+    def write_blocks(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
+        """Step 1: those of the transactions that are to be committed, and whether they are a small group.
+
+        The others are ``skipped``, or have their ``error`` set.
+        """
+        self._disk.failpoint("commit.1 write blocks")
+        return self._write_blocks(self._skip_marked(group), self._disk.time_ns(), self._settings.sync)
+
+    def spill_blocks(self, transaction: Transaction) -> None:
+        """Step 1 ahead of time, for a transaction that is to be committed later."""
+        self._write_blocks([transaction], self._disk.time_ns(), may_defer=False)
+
+    def sync_blocks(self, inline: bool) -> None:
+        """Step 2."""
+        self._disk.failpoint("commit.2 sync blocks")
+        if self._settings.sync and not inline:
+            self._segments.sync()
+        elif self._settings.sync and self._segments.new:
+            self._segments.sync_new()
+
+    def number(self, group: Sequence[Transaction], inline: bool) -> list[list[Operation]]:
+        """The operations of each transaction, its items numbered from the next sequence on."""
+        sequence = self._state.next_sequence
+        result: list[list[Operation]] = []
+        unlogged: list[Operation] = list(self._segments.unlogged)
+        for transaction in group:
+            operations, unlogged = unlogged, []
+            for piece in transaction.pieces + transaction.staged if transaction.pieces else transaction.staged:
+                number, offset, length_bytes, count, ordinal, checksum, blocks = piece
+                content = b"".join(blocks) if inline else None
+                operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
+                sequence += count
+            for first, count in transaction.runs:
+                operations.append(Dequeue(0, first, count))
+            if transaction.marker is not None:
+                operations.append(MarkerSet(*transaction.marker))
+            result.append(operations)
+        return result
+
+    def write_frame(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
+        """Step 3, into a log that has room."""
+        self._disk.failpoint("commit.3 write frame")
+        log.append(body, transactions, operations)
+        self.syncs += self._settings.sync
+
+    def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
+        """Step 4."""
+        self._disk.failpoint("commit.4 apply")
+        self._segments.unlogged = []
+        with self._mutex:
+            sequence = self._state.next_sequence
+            for transaction, its_operations in zip(group, operations, strict=True):
+                for operation in its_operations:
+                    self._state.apply(operation)
+                if transaction.runs:
+                    self._ready.consume(transaction.runs)
+                if transaction.pieces:
+                    sequence += sum(piece.count for piece in transaction.pieces)
+                    self._segments.unpin(piece.segment for piece in transaction.pieces)
+                if transaction.items:
+                    self._pages.append(sequence, transaction.items, transaction.cost_bytes)
+                    sequence += len(transaction.items)
+                transaction.settled = True
+            self._pages.drop_below(self._state.frontier)
+
+    # --- the short way -----------------------------------------------------------------------------------------------
+
+    def commit_short(self, transaction: Transaction, log: Log | None) -> bool:
+        """All steps for a transaction that is short enough. False: it is not, or something is due first; nothing done.
+
+        Raises ``OSError``.
+        """
+        segments = self._segments
+        if (
+            log is None
+            or transaction.pieces
+            or transaction.marker is not None
+            or segments.unlogged
+            or segments.new
+            or not self._settings.sync
+        ):
+            return False
+        if transaction.items:
+            return not transaction.runs and self._commit_block(transaction, log)
+        return len(transaction.runs) == 1 and self._commit_run(transaction, log)
+
+    def _commit_block(self, transaction: Transaction, log: Log) -> bool:
+        segment, items, payload_bytes = self._segments.current, transaction.items, transaction.payload_bytes
+        count = len(items)
+        room_bytes = BLOCK_HEADER_BYTES + 4 * count + payload_bytes
+        if (
+            segment is None
+            or payload_bytes > BLOCK_BYTES
+            or count > BLOCK_ITEMS
+            or room_bytes > self._settings.inline_bytes
+            or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
+            or not segment.has_room(0, room_bytes)
+            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes)
+        ):
+            return False
+        disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
+        first = state.next_sequence
+        disk.failpoint("commit.1 write blocks")
+        blocks, length_bytes, checksum = encode_block(items, segment.salt, offset, ordinal, disk.time_ns())
+        segment.defer(blocks, length_bytes, count)
+        disk.failpoint("commit.2 sync blocks")
+        checksum = combine_checksums(0, checksum)
+        body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks)
+        disk.failpoint("commit.3 write frame")
+        log.append(body, 1, 1)
+        self.syncs += 1
+        disk.failpoint("commit.4 apply")
+        with self._mutex:
+            state.enqueue(first, count, number, offset, length_bytes, ordinal)
+            self._pages.append(first, items, transaction.cost_bytes)
+            transaction.settled = True
+        return True
+
+    def _commit_run(self, transaction: Transaction, log: Log) -> bool:
+        if not log.has_room(LONE_DEQUEUE_BYTES):
+            return False
+        disk, (first, count) = self._disk, transaction.runs[0]
+        disk.failpoint("commit.1 write blocks")
+        disk.failpoint("commit.2 sync blocks")
+        body = encode_lone_dequeue(first, count)
+        disk.failpoint("commit.3 write frame")
+        log.append(body, 1, 1)
+        self.syncs += 1
+        disk.failpoint("commit.4 apply")
+        with self._mutex:
+            self._state.dequeue(0, first, count)
+            self._ready.consume(transaction.runs)
+            self._pages.drop_below(self._state.frontier)
+            transaction.settled = True
+        return True
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _skip_marked(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
+        """The transactions of the group that are to be committed; the others are marked as skipped."""
+        versions: dict[str, int] = {}
+        kept = []
+        for transaction in group:
+            if transaction.marker is not None:
+                name, version = transaction.marker
+                recorded = versions.get(name, self._state.markers.get(name))
+                if recorded is not None and version <= recorded:
+                    transaction.skipped = transaction.settled = True
+                    continue
+                versions[name] = version
+            kept.append(transaction)
+        return kept
+
+    def _write_blocks(
+        self, group: Sequence[Transaction], time_ns: int, may_defer: bool
+    ) -> tuple[Sequence[Transaction], bool]:
+        try:
+            staged_bytes = 0
+            is_small = may_defer
+            for transaction in group:
+                if transaction.items:
+                    transaction.staged = self._segments.stage(transaction.items, transaction.payload_bytes, time_ns)
+                    staged_bytes += sum(piece.length_bytes for piece in transaction.staged)
+                is_small = is_small and not transaction.pieces
+            is_small = is_small and staged_bytes <= self._settings.inline_bytes
+            self._segments.write(may_defer=is_small)
+        except OSError as error:
+            self._segments.unstage()
+            for transaction in group:
+                transaction.staged = []
+            if error.errno not in NO_SPACE:
+                raise
+            if len(group) > 1:  # one that is too large must not fail the others
+                alone = [self._write_blocks([transaction], time_ns, may_defer=False)[0] for transaction in group]
+                return [transaction for fitting in alone for transaction in fitting], False
+            group[0].error = DiskFullError(self._segments.directory, error.errno, error.strerror or str(error))
+            return [], False
+        return group, is_small

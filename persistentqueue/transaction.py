@@ -1,0 +1,45 @@
+"""What a session hands to the store, and what an owner may choose."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .intervals import Run
+from .pages import ITEM_OVERHEAD_BYTES
+from .segments import Piece
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What an owner may choose; all in bytes but for ``sync``."""
+
+    sync: bool = True
+    segment_bytes: int = 64 * 1024 * 1024
+    memory_bytes: int = 64 * 1024 * 1024
+    inline_bytes: int = 64 * 1024
+    log_bytes: int = 1024 * 1024
+
+
+class Transaction:
+    """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
+    consume."""
+
+    __slots__ = ("error", "items", "marker", "payload_bytes", "pieces", "runs", "settled", "skipped", "staged")
+
+    def __init__(self) -> None:
+        self.items: list[bytes] = []
+        self.payload_bytes = 0
+        self.pieces: list[Piece] = []
+        self.runs: list[Run] = []
+        self.marker: tuple[str, int] | None = None
+        self.staged: list[Piece] = []
+        self.error: BaseException | None = None
+        self.settled = False
+        """Whether it was committed, or skipped; neither, and no ``error``: nothing was tried."""
+        self.skipped = False
+        """Whether the marker said that this was committed before, so that nothing was done."""
+
+    @property
+    def cost_bytes(self) -> int:
+        """What the items in memory take."""
+        return self.payload_bytes + ITEM_OVERHEAD_BYTES * len(self.items)

@@ -4,6 +4,8 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
+# The rooms of which every branch is tested.
+COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/store.py,*/recovery.py
 
 .PHONY: demo test lint perf clean
 
@@ -11,7 +13,8 @@ demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
 test: $(VENV)/test.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile
+	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=
+	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .

@@ -16,7 +16,7 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block``, ``frame`` (the two formats),
+The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
 ``recovery``, ``transaction`` · ``commit`` (step by step) · ``store`` (trim, step by step), ``fsck`` · ``maintenance`` ·
 ``group`` (threads) · ``session`` · ``queue`` · ``spark``.

@@ -10,9 +10,11 @@ The write order (the numbers are those of the failpoints, ``commit.1`` …):
    which recovery drops; after it, the whole group is there, small ones by writing the frame's blocks once more.*
 4. Apply the operations to the state in memory; those who wait may see them.
 
-The long way goes through them for any group. The short way is for one transaction that is one small block to enqueue,
-or one run to consume: the same steps and the same bytes (a test compares them) without the loops and the objects. That
-is the commonest commit, and after a sync a processor comes back with cold caches, where each line costs twice.
+What a group enqueues shares blocks, and its runs are joined; the first transaction that a block or a run is of has it.
+
+The long way goes through the steps for any group. The short way is for one whose transactions together are one small
+block to enqueue, or one run to consume: the same steps and the same bytes (a test compares them) without the loops and
+the objects. That is the commonest, and after a sync a processor comes back with cold caches: each line costs twice.
 
 An ``OSError`` out of any of this means that only recovery can tell what is durable; what merely lacks room says so in
 the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the memory and is never held over a write.
@@ -20,12 +22,13 @@ the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, combine_checksums, encode_block
+from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, combine_checksums, encode_block
 from .disk import NO_SPACE, Disk
 from .errors import DiskFullError
 from .frame import (
+    COUNT_BYTES,
     LONE_DEQUEUE_BYTES,
     LONE_ENQUEUE_BYTES,
     Dequeue,
@@ -35,8 +38,9 @@ from .frame import (
     encode_lone_dequeue,
     encode_lone_enqueue,
 )
+from .intervals import Run, join_runs
 from .log import Log
-from .pages import Pages
+from .pages import ITEM_OVERHEAD_BYTES, Pages
 from .reader import Guard
 from .segments import DEFERRED_BYTES, Segments
 from .state import Ready, State
@@ -86,6 +90,7 @@ class Committer:
         sequence = self._state.next_sequence
         result: list[list[Operation]] = []
         unlogged: list[Operation] = list(self._segments.unlogged)
+        runs: list[Operation] = []
         for transaction in group:
             operations, unlogged = unlogged, []
             for piece in transaction.pieces + transaction.staged if transaction.pieces else transaction.staged:
@@ -94,7 +99,12 @@ class Committer:
                 operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
                 sequence += count
             for first, count in transaction.runs:
-                operations.append(Dequeue(0, first, count))
+                last = runs[-1] if runs else None
+                if isinstance(last, Dequeue) and last.first + last.count == first:
+                    runs[-1] = last._replace(count=last.count + count)
+                else:
+                    runs = operations
+                    runs.append(Dequeue(0, first, count))
             if transaction.marker is not None:
                 operations.append(MarkerSet(*transaction.marker))
             result.append(operations)
@@ -128,29 +138,30 @@ class Committer:
 
     # --- the short way -----------------------------------------------------------------------------------------------
 
-    def commit_short(self, transaction: Transaction, log: Log | None) -> bool:
-        """All steps for a transaction that is short enough. False: it is not, or something is due first; nothing done.
+    def commit_short(self, group: Sequence[Transaction], log: Log | None) -> bool:
+        """All steps for a group that is short enough. False: it is not, or something is due first; nothing was done.
 
         Raises ``OSError``.
         """
-        segments = self._segments
-        if (
-            log is None
-            or transaction.pieces
-            or transaction.marker is not None
-            or segments.unlogged
-            or segments.new
-            or not self._settings.sync
-        ):
+        if log is None or not self._settings.sync or self._segments.unlogged or self._segments.new:
             return False
-        if transaction.items:
-            return not transaction.runs and self._commit_block(transaction, log)
-        return len(transaction.runs) == 1 and self._commit_run(transaction, log)
+        items, runs, payload_bytes = group[0].items, group[0].runs, 0
+        if len(group) > 1:
+            items, runs = items.copy(), runs.copy()
+        for transaction in group:
+            if transaction.pieces or transaction.marker is not None:
+                return False
+            payload_bytes += transaction.payload_bytes
+            if transaction is not group[0]:
+                items += transaction.items
+                join_runs(runs, transaction.runs)
+        if runs:
+            return not items and len(runs) == 1 and self._commit_run(group, runs, log)
+        return bool(items) and self._commit_block(group, items, payload_bytes, log)
 
-    def _commit_block(self, transaction: Transaction, log: Log) -> bool:
-        segment, items, payload_bytes = self._segments.current, transaction.items, transaction.payload_bytes
-        count = len(items)
-        room_bytes = BLOCK_HEADER_BYTES + 4 * count + payload_bytes
+    def _commit_block(self, group: Sequence[Transaction], items: list[bytes], payload_bytes: int, log: Log) -> bool:
+        segment, count = self._segments.current, len(items)
+        room_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes
         if (
             segment is None
             or payload_bytes > BLOCK_BYTES
@@ -158,7 +169,7 @@ class Committer:
             or room_bytes > self._settings.inline_bytes
             or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
             or not segment.has_room(0, room_bytes)
-            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes)
+            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + COUNT_BYTES * (len(group) - 1))
         ):
             return False
         disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
@@ -168,33 +179,35 @@ class Committer:
         segment.defer(blocks, length_bytes, count)
         disk.failpoint("commit.2 sync blocks")
         checksum = combine_checksums(0, checksum)
-        body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks)
+        body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks, len(group))
         disk.failpoint("commit.3 write frame")
-        log.append(body, 1, 1)
+        log.append(body, len(group), 1)
         self.syncs += 1
         disk.failpoint("commit.4 apply")
         with self._mutex:
             state.enqueue(first, count, number, offset, length_bytes, ordinal)
-            self._pages.append(first, items, transaction.cost_bytes)
-            transaction.settled = True
+            self._pages.append(first, items, payload_bytes + ITEM_OVERHEAD_BYTES * count)
+            for transaction in group:
+                transaction.settled = True
         return True
 
-    def _commit_run(self, transaction: Transaction, log: Log) -> bool:
-        if not log.has_room(LONE_DEQUEUE_BYTES):
+    def _commit_run(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
+        if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1)):
             return False
-        disk, (first, count) = self._disk, transaction.runs[0]
+        disk, (first, count) = self._disk, runs[0]
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
-        body = encode_lone_dequeue(first, count)
+        body = encode_lone_dequeue(first, count, len(group))
         disk.failpoint("commit.3 write frame")
-        log.append(body, 1, 1)
+        log.append(body, len(group), 1)
         self.syncs += 1
         disk.failpoint("commit.4 apply")
         with self._mutex:
             self._state.dequeue(0, first, count)
-            self._ready.consume(transaction.runs)
+            self._ready.consume(runs)
             self._pages.drop_below(self._state.frontier)
-            transaction.settled = True
+            for transaction in group:
+                transaction.settled = True
         return True
 
     # --- helpers -----------------------------------------------------------------------------------------------------
@@ -218,13 +231,11 @@ class Committer:
         self, group: Sequence[Transaction], time_ns: int, may_defer: bool
     ) -> tuple[Sequence[Transaction], bool]:
         try:
-            staged_bytes = 0
             is_small = may_defer
-            for transaction in group:
-                if transaction.items:
-                    transaction.staged = self._segments.stage(transaction.items, transaction.payload_bytes, time_ns)
-                    staged_bytes += sum(piece.length_bytes for piece in transaction.staged)
-                is_small = is_small and not transaction.pieces
+            for first, items, payload_bytes in _batches(group):
+                first.staged = self._segments.stage(items, payload_bytes, time_ns)
+                is_small = is_small and not first.pieces
+            staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
             is_small = is_small and staged_bytes <= self._settings.inline_bytes
             self._segments.write(may_defer=is_small)
         except OSError as error:
@@ -239,3 +250,16 @@ class Committer:
             group[0].error = DiskFullError(self._segments.directory, error.errno, error.strerror or str(error))
             return [], False
         return group, is_small
+
+
+def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:
+    """Whose items follow each other without spilled blocks between them: the first one, the items, their bytes."""
+    batch: list[Transaction] = []
+    for transaction in [*group, None]:
+        if batch and (transaction is None or transaction.pieces):
+            items = batch[0].items if len(batch) == 1 else [item for each in batch for item in each.items]
+            if items:
+                yield batch[0], items, sum(each.payload_bytes for each in batch)
+            batch = []
+        if transaction is not None:
+            batch.append(transaction)

@@ -72,9 +72,11 @@ FRAME_HEADER_BYTES = 36
 END = bytes(8)
 """What stands behind the last frame."""
 BODY_BYTES_MAX = 2**32 - 1
-LONE_ENQUEUE_BYTES = 57
+COUNT_BYTES = 4
+"""What each transaction takes beside its operations."""
+LONE_ENQUEUE_BYTES = COUNT_BYTES + 53
 """What ``encode_lone_enqueue`` puts before the blocks."""
-LONE_DEQUEUE_BYTES = 25
+LONE_DEQUEUE_BYTES = COUNT_BYTES + 21
 
 _FRAME = struct.Struct("<4sIQIIII")
 _U32 = struct.Struct("<I")
@@ -216,15 +218,17 @@ def encode_lone_enqueue(
     ordinal: int,
     checksum: int,
     blocks: Sequence[bytes],
+    transactions: int,
 ) -> bytes:
-    """The bytes of a transaction that is one ``Enqueue`` with its ``blocks`` inline."""
+    """The bytes of a transaction that is one ``Enqueue`` with its ``blocks`` inline, and of others without any
+    operation: ``transactions`` in all."""
     fields = _LONE_ENQUEUE.pack(1, _KIND_INLINE, first, count, segment, offset, length_bytes, ordinal, checksum)
-    return fields + b"".join(blocks)
+    return b"".join((fields, *blocks, bytes(COUNT_BYTES * (transactions - 1))))
 
 
-def encode_lone_dequeue(first: int, count: int) -> bytes:
-    """The bytes of a transaction that is one ``Dequeue`` of subscription 0."""
-    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, 0, first, count)
+def encode_lone_dequeue(first: int, count: int, transactions: int) -> bytes:
+    """The bytes of a transaction that is one ``Dequeue`` of subscription 0, and of others without any operation."""
+    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, 0, first, count) + bytes(COUNT_BYTES * (transactions - 1))
 
 
 def encode_frame(

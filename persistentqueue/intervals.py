@@ -88,3 +88,12 @@ class Intervals:
         at = bisect_right(self._ends, first)
         stop = bisect_left(self._firsts, end)
         return sum(min(self._ends[i], end) - max(self._firsts[i], first) for i in range(at, stop))
+
+
+def join_runs(runs: list[Run], more: Iterable[Run]) -> None:
+    """Append runs, joining each to the last one where they touch."""
+    for first, count in more:
+        if runs and sum(runs[-1]) == first:
+            runs[-1] = (runs[-1][0], runs[-1][1] + count)
+        else:
+            runs.append((first, count))

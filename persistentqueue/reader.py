@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from .errors import ClosedError, CorruptionError
-from .intervals import Run
+from .intervals import Run, join_runs
 from .pages import Page, Pages, cost
 from .segments import Segments
 from .state import Ready, State, StateError
@@ -92,7 +92,7 @@ class Reader:
                 at = first - page.first
                 part = page.items[at : at + count]
                 items += part
-                _extend(done, first, len(part))
+                join_runs(done, [(first, len(part))])
                 left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
         except _UnreadableError as unreadable:
             self._release(left)
@@ -153,11 +153,3 @@ class Reader:
     def _set_aside(self, unreadable: _UnreadableError) -> None:
         with self._mutex:
             self._ready.set_aside(unreadable.first, unreadable.end)
-
-
-def _extend(runs: list[Run], first: int, count: int) -> None:
-    """Append a run, joining it to the last one where they touch."""
-    if runs and sum(runs[-1]) == first:
-        runs[-1] = (runs[-1][0], runs[-1][1] + count)
-    else:
-        runs.append((first, count))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from .block import ITEM_BYTES_MAX
 from .errors import ClosedError, ItemTooLargeError
 from .group import Group
+from .intervals import join_runs
 from .pages import ITEM_OVERHEAD_BYTES
 from .transaction import Transaction
 
@@ -112,7 +113,7 @@ class Session:
         runs, items = self._group.take(1, timeout if timeout == 0.0 else _timeout(timeout))
         if not items:
             return None
-        _hold(transaction, runs)
+        join_runs(transaction.runs, runs)
         return items[0]
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[bytes]:
@@ -127,7 +128,7 @@ class Session:
         if max_items == 0:
             return []
         runs, items = self._group.take(max_items, timeout)
-        _hold(transaction, runs)
+        join_runs(transaction.runs, runs)
         return items
 
     def flush(self, marker: tuple[str, int] | None = None) -> bool:
@@ -213,16 +214,6 @@ def _timeout(timeout: float | None) -> float | None:
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
     return timeout
-
-
-def _hold(transaction: Transaction, runs: list[tuple[int, int]]) -> None:
-    """Add what was dequeued to the transaction, joining runs that touch."""
-    held = transaction.runs
-    for first, count in runs:
-        if held and sum(held[-1]) == first:
-            held[-1] = (held[-1][0], held[-1][1] + count)
-        else:
-            held.append((first, count))
 
 
 def _checked(marker: tuple[str, int]) -> tuple[str, int]:

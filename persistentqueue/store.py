@@ -270,7 +270,7 @@ class Store:
         """
         self.check()
         try:
-            if len(group) != 1 or not self._committer.commit_short(group[0], self._log):
+            if not self._committer.commit_short(group, self._log):
                 self._commit_long(group)
             if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
                 # The group is durable, so a trim that finds no room must not make its flush look failed.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import shutil
 from collections import Counter
+from contextlib import nullcontext
 from dataclasses import replace
 from itertools import count
 from pathlib import Path
@@ -20,12 +21,17 @@ from persistentqueue.direct import DirectAppender
 from persistentqueue.disk import DISK, PAGE_BYTES, WRITE, Disk
 from persistentqueue.log import replay
 from persistentqueue.segments import DEFERRED_BYTES
+from persistentqueue.store import Store
+from persistentqueue.transaction import Settings, Transaction
 from tests.conftest import OpenQueue
 from tests.support import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
 
 THROUGH_CACHE = replace(DISK, open_direct=lambda path: None)
-FLUSHES = st.lists(st.tuples(st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 4)), max_size=25)
-"""For each flush what is enqueued, and how many are dequeued."""
+TRANSACTION = st.tuples(
+    st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 4), st.sampled_from([0, 0, 0, 1, 2])
+)
+"""What is enqueued, how many are dequeued, and the version of a marker, 0 for none."""
+GROUPS = st.lists(st.lists(TRANSACTION, min_size=1, max_size=4), max_size=20)
 
 
 def _deterministic(disk: Disk) -> Disk:
@@ -34,16 +40,31 @@ def _deterministic(disk: Disk) -> Disk:
     return replace(disk, urandom=lambda size: next(salts).to_bytes(size, "little"), time_ns=lambda: 7)
 
 
-def _run(path: Path, disk: Disk, flushes: list[tuple[list[bytes], int]], **settings: Any) -> dict[str, bytes]:
-    """Run the flushes on a new queue that then crashes; the bytes of all its files but the lock's and the spare's."""
-    queue = PersistentQueue(path, disk=_deterministic(disk), log_bytes=4096, segment_bytes=600, **settings)
-    for items, takes in flushes:
-        with queue.transaction() as session:
-            session.enqueue_many(items)
-            session.dequeue_many(takes)
-    crash(queue)
+def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]], **settings: Any) -> dict[str, bytes]:
+    """Commit the groups to a new store that then crashes; the bytes of all its files but the lock's and the spare's."""
+    settings = {"log_bytes": 4096, "segment_bytes": 600, **settings}
+    free = nullcontext()
+    store = Store.open(_deterministic(disk), str(path), Settings(**settings), True, 0.0, free, free)
+    for group in groups:
+        transactions = []
+        for items, takes, version in group:
+            transaction = Transaction()
+            transaction.items, transaction.payload_bytes = list(items), sum(map(len, items))
+            transaction.runs = store.reader.take(takes)[0]
+            transaction.marker = ("m", version) if version else None
+            transactions.append(transaction)
+        store.commit(transactions)
+        assert all(transaction.settled for transaction in transactions)
+        for transaction in transactions:
+            if transaction.skipped:
+                store.discard(transaction)
+    expected = [item for batch in store.reader.browse() for item in batch]
+    store.release()
     files = [file for part in ("log", "data") for file in (path / part).iterdir()]
-    return {str(file.relative_to(path)): file.read_bytes() for file in files}
+    content = {str(file.relative_to(path)): file.read_bytes() for file in files}
+    with PersistentQueue(path) as queue:
+        assert list(queue.browse()) == expected
+    return content
 
 
 @pytest.fixture(scope="module")
@@ -52,16 +73,16 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("scratch")
 
 
-@given(flushes=FLUSHES, inline_bytes=st.sampled_from([0, 100, 65536]))
+@given(groups=GROUPS, inline_bytes=st.sampled_from([0, 100, 65536]))
 def test_short_way_writes_the_bytes_of_the_long_way(
-    scratch: Path, flushes: list[tuple[list[bytes], int]], inline_bytes: int
+    scratch: Path, groups: list[list[tuple[list[bytes], int, int]]], inline_bytes: int
 ) -> None:
-    """After any program log and segments are the same, whether short commits took the short way or not."""
+    """After any program log and segments are the same, whether short groups took the short way or not."""
     try:
-        short = _run(scratch / "short", IN_CACHE, flushes, inline_bytes=inline_bytes)
+        short = _run(scratch / "short", IN_CACHE, groups, inline_bytes=inline_bytes)
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Committer, "commit_short", lambda *_: False)
-            assert _run(scratch / "long", IN_CACHE, flushes, inline_bytes=inline_bytes) == short
+            assert _run(scratch / "long", IN_CACHE, groups, inline_bytes=inline_bytes) == short
     finally:
         for name in ("short", "long"):
             shutil.rmtree(scratch / name, ignore_errors=True)
@@ -133,8 +154,8 @@ def test_direct_appends_leave_what_writes_would(scratch: Path, sizes: list[int],
 
 def test_direct_and_cached_logs_are_equal(tmp_path: Path) -> None:
     """A log that is written past the page cache has the same frames as one that is written through it."""
-    flushes = [([b"%d" % number * (number % 50)], number % 2) for number in range(300)]
-    direct, cached = (_run(tmp_path / name, disk, flushes) for name, disk in (("d", DISK), ("c", THROUGH_CACHE)))
+    groups = [[([b"%d" % number * (number % 50)], number % 2, 0)] for number in range(300)]
+    direct, cached = (_run(tmp_path / name, disk, groups) for name, disk in (("d", DISK), ("c", THROUGH_CACHE)))
     assert direct.keys() == cached.keys()
     for name, content in direct.items():
         end = replay(content, name).end if name.startswith("log") else len(content)  # behind it a page is zeros or not

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import shutil
 import struct
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -386,6 +388,42 @@ def test_retired_while_counted(open_queue: OpenQueue) -> None:
     put(queue, b"x")
     gone[0] = True
     assert queue.stats().disk_bytes == 8192
+
+
+def test_leftover_that_goes_meanwhile(tmp_path: Path) -> None:
+    """A retired segment that its former owner deletes while the next one opens is no reason not to open."""
+    path = tmp_path / "queue"
+    put(queue := PersistentQueue(path), b"x")
+    crash(queue)
+    spare = path / "data" / "000000000000.seg"
+    shutil.copyfile(segment_files(path)[0], spare)
+
+    def open_(name: str, flags: int, mode: int) -> int:
+        if name == str(spare):
+            spare.unlink(missing_ok=True)
+        return DISK.open(name, flags, mode)
+
+    with PersistentQueue(path, disk=replace(DISK, open=open_)) as queue:
+        assert drain(queue) == [b"x"]
+
+
+def test_full_log_whose_trim_breaks(open_queue: OpenQueue) -> None:
+    """A flush that needs a new generation of the log, whose sync fails, breaks the queue and says so."""
+    failing = [False]
+
+    def fdatasync(fd: int) -> None:
+        if failing[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        DISK.fdatasync(fd)
+
+    queue = open_queue(log_bytes=4096, disk=replace(DISK, fdatasync=fdatasync))
+    put(queue, b"x" * 2000)
+    failing[0] = True
+    with pytest.raises(BrokenQueueError):
+        put_each(queue, [b"x" * 2000] * 3)
+    failing[0] = False
+    queue.close()
+    assert set(drain(open_queue())) == {b"x" * 2000}
 
 
 def test_state_that_does_not_add_up() -> None:

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The rooms of which every branch is tested.
 COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/store.py,*/recovery.py
 
-.PHONY: demo test lint perf clean
+.PHONY: demo test crash lint perf clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -15,6 +15,14 @@ demo: $(VENV)/examples.installed
 test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=
 	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
+	$(BIN)/python -m tests.crash random --jobs 2 --schedules 40000
+	$(BIN)/python -m tests.crash random --jobs 2 --schedules 10000 --faults
+
+crash: $(VENV)/test.installed
+	$(BIN)/python -m tests.crash random --jobs 2 --schedules 500000 --first 1000000
+	$(BIN)/python -m tests.crash random --jobs 2 --schedules 100000 --first 1000000 --faults
+	$(BIN)/python -m tests.crash exhaustive --operations 2
+	$(BIN)/python -m tests.crash mutants
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .

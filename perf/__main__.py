@@ -8,7 +8,7 @@ from pathlib import Path
 from . import harness, opening
 from .workloads import REAL, WORKLOADS
 
-_ROUNDS_LARGE = 3
+_ROUNDS_LARGE = 9
 
 
 def main() -> None:

@@ -231,12 +231,11 @@ class Committer:
         self, group: Sequence[Transaction], time_ns: int, may_defer: bool
     ) -> tuple[Sequence[Transaction], bool]:
         try:
-            is_small = may_defer
             for first, items, payload_bytes in _batches(group):
                 first.staged = self._segments.stage(items, payload_bytes, time_ns)
-                is_small = is_small and not first.pieces
             staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
-            is_small = is_small and staged_bytes <= self._settings.inline_bytes
+            was_spilled = any(transaction.pieces for transaction in group)
+            is_small = may_defer and not was_spilled and staged_bytes <= self._settings.inline_bytes
             self._segments.write(may_defer=is_small)
         except OSError as error:
             self._segments.unstage()

@@ -26,10 +26,10 @@ class DirectAppender:
     def __init__(self, disk: Disk, path: str, tail: bytes) -> None:
         self._disk = disk
         self._fd = disk.open_direct(path)
-        self._memory = page_memory(_MEMORY_BYTES)
-        """Begins with what stands in the file's last page."""
-        self._memory[: len(tail)] = tail
-        self._dirty_bytes = len(tail)
+        self._tail = tail
+        self._memory: memoryview | None = None
+        """Begins with what stands in the file's last page; made by the first append."""
+        self._dirty_bytes = 0
         """Behind these there are only zeros in memory."""
 
     def append(self, data: bytes, offset: int, next_offset: int, capacity_bytes: int) -> bool:
@@ -41,7 +41,7 @@ class DirectAppender:
         used_bytes = at + len(data)
         size_bytes = used_bytes + -used_bytes % PAGE_BYTES
         start, next_at = offset - at, next_offset % PAGE_BYTES
-        memory, done = self._memory, False
+        memory, done = self._memory or self._begin(), False
         if size_bytes > _MEMORY_BYTES:
             memory[:next_at] = data[next_offset - next_at - offset : next_offset - offset]
             self._dirty_bytes = max(self._dirty_bytes, next_at)
@@ -56,6 +56,12 @@ class DirectAppender:
             memory[:next_at] = bytes(memory[next_offset - next_at - start : next_offset - start])
         return done
 
+    def _begin(self) -> memoryview:
+        self._memory = memory = page_memory(_MEMORY_BYTES)
+        self._dirty_bytes = len(self._tail)
+        memory[: self._dirty_bytes] = self._tail
+        return memory
+
     def _write(self, pages: memoryview, length_bytes: int, offset: int) -> bool:
         assert self._fd is not None
         try:
@@ -69,6 +75,6 @@ class DirectAppender:
 
     def close(self) -> None:
         """Close the file; ``append`` is False from now on."""
-        if self._fd is not None:
-            self._disk.close(self._fd)
-            self._fd = None
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            self._disk.close(fd)

@@ -185,6 +185,21 @@ def _make_missing(disk: Disk, path: str) -> None:
     sync_directory(disk, above)
 
 
+def sync_names(disk: Disk, path: str) -> None:
+    """Make durable what is in the directory, its own name, and the names of those above it.
+
+    For directories that are there already: whoever made them may have been killed before they were durable. One that
+    cannot be read was not made by us.
+    """
+    while True:
+        with suppress(PermissionError):
+            sync_directory(disk, path)
+        above = dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
+        if path in {"/", "."}:
+            return
+        path = above
+
+
 def after_fork_in_child(callback: Callable[[], None]) -> None:
     """Have ``callback`` called in every child that this process forks."""
     if hasattr(os, "register_at_fork"):

@@ -7,7 +7,6 @@ writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import NamedTuple
 
 from .direct import DirectAppender
@@ -21,7 +20,6 @@ from .frame import (
     SYNCED,
     Checkpoint,
     Frame,
-    Transaction,
     decode_frame,
     encode_frame,
     find_frame,
@@ -122,9 +120,11 @@ class Log:
 
     def close(self) -> None:
         """Close the file."""
-        self._disk.close(self._fd)
-        if self._direct is not None:
-            self._direct.close()
+        try:
+            self._disk.close(self._fd)
+        finally:
+            if self._direct is not None:
+                self._direct.close()
 
 
 class Replay(NamedTuple):
@@ -156,11 +156,6 @@ class Replay(NamedTuple):
     def last_number(self) -> int:
         """The number of the last valid frame."""
         return self.frames[-1].number
-
-    @property
-    def transactions(self) -> Iterable[tuple[int, Transaction]]:
-        """The offset of its frame, and the operations, of each transaction after the checkpoint."""
-        return ((frame.offset, transaction) for frame in self.frames[1:] for transaction in frame.transactions)
 
 
 def read_log(disk: Disk, path: str) -> Replay:

@@ -8,6 +8,8 @@ writes under a fresh salt.
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 from .disk import CREATE, Disk, join, write_all
 
 SPARE_NAME = "log.free"
@@ -26,6 +28,10 @@ class Pool:
 
         Raises ``OSError`` when there is no room; a spare that was there before is then still there, if not shorter.
         """
+        with suppress(FileNotFoundError):
+            if self._disk.lstat(self.path).st_nlink > 1:
+                # A power cut brought this name back beside the younger one of a log: what is written here is there.
+                self._disk.unlink(self.path)
         fd = self._disk.open(self.path, CREATE, 0o600)
         try:
             size_bytes = self._disk.fstat(fd).st_size

@@ -14,6 +14,7 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from itertools import chain
 
 from .block import SEGMENT_MAGIC
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
@@ -81,25 +82,27 @@ def _apply(disk: Disk, directory: str, replay: Replay) -> Recovered:
     except StateError as error:
         raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
     salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
-    transactions = list(replay.transactions)
-    for offset, transaction in transactions:
-        salts.update((o.number, o.salt) for o in transaction if isinstance(o, SegmentCreated))
-        if not replay.synced and not _is_written(disk, directory, transaction, salts):
-            recovered.lost_transactions = len(transactions) - recovered.transactions
+    groups = replay.frames[1:]
+    for at, group in enumerate(groups):
+        operations = list(chain.from_iterable(group.transactions))
+        salts.update((o.number, o.salt) for o in operations if isinstance(o, SegmentCreated))
+        if not replay.synced and not _is_written(disk, directory, operations, salts):
+            # All of it, since the transactions of a group share blocks.
+            recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
             break
         try:
-            for operation in transaction:
+            for operation in operations:
                 recovered.state.apply(operation)
         except StateError as error:
-            raise CorruptionError(replay.file, offset, *error.args) from None
-        recovered.redo += [o for o in transaction if isinstance(o, Enqueue) and o.inline is not None]
-        recovered.transactions += 1
+            raise CorruptionError(replay.file, group.offset, *error.args) from None
+        recovered.redo += [o for o in operations if isinstance(o, Enqueue) and o.inline is not None]
+        recovered.transactions += len(group.transactions)
     return recovered
 
 
-def _is_written(disk: Disk, directory: str, transaction: list[Operation], salts: dict[int, int]) -> bool:
-    """Whether all blocks that the transaction names are on disk, as they were written."""
-    for operation in transaction:
+def _is_written(disk: Disk, directory: str, operations: list[Operation], salts: dict[int, int]) -> bool:
+    """Whether all blocks that the operations name are on disk, as they were written."""
+    for operation in operations:
         if isinstance(operation, Enqueue) and operation.inline is None:
             number = operation.segment
             path = join(directory, DATA_DIRECTORY, segment_name(number))

@@ -145,6 +145,19 @@ class Segments:
             self.syncs += len(dirty) + 1
             self.new = []
 
+    def sync_again(self, rows: Iterable[SegmentInfo]) -> None:
+        """Make durable what an earlier owner may have left of these in the page cache only, and the files' names."""
+        for info in rows:
+            if self.exists(info.number):
+                path = self.path(info.number)
+                segment = Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted=True)
+                try:
+                    segment.sync()
+                finally:
+                    segment.close()
+                self.syncs += 1
+        sync_directory(self._disk, self.directory)
+
     def redo(self, info: SegmentInfo, offset: int, blocks: bytes) -> None:
         """Write blocks once more that the log carries; only the log is believed."""
         if info.number not in self._open:

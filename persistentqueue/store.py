@@ -35,7 +35,7 @@ from .directory import (
     finish_deletion,
     set_aside,
 )
-from .disk import NO_SPACE, Disk, join, make_directory, relpath
+from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import Header
@@ -137,6 +137,7 @@ class Store:
         for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):  # a copy may lack those that were empty
             make_directory(self._disk, self._path(part))
         if recovered is None:
+            sync_names(self._disk, self.directory)
             self.trim()
             self._pool.fill(self.settings.log_bytes)
             return
@@ -144,6 +145,9 @@ class Store:
         self.generation, self._number = replay.header.number, replay.last_number
         self._log_path = replay.file
         self.segments.follow(self.state.segments.values())
+        if recovered.sweep or recovered.set_aside:
+            # This generation's name may so far survive in the page cache only, and an older one must not go before it.
+            sync_directory(self._disk, self._path(LOG_DIRECTORY))
         if replay.sealed:
             current = self.state.segments.get(self.state.current_segment)
             if current is not None:
@@ -154,6 +158,8 @@ class Store:
                 generation=self.generation, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
             )
         else:
+            if not replay.synced:
+                self._or_break(lambda: self.segments.sync_again(self.state.segments.values()))
             redone_bytes = self._redo(recovered)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:

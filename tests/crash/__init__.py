@@ -1,0 +1,1 @@
+"""Every crash that a program can meet, on a disk that forgets; see ``__main__`` for the commands."""

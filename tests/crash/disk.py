@@ -1,0 +1,492 @@
+"""A disk in memory that forgets what was not synced.
+
+It stands in for ``persistentqueue.disk.DISK``: the same names, signatures and errors. What it knows that a real one
+hides:
+
+- **Contents.** A file has what is durable, what the page cache holds, and the writes between the two, in order. A sync
+  moves them over; a durable write moves its own bytes only.
+- **Names** are apart from contents. Creating, renaming and deleting become durable by the sync of the directory (of the
+  one that a file is renamed *to*), never by the sync of the file.
+- **A kill** leaves the cache, and all that is pending stays pending: a power cut in a later life still takes it.
+- **A power cut** leaves what is durable, and of everything pending what ``pick`` says: each write kept, dropped, cut
+  after a sector of 512 bytes, or its sectors mixed from old, new, zeros and garbage; each name kept or dropped.
+- **A sync that fails** follows one of the file systems: what was pending is neither durable nor tried again (ext4,
+  XFS), falls back to what it was (btrfs), or is reported by the next sync only (ext4 with data=journal).
+
+One assumption is made, SQLite's "powersafe overwrite": bytes that a write does not change survive it, whatever becomes
+of the others in their sector. Each call that changes something is a tick, at which ``on_tick`` may look at the disk,
+copy it, or raise ``Crash``; what the call does is pending then.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import stat
+from collections.abc import Callable
+from itertools import pairwise
+from typing import Any
+
+from persistentqueue.disk import DSYNC, PAGE_BYTES, Buffers, Disk
+
+SECTOR_BYTES = 512
+_DIRECTORY = -1
+_WRITE, _RESIZE = 0, 1
+_FD_FIRST = 100
+
+Pending = tuple[int, int, bytes]
+"""A write: ``(_WRITE, offset, data)``. A new size: ``(_RESIZE, size, b"")``."""
+Pick = Callable[[int], int]
+"""``pick(n)`` chooses one of ``0 … n - 1``: at random, or one after the other to exhaust them."""
+
+
+class Crash(BaseException):
+    """The process, or the machine, is gone. Nothing may catch it."""
+
+
+class Inode:
+    """The contents of a file."""
+
+    __slots__ = ("cache", "durable", "locked", "pending")
+
+    def __init__(self, durable: bytearray, cache: bytearray, pending: list[Pending]) -> None:
+        self.durable = durable
+        self.cache = cache
+        self.pending = pending
+        self.locked = False
+
+    def copy(self) -> Inode:
+        """The same contents, in another life: nobody holds a lock."""
+        return Inode(bytearray(self.durable), bytearray(self.cache), list(self.pending))
+
+
+def _apply(content: bytearray, operation: Pending) -> None:
+    kind, offset, data = operation
+    if kind == _RESIZE:
+        if offset < len(content):
+            del content[offset:]
+        else:
+            content.extend(bytes(offset - len(content)))
+        return
+    if offset > len(content):
+        content.extend(bytes(offset - len(content)))
+    content[offset : offset + len(data)] = data
+
+
+def _without(operation: Pending, start: int, end: int) -> list[Pending]:
+    """What is left of a pending write when ``start … end - 1`` were made durable by another."""
+    kind, offset, data = operation
+    stop = offset + len(data)
+    if kind == _RESIZE or end <= offset or stop <= start:
+        return [operation]
+    left = [(_WRITE, offset, data[: start - offset])] if offset < start else []
+    if end < stop:
+        left.append((_WRITE, end, data[end - offset :]))
+    return left
+
+
+class SimulatedDisk:
+    """One machine's disk, with the process that uses it. ``disk`` is the door to hand to the queue."""
+
+    def __init__(self) -> None:
+        self.inodes: dict[int, Inode] = {}
+        self.names: dict[str, int] = {"/": _DIRECTORY}
+        self.durable_names: dict[str, int] = {"/": _DIRECTORY}
+        self.pending_names: list[tuple[str, str | None, str | None, int]] = []
+        """``(directory, name that goes, name that comes, inode)``, in order."""
+        self.descriptors: dict[int, tuple[int, str, bool]] = {}
+        """The inode, the path, and whether it was opened for direct writes."""
+        self.next_inode = 1
+        self.ticks = 0
+        self.salt = 0
+        self.on_tick: Callable[[], None] | None = None
+        self.fault: Callable[[str, str], OSError | int | None] | None = None
+        """Asked at each tick for the call and its path: an error to raise, or how many bytes a write takes."""
+        self.sync_failure = "ext4"
+        self.owed: set[int] = set()
+        """Inodes whose next sync reports the failure of the last one (data=journal)."""
+        self.undo: tuple[Inode, int, bytes, int] | None = None
+        """How to take back the write that is under way: inode, offset, old bytes, old size."""
+        self.trace: list[str] | None = None
+        self._next_descriptor = _FD_FIRST
+
+    # --- crashing ----------------------------------------------------------------------------------------------------
+
+    def kill(self, pick: Pick) -> SimulatedDisk:
+        """The disk after the process was killed: a write under way is whole, cut after a page, or was not begun."""
+        other = SimulatedDisk()
+        other.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
+        other.names, other.durable_names = dict(self.names), dict(self.durable_names)
+        other.pending_names = list(self.pending_names)
+        self._pass_on(other, "the process is killed")
+        other.owed = set(self.owed)
+        if self.undo is not None:
+            inode, offset, old, size = self.undo
+            number = next(number for number, each in self.inodes.items() if each is inode)
+            _kind, _offset, data = inode.pending[-1]
+            pages = 1 + (len(data) - 1) // PAGE_BYTES
+            kept_bytes = len(data) if (kept := pick(pages + 1)) == 0 else (kept - 1) * PAGE_BYTES
+            if kept_bytes < len(data):
+                copied = other.inodes[number]
+                copied.pending[-1:] = [(_WRITE, offset, data[:kept_bytes])] if kept_bytes else []
+                copied.cache[offset + kept_bytes : offset + len(data)] = old[kept_bytes:]
+                del copied.cache[max(size, offset + kept_bytes) :]
+        return other
+
+    def cut_power(self, pick: Pick) -> SimulatedDisk:
+        """The disk after the power went: what is durable, and of what was pending whatever ``pick`` chooses."""
+        names = self.names_after_cut(pick)
+        return self.cut_to(names, {number: after_cut(self.inodes[number], pick) for number in self.unsure(names)})
+
+    def unsure(self, names: dict[str, int]) -> list[int]:
+        """The inodes with these names that have something pending."""
+        return [n for n in sorted(set(names.values())) if n != _DIRECTORY and self.inodes[n].pending]
+
+    def cut_to(self, names: dict[str, int], contents: dict[int, bytearray]) -> SimulatedDisk:
+        """The disk after the power went and left these names, and these contents where any were pending."""
+        other = SimulatedDisk()
+        self._pass_on(other, "the power goes")
+        other.names, other.durable_names = names, dict(names)
+        for number in set(names.values()) - {_DIRECTORY}:
+            content = contents[number] if number in contents else self.inodes[number].durable
+            other.inodes[number] = Inode(bytearray(content), bytearray(content), [])
+        return other
+
+    def _pass_on(self, other: SimulatedDisk, event: str) -> None:
+        other.next_inode, other.salt, other.sync_failure = self.next_inode, self.salt, self.sync_failure
+        if self.trace is not None:
+            other.trace = [*self.trace, f"{self.ticks:6}  ===== {event} ====="]
+
+    def names_after_cut(self, pick: Pick) -> dict[str, int]:
+        """The names that a power cut leaves."""
+        names = dict(self.durable_names)
+        operations = self.pending_names
+        if operations:
+            mode = pick(4)  # none, all, as many as were written in order, or just any of them
+            until = pick(len(operations) + 1) if mode == 2 else len(operations)
+            for at, (_, gone, came, inode) in enumerate(operations):
+                if mode == 0 or at >= until or (mode == 3 and not pick(2)):
+                    continue
+                if gone is not None and names.get(gone) == inode:
+                    del names[gone]
+                if came is not None:
+                    names[came] = inode
+        # What lies in a directory that never came to be is gone with it.
+        return {path: inode for path, inode in names.items() if _has_parents(path, names)}
+
+    # --- the door ----------------------------------------------------------------------------------------------------
+
+    @property
+    def disk(self) -> Disk:
+        """The door, as the queue knows it."""
+        return Disk(
+            open=self.open,
+            open_direct=self.open_direct,
+            close=self.close,
+            pread=self.pread,
+            pwritev=self.pwritev,
+            fdatasync=self.fdatasync,
+            start_sync=lambda _fd, _offset, _length_bytes: None,
+            fsync=self.fsync,
+            ftruncate=self.ftruncate,
+            fallocate=self.fallocate,
+            rename=self.rename,
+            unlink=self.unlink,
+            mkdir=self.mkdir,
+            rmdir=self.rmdir,
+            listdir=self.listdir,
+            lstat=self.lstat,
+            fstat=self.fstat,
+            lock=self.lock,
+            urandom=self.urandom,
+            time_ns=lambda: 0,
+            monotonic=lambda: 0.0,
+            sleep=lambda _seconds: None,
+            getpid=lambda: 1,
+            gethostname=lambda: "simulated",
+            failpoint=self.failpoint,
+        )
+
+    def open(self, path: str, flags: int, mode: int) -> int:
+        number = self.names.get(path)
+        if number is None:
+            if not flags & os.O_CREAT:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+            self._need_parent(path)
+            self._may_fail("open", path)
+            number = self.next_inode
+            self.next_inode += 1
+            self.inodes[number] = Inode(bytearray(), bytearray(), [])
+            self._change_names(None, path, number)
+            self._tick("create", path)
+        elif flags & os.O_EXCL:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        elif number == _DIRECTORY and flags & (os.O_RDWR | os.O_WRONLY):
+            raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
+        return self._descriptor(number, path, False)
+
+    def open_direct(self, path: str) -> int | None:
+        return self._descriptor(self.names[path], path, True)
+
+    def close(self, fd: int) -> None:
+        number, _, _ = self.descriptors.pop(fd)
+        if number != _DIRECTORY:
+            self.inodes[number].locked = False
+
+    def pread(self, fd: int, length_bytes: int, offset: int) -> bytes:
+        return bytes(self._inode(fd).cache[offset : offset + length_bytes])
+
+    def pwritev(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
+        number, path, direct = self.descriptors[fd]
+        data = b"".join(buffers)
+        if direct and (offset % PAGE_BYTES or len(data) % PAGE_BYTES or len(buffers) != 1):
+            raise OSError(errno.EINVAL, "a direct write that is not made of pages")
+        failure = self._may_fail("pwritev", path, flags, offset + len(data) > len(self.inodes[number].cache))
+        if failure is not None:
+            data = data[:failure]
+        inode = self.inodes[number]
+        size = len(inode.cache)
+        self.undo = (inode, offset, bytes(inode.cache[offset : offset + len(data)]), size)
+        operation = (_WRITE, offset, data)
+        _apply(inode.cache, operation)
+        inode.pending.append(operation)
+        self._tick("pwritev" if not flags else "pwritev dsync", path, offset, len(data))
+        if flags & DSYNC:
+            if self._sync_fails(number, path, "pwritev dsync", [operation]):
+                self.undo = None
+                raise OSError(errno.EIO, "Input/output error", path)
+            end = offset + len(data)
+            inode.pending = [left for each in inode.pending[:-1] for left in _without(each, offset, end)]
+            _apply(inode.durable, operation)
+        self.undo = None
+        return len(data)
+
+    def fdatasync(self, fd: int) -> None:
+        number, path, _ = self.descriptors[fd]
+        self._tick("fdatasync", path)
+        inode = self.inodes[number]
+        if self._sync_fails(number, path, "fdatasync", inode.pending):
+            raise OSError(errno.EIO, "Input/output error", path)
+        for operation in inode.pending:
+            _apply(inode.durable, operation)
+        inode.pending = []
+
+    def fsync(self, fd: int) -> None:
+        number, path, _ = self.descriptors[fd]
+        if number != _DIRECTORY:
+            self.fdatasync(fd)
+            return
+        self._tick("fsync", path)
+        if self.fault is not None and isinstance(failure := self.fault("fsync", path), OSError):
+            raise failure
+        later = []
+        for operation in self.pending_names:
+            directory, gone, came, inode = operation
+            if directory != path:
+                later.append(operation)
+                continue
+            if gone is not None and self.durable_names.get(gone) == inode:
+                del self.durable_names[gone]
+            if came is not None:
+                self.durable_names[came] = inode
+        self.pending_names = later
+
+    def ftruncate(self, fd: int, size_bytes: int) -> None:
+        number, path, _ = self.descriptors[fd]
+        self._resize(number, path, size_bytes, "ftruncate")
+
+    def fallocate(self, fd: int, offset: int, length_bytes: int) -> None:
+        number, path, _ = self.descriptors[fd]
+        self._may_fail("fallocate", path)
+        if len(self.inodes[number].cache) < offset + length_bytes:
+            self._resize(number, path, offset + length_bytes, "fallocate")
+
+    def rename(self, source: str, target: str) -> None:
+        number = self._number(source)
+        self._need_parent(target)
+        self._may_fail("rename", target)
+        self._change_names(source, target, number)
+        self._tick("rename", source, target)
+
+    def unlink(self, path: str) -> None:
+        number = self._number(path)
+        self._change_names(path, None, number)
+        self._tick("unlink", path)
+
+    def mkdir(self, path: str, mode: int) -> None:
+        if path in self.names:
+            raise FileExistsError(errno.EEXIST, "File exists", path)
+        self._need_parent(path)
+        self._may_fail("mkdir", path)
+        self._change_names(None, path, _DIRECTORY)
+        self._tick("mkdir", path)
+
+    def rmdir(self, path: str) -> None:
+        if self.listdir(path):
+            raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
+        self._change_names(path, None, _DIRECTORY)
+        self._tick("rmdir", path)
+
+    def listdir(self, path: str) -> list[str]:
+        self._number(path)
+        inside = path.rstrip("/") + "/"
+        length = len(inside)
+        return [name[length:] for name in self.names if name.startswith(inside) and "/" not in name[length:]]
+
+    def lstat(self, path: str) -> os.stat_result:
+        return self._stat(self._number(path))
+
+    def fstat(self, fd: int) -> os.stat_result:
+        return self._stat(self.descriptors[fd][0])
+
+    def lock(self, fd: int) -> bool:
+        inode = self._inode(fd)
+        was_free, inode.locked = not inode.locked, True
+        return was_free
+
+    def urandom(self, size_bytes: int) -> bytes:
+        self.salt += 1
+        return random.Random(self.salt).randbytes(size_bytes)
+
+    def failpoint(self, name: str) -> None:
+        if self.trace is not None:
+            self.trace.append(f"         -- {name}")
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _tick(self, call: str, *arguments: Any) -> None:
+        self.ticks += 1
+        if self.trace is not None:
+            self.trace.append(f"{self.ticks:6}  {call} {' '.join(map(str, arguments))}")
+        if self.on_tick is not None:
+            self.on_tick()
+
+    def _may_fail(self, call: str, path: str, flags: int = 0, extends: bool = True) -> int | None:
+        """Raise, or tell how many bytes a write takes, if a fault is due; what needs no room is never out of it."""
+        if self.fault is None or flags:
+            return None
+        failure = self.fault(call if extends else f"{call} in place", path)
+        if isinstance(failure, OSError):
+            if self.trace is not None:
+                self.trace.append(f"         !! {call} {path}: {failure}")
+            raise failure
+        return failure
+
+    def _sync_fails(self, number: int, path: str, call: str, operations: list[Pending]) -> bool:
+        """Whether this sync reports a failure; what it does to the contents then depends on the file system."""
+        if number in self.owed:
+            self.owed.discard(number)
+            return True
+        if self.fault is None or not isinstance(self.fault(call, path), OSError):
+            return False
+        if self.trace is not None:
+            self.trace.append(f"         !! {call} {path} fails as on {self.sync_failure}")
+        if self.sync_failure == "ext4 data=journal":
+            self.owed.add(number)
+            return False
+        inode = self.inodes[number]
+        failed = {id(operation) for operation in operations}
+        inode.pending = [each for each in inode.pending if id(each) not in failed]
+        if self.sync_failure == "btrfs":
+            inode.cache = bytearray(inode.durable)
+            for each in inode.pending:
+                _apply(inode.cache, each)
+        return True
+
+    def _resize(self, number: int, path: str, size_bytes: int, call: str) -> None:
+        inode = self.inodes[number]
+        operation = (_RESIZE, size_bytes, b"")
+        _apply(inode.cache, operation)
+        inode.pending.append(operation)
+        self._tick(call, path, size_bytes)
+
+    def _change_names(self, gone: str | None, came: str | None, number: int) -> None:
+        if gone is not None:
+            del self.names[gone]
+        if came is not None:
+            self.names[came] = number
+        directory = (came if came is not None else gone or "").rpartition("/")[0] or "/"
+        self.pending_names.append((directory, gone, came, number))
+
+    def _descriptor(self, number: int, path: str, direct: bool) -> int:
+        self._next_descriptor += 1
+        self.descriptors[self._next_descriptor] = (number, path, direct)
+        return self._next_descriptor
+
+    def _inode(self, fd: int) -> Inode:
+        return self.inodes[self.descriptors[fd][0]]
+
+    def _number(self, path: str) -> int:
+        try:
+            return self.names[path]
+        except KeyError:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
+
+    def _need_parent(self, path: str) -> None:
+        if self.names.get(path.rpartition("/")[0] or "/") != _DIRECTORY:
+            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+
+    def _stat(self, number: int) -> os.stat_result:
+        if number == _DIRECTORY:
+            return os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+        links = list(self.names.values()).count(number)
+        return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, len(self.inodes[number].cache), 0, 0, 0))
+
+
+def _has_parents(path: str, names: dict[str, int]) -> bool:
+    while path != "/":
+        path = path.rpartition("/")[0] or "/"
+        if path not in names:
+            return False
+    return True
+
+
+def after_cut(inode: Inode, pick: Pick) -> bytearray:
+    """What a file holds after the power went."""
+    content, pending = bytearray(inode.durable), inode.pending
+    mode = pick(4)  # nothing, everything, as much as was written in order, or just any of it
+    if mode == 0:
+        return content
+    until = pick(len(pending)) if mode == 2 else len(pending)
+    for at, operation in enumerate(pending):
+        if at > until:
+            break
+        if (mode == 2 and at == until) or (mode == 3 and pick(2)):
+            _tear(content, operation, pick)
+        else:
+            _apply(content, operation)
+    return content
+
+
+def _tear(content: bytearray, operation: Pending, pick: Pick) -> None:
+    """Apply a write in part: not at all, up to a sector, or sector by sector old, new, zero or garbage."""
+    kind, offset, data = operation
+    if kind == _RESIZE:
+        if pick(2):
+            _apply(content, operation)
+        return
+    how = pick(3)
+    if how == 0:
+        return
+    stops = range(SECTOR_BYTES - offset % SECTOR_BYTES, len(data), SECTOR_BYTES)
+    if how == 1:
+        cuts = [0, *stops]
+        cut = cuts[pick(len(cuts))]
+        _apply(content, (_WRITE, offset, data[:cut]))
+        return
+    if pick(2) and offset + len(data) > len(content):
+        content.extend(bytes(offset + len(data) - len(content)))  # the size came first
+    bounds = [0, *stops, len(data)]
+    for start, stop in pairwise(bounds):
+        fate = pick(4)
+        if fate == 0 or offset + start > len(content):
+            continue
+        new = data[start:stop]
+        if fate > 1:
+            old = content[offset + start : offset + stop]
+            changes = (at for at, (was, comes) in enumerate(zip(old, new, strict=False)) if was != comes)
+            same = next(changes, min(len(old), len(new)))
+            spoilt = bytes(len(new) - same) if fate == 2 else b"\xa5" * (len(new) - same)
+            new = new[:same] + spoilt
+        _apply(content, (_WRITE, offset + start, new))

@@ -1,0 +1,335 @@
+"""Random programs on the simulated disk, crashed anywhere, also while they recover, and a model of what is allowed.
+
+A *schedule* is one crash of one program at one call of the disk, followed by a recovery whose outcome is compared. One
+run of a program yields many: at a tick the disk is copied, the copy crashes (the process is killed, or the power goes,
+or one after the other) and recovers, while the original runs on. The copy may crash again while it recovers, or go on
+with a program of its own, up to three lives deep.
+
+The model is a list of items and the versions of markers. Allowed after a crash: the state after the last acknowledged
+group, or with the group that was under way as a whole. What an opening has once served must stay, whatever comes.
+With ``sync=False`` a killed process loses nothing, and a power cut leaves one of the states since the last trim.
+
+Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from functools import partial
+from itertools import chain, combinations
+from typing import NamedTuple
+
+from persistentqueue import fsck
+from persistentqueue.disk import NO_SPACE
+from persistentqueue.errors import BrokenQueueError, DiskFullError, PersistentQueueError
+from persistentqueue.store import Store
+from persistentqueue.transaction import Settings, Transaction
+
+from .disk import SimulatedDisk
+
+DIRECTORY = "/queues/q"
+LIVES = 3
+_FREE = nullcontext()
+
+
+class ViolationError(AssertionError):
+    """A state that the model does not allow."""
+
+
+class Content(NamedTuple):
+    """What a queue holds."""
+
+    items: tuple[bytes, ...] = ()
+    markers: tuple[tuple[str, int], ...] = ()
+
+
+class Work:
+    """An open transaction and what it will do to the content."""
+
+    def __init__(self) -> None:
+        self.transaction = Transaction()
+        self.enqueued: list[bytes] = []
+        self.taken: list[bytes] = []
+
+
+class Model:
+    """What is acknowledged, and what may be found instead."""
+
+    def __init__(self, content: Content) -> None:
+        self.content = content
+        self.since_sync = [content]
+        """What a power cut may leave of a queue that does not sync, oldest first; ends with ``content``."""
+        self.under_way: list[Content] = []
+
+    def allowed(self, synced: bool, power: bool) -> list[Content]:
+        """What may be found after a crash now."""
+        return [*([self.content] if synced or not power else self.since_sync), *self.under_way]
+
+    def settle(self, content: Content, durable: bool) -> None:
+        """This is what it is now."""
+        self.since_sync = [content] if durable else [*self.since_sync, content]
+        self.content = content
+        self.under_way = []
+
+
+def content_of(store: Store) -> Content:
+    """What an open queue holds."""
+    return Content(tuple(chain.from_iterable(store.reader.browse())), tuple(sorted(store.state.markers.items())))
+
+
+def after(content: Content, works: list[Work]) -> Content:
+    """The content after these are committed as a group."""
+    items, markers = list(content.items), dict(content.markers)
+    for work in works:
+        marker = work.transaction.marker
+        if marker is not None:
+            if marker[1] <= markers.get(marker[0], -1):
+                continue
+            markers[marker[0]] = marker[1]
+        for item in work.taken:
+            items.remove(item)
+        items += work.enqueued
+    return Content(tuple(items), tuple(sorted(markers.items())))
+
+
+class Explorer:
+    """All schedules of one seed. ``schedules`` counts them."""
+
+    def __init__(self, seed: int, faults: bool = False, trace: bool = False) -> None:
+        self.seed = seed
+        self.random = random.Random(seed)
+        self.schedules = 0
+        self.lives = 0
+        self.deepest = 0
+        self._trace = trace
+        self._faults = faults
+        choose = self.random.choice
+        self.settings = Settings(
+            sync=self.random.random() < 0.85,
+            segment_bytes=choose([10, 80, 300, 1000, 4096]),
+            memory_bytes=choose([0, 200, 1 << 20]),
+            inline_bytes=choose([0, 100, 400, 65536]),
+            log_bytes=choose([300, 700, 2000, 4096, 12288]),
+        )
+        self._crash_odds = choose([0.03, 0.1, 0.3])
+        self._item_number = 0
+
+    def run(self) -> None:
+        """Explore; raises ``ViolationError``, or whatever the queue should not have raised."""
+        disk = SimulatedDisk()
+        disk.names["/queues"] = disk.durable_names["/queues"] = -1
+        disk.trace = [] if self._trace else None
+        disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
+        try:
+            self._live(disk, Model(Content()), [Content()], [Content()], depth=0)
+        except BaseException as error:
+            error.add_note(f"replay with: python -m tests.crash random --first {self.seed} --count 1 --trace")
+            raise
+
+    # --- one life ----------------------------------------------------------------------------------------------------
+
+    def _live(
+        self, disk: SimulatedDisk, model: Model, allowed: list[Content], after_cut: list[Content], depth: int
+    ) -> None:
+        """Open, compare, run a program, and end by closing or by crashing; then perhaps live once more.
+
+        ``after_cut`` is allowed instead if the power goes before what was found has been served.
+        """
+        self.lives += 1
+        self.deepest = max(self.deepest, depth)
+        # Until it has been served it is not decided which of the allowed states it is.
+        undecided: list[list[Content]] = [allowed, after_cut]
+        disk.on_tick = lambda: self._maybe_crash(disk, model, undecided, depth)
+        if self._faults and self.random.random() < 0.5:
+            self._inject(disk)
+        try:
+            store = self._open(disk)
+        except (PersistentQueueError, OSError):
+            if not self._faults:
+                raise
+            self._next_life(disk, model, undecided, depth)
+            return
+        found = self._find(disk, store, allowed)
+        model.settle(found, durable=True)
+        undecided.clear()
+        if depth < LIVES and self.random.random() < 0.3:
+            self._crash(disk, [found], [found], depth)
+        steps = self.random.choice([0, 2, 5, 10, 20] if depth else [10, 20, 40])
+        try:
+            for _ in self._program(disk, store, model, steps):
+                pass
+            if self.random.random() < 0.7:
+                store.close()
+                disk.on_tick = None
+                model.settle(model.content, durable=True)
+            else:
+                store.abandon()
+        except (BrokenQueueError, DiskFullError, OSError):
+            if not self._faults:
+                raise
+            store.abandon()
+        self._next_life(disk, model, undecided, depth)
+
+    def _next_life(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
+        disk.on_tick = None
+        disk.fault = None
+        if depth < LIVES:
+            kill, power = (self._allowed(model, undecided, power=power) for power in (False, True))
+            self._crash(disk, kill, power, depth)
+
+    def _open(self, disk: SimulatedDisk) -> Store:
+        return Store.open(disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+
+    def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:
+        found = content_of(store)
+        if found not in allowed or len(store.ready) != len(found.items):
+            raise ViolationError(_describe(found, allowed, disk))
+        return found
+
+    # --- crashing ----------------------------------------------------------------------------------------------------
+
+    def _maybe_crash(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
+        if depth < LIVES and self.random.random() < self._crash_odds / (1 + depth):
+            kill, power = (self._allowed(model, undecided, power=power) for power in (False, True))
+            self._crash(disk, kill, power, depth)
+
+    def _allowed(self, model: Model, undecided: list[list[Content]], power: bool) -> list[Content]:
+        return undecided[power] if undecided else model.allowed(self.settings.sync, power)
+
+    def _crash(self, disk: SimulatedDisk, after_kill: list[Content], after_cut: list[Content], depth: int) -> None:
+        """Crash a copy of the disk, recover, compare, and go on from there."""
+        self.schedules += 1
+        crashed, allowed = disk, after_kill
+        how = self.random.randrange(5)
+        if how in {0, 1}:
+            crashed = crashed.kill(self.random.randrange)
+        if how >= 1:
+            crashed, allowed = crashed.cut_power(self.random.randrange), after_cut
+        if self.settings.sync and self.random.random() < 0.02:
+            report = fsck.check(DIRECTORY, disk=crashed.disk) if _has_log(crashed) else None
+            if report is not None and not report.ok:
+                raise ViolationError(f"check: {report.problems}")
+        self._live(crashed, Model(allowed[0]), list(allowed), list(after_cut), depth + 1)
+
+    # --- the program -------------------------------------------------------------------------------------------------
+
+    def _program(self, disk: SimulatedDisk, store: Store, model: Model, steps: int) -> Iterator[None]:
+        choose = self.random.random
+        works = [Work() for _ in range(self.random.choice([1, 1, 2, 3]))]
+        held: list[bytes] = []
+        for _ in range(steps):
+            yield
+            work = self.random.choice(works)
+            transaction = work.transaction
+            what = choose()
+            if what < 0.40:
+                for item in self._items():
+                    transaction.items.append(item)
+                    transaction.payload_bytes += len(item)
+                    work.enqueued.append(item)
+            elif what < 0.60:
+                runs, items = store.reader.take(self.random.choice([1, 1, 2, 5, 100]))
+                expected = [item for item in model.content.items if item not in held][: len(items)]
+                if items != expected:
+                    raise ViolationError(f"took {items}, expected {expected}")
+                transaction.runs += runs
+                work.taken += items
+                held += items
+            elif what < 0.65:
+                if transaction.items:
+                    self._try(partial(store.spill, transaction))
+            elif what < 0.70:
+                store.discard(transaction)
+                held = [item for item in held if item not in work.taken]
+                works[works.index(work)] = Work()
+            elif what < 0.95:
+                group = [each for each in works if each is work or choose() < 0.3]
+                group = [each for each in group if each.enqueued or each.taken]
+                if group:
+                    held = self._commit(disk, store, model, group, works, held)
+            elif what < 0.98:
+                self._try(store.trim)
+                if not store.broken:
+                    model.settle(model.content, durable=not self._faults)
+            else:
+                store.give_back()
+            store.check()
+
+    def _commit(
+        self, disk: SimulatedDisk, store: Store, model: Model, group: list[Work], works: list[Work], held: list[bytes]
+    ) -> list[bytes]:
+        """Commit the works of the group; what is held afterwards."""
+        if self.random.random() < 0.2:
+            group[0].transaction.marker = (self.random.choice("mn"), self.random.randrange(6))
+        fitting = _subsets(group) if self._faults else [group]
+        model.under_way = [after(model.content, works) for works in fitting]
+        store.commit([work.transaction for work in group])
+        done = [work for work in group if work.transaction.settled]
+        model.settle(after(model.content, done), durable=self.settings.sync)
+        for work in group:
+            if work.transaction.skipped:
+                store.discard(work.transaction)
+            if work.transaction.settled:
+                held = [item for item in held if item not in work.taken]
+                works[works.index(work)] = Work()
+            elif work.transaction.error is None:
+                raise ViolationError("a transaction that was neither committed nor refused")
+            work.transaction.error = None
+            work.transaction.marker = None
+        return held
+
+    def _items(self) -> list[bytes]:
+        """Items that never come twice."""
+        result = []
+        for _ in range(self.random.choice([1, 1, 1, 2, 3, 20])):
+            self._item_number += 1
+            item = b"%d " % self._item_number
+            result.append(item.ljust(self.random.choice([0, 0, 0, 10, 100, 600, 1500]), b"."))
+        return result
+
+    # --- faults ------------------------------------------------------------------------------------------------------
+
+    def _inject(self, disk: SimulatedDisk) -> None:
+        """Let some call fail, once or from then on."""
+        code = self.random.choice([28, 28, 122, 5])
+        at, forever, short = disk.ticks + self.random.randrange(60), self.random.random() < 0.3, self.random.random()
+        waiting = [True]
+
+        def fault(call: str, path: str) -> OSError | int | None:
+            if disk.ticks < at or not (waiting[0] or forever):
+                return None
+            is_sync = call in {"fdatasync", "fsync", "pwritev dsync"}
+            if is_sync != (code == 5) or (code in NO_SPACE and call.endswith("in place")):
+                return None
+            if call == "pwritev" and waiting[0] and short < 0.3:
+                waiting[0] = False
+                return 1 + int(short * 100)
+            waiting[0] = False
+            return OSError(code, "injected", path)
+
+        disk.fault = fault
+
+    def _try(self, call: Callable[[], None]) -> None:
+        try:
+            call()
+        except DiskFullError:
+            if not self._faults:
+                raise
+
+
+def _subsets(group: list[Work]) -> list[list[Work]]:
+    return [list(some) for size in range(len(group), 0, -1) for some in combinations(group, size)]
+
+
+def _has_log(disk: SimulatedDisk) -> bool:
+    return any(name.endswith(".log") for name in disk.names)
+
+
+def _describe(found: Content, allowed: list[Content], disk: SimulatedDisk) -> str:
+    def short(content: Content) -> str:
+        return f"{[item.split()[0].decode() for item in content.items]} {dict(content.markers)}"
+
+    lines = [f"found    {short(found)}", *(f"allowed  {short(each)}" for each in allowed)]
+    return "\n".join([*lines, *(disk.trace or [])[-120:]])

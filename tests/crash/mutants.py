@@ -1,0 +1,148 @@
+# ruff: noqa: E501
+"""Bugs planted on purpose, one at a time: a harness that lets one of them pass proves nothing.
+
+Each is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs the explorer on each copy,
+in a process of its own, until it notices. ``where`` is what it takes: random programs, or such with failing calls.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import persistentqueue
+
+PACKAGE = Path(persistentqueue.__file__).parent
+TESTS = Path(__file__).parent.parent
+
+
+class Mutant(NamedTuple):
+    """A bug: in ``room`` the text ``old`` becomes ``new``."""
+
+    name: str
+    room: str
+    old: str
+    new: str
+    where: str = "random"
+
+
+class Verdict(NamedTuple):
+    """Whether a mutant was caught, after how many schedules at most, and how."""
+
+    mutant: Mutant
+    caught: bool
+    schedules: int
+    how: str
+
+
+MUTANTS = (
+    # --- syncs that are missing, in the commit
+    Mutant("large blocks are not synced", "commit", "            self._segments.sync()\n", "            pass\n"),
+    Mutant("new segments are not synced", "commit", "            self._segments.sync_new()\n", "            pass\n"),
+    Mutant("new names are not synced with large blocks", "segments", "        self.sync_new()\n", "        pass\n"),
+    Mutant("names of segments are not synced", "segments", "            sync_directory(self._disk, self.directory)\n", "            pass\n"),
+    Mutant("only the current segment is synced", "segments", "for segment in self._open.values() if segment.dirty]", "for segment in [self.current] if segment]"),
+    Mutant("a sync of a segment does nothing", "segment", "        self._disk.fdatasync(self._fd)\n", "        pass\n"),
+    Mutant("the write of a frame is not durable", "log", "DSYNC if header.flags & SYNCED else 0", "0"),
+    Mutant("the direct write of a frame is not durable", "direct", "length_bytes, offset, DSYNC)", "length_bytes, offset, 0)"),
+    # --- syncs that are missing, in the trim and the opening
+    Mutant("a trim does not sync the segments", "store", "        self._or_break(self.segments.sync)\n", "        pass\n"),
+    Mutant("a trim forgets deferred blocks", "store", "            self.segments.write()\n", "            pass\n"),
+    Mutant("a generation is not synced", "log", "        self._disk.fdatasync(self._fd)\n", "        pass\n"),
+    Mutant("the name of a generation is not synced", "log", "        sync_directory(self._disk, dirname(self.path))\n", "        pass\n"),
+    Mutant("a generation is named before it is synced", "log", '        self._disk.fdatasync(self._fd)\n        self._disk.failpoint("trim.4 rename generation")\n        self._disk.rename(spare, self.path)\n', '        self._disk.rename(spare, self.path)\n        self._disk.fdatasync(self._fd)\n'),
+    Mutant("what recovery read is not made durable", "store", "            self.trim(keep_old=bool(doubtful))\n", "            pass\n"),
+    Mutant("an older generation goes before the name of the next is durable", "store", "            sync_directory(self._disk, self._path(LOG_DIRECTORY))\n", "            pass\n"),
+    Mutant("directories that a killed owner made are not synced", "store", "            sync_names(self._disk, self.directory)\n", "            pass\n"),
+    Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
+    Mutant("a spare is not asked for its other names", "pool", "st_nlink > 1:", "st_nlink > 9:"),
+    # --- order
+    Mutant("the log is recycled before the next one is there", "store", "        spare = self._pool.path\n", "        spare = self._pool.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
+    Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n', '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.segments.delete(n)\n'),
+    # --- checks
+    Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with"),
+    Mutant("bodies of blocks are not checked", "block", "    if found != header.body_checksum:\n", "    if False:\n"),
+    Mutant("blocks of an unsynced log are not checked", "recovery", "if not replay.synced and not _is_written(", "if False and not _is_written("),
+    Mutant("an unsynced log goes on behind what is lost", "recovery", "            break\n        try:\n            for operation", "            continue\n        try:\n            for operation"),
+    Mutant("nothing stands behind the last frame", "log", "        frame = b\"\".join((header, body, END))\n", "        frame = b\"\".join((header, body))\n"),
+    # --- blocks at the wrong place
+    Mutant("deferred blocks take no room", "segment", "        self.deferred_bytes += length_bytes\n        self.end += length_bytes\n", "        self.deferred_bytes += length_bytes\n"),
+    Mutant("deferred blocks are dropped by the next write", "segment", '[b"".join(self._deferred[1]), *blocks]', "[bytes(self.deferred_bytes), *blocks]"),
+    Mutant("the tail of a page is forgotten", "direct", "            memory[:next_at] = bytes(memory[next_offset - next_at - start : next_offset - start])\n", "            pass\n"),
+    Mutant("redone blocks are shifted", "store", "operation.offset, blocks)", "operation.offset + 1, blocks)"),
+    Mutant("redo is skipped", "recovery", "        recovered.redo += [", "        recovered.redo = ["),
+    Mutant("spilled blocks count as inline", "commit", "may_defer and not was_spilled and", "may_defer and"),
+    # --- files that are given back too early
+    Mutant("the segments of open sessions are retired", "store", "            kept = self.segments.pinned\n", "            kept: set[int] = set()\n"),
+    Mutant("spilled segments are not held", "store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n"),
+    Mutant("the current segment is retired", "store", " and (current is None or n != current.number)]", "]"),
+    Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
+    Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
+    Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
+    # --- what a checkpoint and a frame say
+    Mutant("a checkpoint forgets what was consumed out of order", "state", "            list(self.consumed),\n", "            [],\n"),
+    Mutant("a checkpoint forgets the frontier", "state", "            self.frontier,\n            list(", "            0,\n            list("),
+    Mutant("a checkpoint forgets the markers", "state", "            markers,\n        )\n", "            [],\n        )\n"),
+    Mutant("numbers of segments begin again", "state", "state.next_segment = checkpoint.next_segment", "state.next_segment = 1"),
+    Mutant("markers are not logged", "commit", "                operations.append(MarkerSet(*transaction.marker))\n", "                pass\n"),
+    Mutant("markers are not asked", "commit", "if recorded is not None and version <= recorded:", "if False:"),
+    Mutant("new segments are not logged", "commit", "list(self._segments.unlogged)", "[]"),
+    Mutant("the short way logs one item less", "commit", "encode_lone_dequeue(first, count, len(group))", "encode_lone_dequeue(first, max(count - 1, 1), len(group))"),
+    Mutant("a run is joined to one that it does not touch", "commit", "last.first + last.count == first:", "last.first + last.count <= first:"),
+    # --- what was handed out
+    Mutant("a rollback keeps what it held", "store", "            self.ready.release(transaction.runs)\n", "            pass\n"),
+    Mutant("what was consumed out of order comes again", "state", "            self.position = first + count\n\n    def __len__", "            self.position = first\n\n    def __len__"),
+    # --- failing calls
+    Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
+    Mutant("staged blocks survive a full disk", "commit", "            self._segments.unstage()\n", "            pass\n", "faults"),
+    Mutant("short writes are taken for whole ones", "disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
+    Mutant("the rest of a short write goes to its beginning", "disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
+    Mutant("a segment that could not be made stays", "segment", "            disk.unlink(path)\n            raise\n", "            raise\n", "faults"),
+)  # fmt: skip
+
+
+def run_mutants(mutants: Iterable[Mutant], seeds: int, batch: int = 50) -> Iterable[Verdict]:
+    """Hunt for each of the mutants with up to so many seeds."""
+    with tempfile.TemporaryDirectory() as scratch:
+        root = Path(scratch)
+        for mutant in mutants:
+            shutil.rmtree(root / "persistentqueue", ignore_errors=True)
+            shutil.copytree(PACKAGE, root / "persistentqueue", ignore=shutil.ignore_patterns("__pycache__"))
+            if not (root / "tests").exists():
+                shutil.copytree(TESTS / "crash", root / "tests" / "crash")
+                (root / "tests" / "__init__.py").touch()
+            plant(mutant, root / "persistentqueue")
+            yield _hunt(mutant, root, seeds, batch)
+
+
+def plant(mutant: Mutant, package: Path) -> None:
+    """Put the bug into the package. Raises ``ValueError`` where its text does not occur exactly once."""
+    path = package / f"{mutant.room}.py"
+    text = path.read_text()
+    if text.count(mutant.old) != 1:
+        raise ValueError(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.room}")
+    path.write_text(text.replace(mutant.old, mutant.new))
+
+
+def _hunt(mutant: Mutant, root: Path, seeds: int, batch: int) -> Verdict:
+    arguments = ["random", "--count", str(seeds), "--progress", str(batch)]
+    if mutant.where == "faults":
+        arguments.append("--faults")
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.crash", *arguments],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]
+    last = done.stderr.strip().splitlines()
+    how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
+    return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])

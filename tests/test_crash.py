@@ -1,0 +1,191 @@
+"""What the simulated disk found, one test each, and a few seeds of every campaign of ``tests.crash``.
+
+The campaigns in full are commands, since they take their time: ``python -m tests.crash --help``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from dataclasses import replace
+
+import pytest
+
+from persistentqueue.frame import SEALED
+from persistentqueue.store import Store
+from persistentqueue.transaction import Settings, Transaction
+
+from .crash.disk import Crash, SimulatedDisk
+from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
+from .crash.explorer import DIRECTORY, Content, Explorer, content_of
+from .crash.mutants import MUTANTS, PACKAGE, Mutant
+
+SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
+
+
+def machine() -> SimulatedDisk:
+    """A disk with nothing on it but the directory that queues are made in."""
+    disk = SimulatedDisk()
+    disk.names["/queues"] = disk.durable_names["/queues"] = -1
+    return disk
+
+
+def opened(disk: SimulatedDisk, settings: Settings = SYNCED, failpoint: Callable[[str], None] | None = None) -> Store:
+    """The queue on it."""
+    door = disk.disk if failpoint is None else replace(disk.disk, failpoint=failpoint)
+    return Store.open(door, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
+
+
+def enqueuing(*items: bytes) -> Transaction:
+    """A transaction that enqueues."""
+    transaction = Transaction()
+    transaction.items, transaction.payload_bytes = list(items), sum(map(len, items))
+    return transaction
+
+
+def items_of(disk: SimulatedDisk, settings: Settings = SYNCED) -> list[bytes]:
+    """What the next life finds."""
+    return list(content_of(opened(disk, settings)).items)
+
+
+def crash_at(step: str) -> Callable[[str], None]:
+    """A failpoint that ends the process."""
+
+    def failpoint(name: str) -> None:
+        if name == step:
+            raise Crash
+
+    return failpoint
+
+
+def test_transaction_that_was_spilled_whole() -> None:
+    """A transaction whose blocks were all written ahead is not logged as one that the log carries."""
+    disk = machine()
+    store = opened(disk)
+    transaction = enqueuing(b"x" * 100)
+    store.spill(transaction)
+    store.commit([transaction])
+    assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x" * 100,)}
+
+
+def test_spare_that_is_a_log_under_another_name() -> None:
+    """A power cut may bring back the name that a log had as the spare; what is written there would overwrite it."""
+    disk = machine()
+    store = opened(disk)
+    store.commit([enqueuing(b"x")])
+    store.close()
+    log = next(name for name in disk.names if name.endswith(".log"))
+    disk.names["/queues/q/pool/log.free"] = disk.durable_names["/queues/q/pool/log.free"] = disk.names[log]
+    store = opened(disk)
+    store.commit([enqueuing(b"y")])
+    assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x", b"y")}
+
+
+@pytest.mark.parametrize("closing", [True, False], ids=["sealed", "unsealed"])
+def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> None:
+    """A generation that was renamed by an owner who was killed may vanish; until it cannot, the one before it stays."""
+    disk = machine()
+    armed: list[str] = []
+    store = opened(disk, failpoint=lambda name: crash_at(*armed)(name) if armed else None)
+    store.commit([enqueuing(b"x")])
+    armed.append("trim.5 sync names")
+    with pytest.raises(Crash):
+        store.trim(SEALED if closing else 0)
+    disk = every_kill(disk)[0]
+    assert opened(disk).recovery.clean == closing
+    assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x",)}
+
+
+def test_directory_whose_maker_was_killed() -> None:
+    """A queue's directory that was made, and not synced, by somebody who was killed is durable before it is used."""
+    disk = machine()
+
+    def at_second_tick() -> None:
+        if disk.ticks == 2:
+            raise Crash
+
+    disk.on_tick = at_second_tick
+    with pytest.raises(Crash):
+        opened(disk)
+    disk.on_tick = None
+    assert (disk.trace, "/queues/q" in disk.names, "/queues/q" in disk.durable_names) == (None, True, False)
+    disk = every_kill(disk)[0]
+    opened(disk).commit([enqueuing(b"x")])
+    assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x",)}
+
+
+def test_unsynced_queue_that_was_served_is_durable() -> None:
+    """What ``sync=False`` left in the page cache is made durable by the opening that serves it."""
+    disk = machine()
+    opened(disk, UNSYNCED).commit([enqueuing(b"x" * 300)])
+    disk = every_kill(disk)[0]
+    assert items_of(disk, UNSYNCED) == [b"x" * 300]
+    assert {tuple(items_of(crashed, UNSYNCED)) for crashed in every_cut(disk)} == {(b"x" * 300,)}
+
+
+def test_unsynced_group_is_whole_or_gone() -> None:
+    """With ``sync=False`` a power cut drops a group as a whole, since its transactions share blocks."""
+    settings = replace(UNSYNCED, segment_bytes=100)
+    disk = machine()
+    store = opened(disk, settings)
+    store.commit([enqueuing(b"old")])
+    store.trim()
+    consuming = enqueuing(b"new 2" * 30)
+    consuming.runs = store.reader.take(1)[0]
+    store.commit([enqueuing(b"new 1" * 30), consuming])
+    found = {tuple(items_of(crashed, settings)) for crashed in every_cut(disk)}
+    assert found == {(b"old",), (b"new 1" * 30, b"new 2" * 30)}
+
+
+# --- the campaigns, in small -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
+def test_random_programs(faults: bool) -> None:
+    """Random programs that crash anywhere end in a state that the model allows."""
+    explorers = [Explorer(seed, faults) for seed in range(16)]
+    for explorer in explorers:
+        explorer.run()
+    assert sum(explorer.schedules for explorer in explorers) > 200
+    assert max(explorer.deepest for explorer in explorers) == 3
+
+
+def test_small_programs_exhaustively() -> None:
+    """Each program of one operation, crashed everywhere, in every way, ends in an allowed state."""
+    exhaustive = Exhaustive(SETTINGS[0])
+    exhaustive.run(1)
+    assert exhaustive.states > 1000
+
+
+def test_a_seed_says_the_same_twice() -> None:
+    """A seed gives the same schedules each time, so that a failure can be replayed."""
+    first, second = Explorer(3, trace=True), Explorer(3)
+    first.run()
+    second.run()
+    assert (first.schedules, first.lives) == (second.schedules, second.lives)
+
+
+def test_harness_notices() -> None:
+    """A content that is not allowed is reported, with the way to replay it."""
+    explorer = Explorer(0)
+    explorer.random.seed(1)
+
+    def lie(*_: object, power: bool) -> list[Content]:
+        return [Content((b"something else",))]
+
+    explorer._allowed = lie  # type: ignore[assignment]
+    with pytest.raises(AssertionError, match="something") as caught:
+        explorer.run()
+    assert "python -m tests.crash random --first 0 --count 1 --trace" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
+def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
+    """The text that each planted bug replaces occurs exactly once in its room."""
+    assert (PACKAGE / f"{mutant.room}.py").read_text().count(mutant.old) == 1
+    assert mutant.old != mutant.new
+
+
+def test_enough_bugs_are_planted() -> None:
+    """There are at least forty, each with a name of its own."""
+    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40

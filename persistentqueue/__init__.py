@@ -18,8 +18,8 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
-``recovery``, ``transaction`` · ``commit`` (step by step) · ``store`` (trim, step by step), ``fsck`` · ``maintenance`` ·
-``group`` (threads) · ``session`` · ``queue`` · ``spark``.
+``recovery``, ``transaction`` · ``commit`` (step by step), ``salvage`` · ``store`` (trim, step by step) · ``fsck`` ·
+``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -35,7 +35,7 @@ from .errors import (
     QueueNotFoundError,
     UnsupportedFormatError,
 )
-from .fsck import CheckReport, check
+from .fsck import CheckReport, RepairReport, check, repair
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
@@ -46,7 +46,9 @@ __all__ = [
     "Stats",
     "RecoveryReport",
     "CheckReport",
+    "RepairReport",
     "check",
+    "repair",
     "list_queues",
     "delete_queue",
     "PersistentQueueError",

@@ -20,7 +20,7 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
-from .disk import DISK, Disk, StrPath, basename, dirname, fspath, join, sync_directory
+from .disk import CREATE_NEW, DISK, READ, Disk, StrPath, basename, dirname, fspath, join, sync_directory, write_all
 from .errors import CorruptionError, InvalidNameError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
@@ -34,6 +34,7 @@ DELETED_DIRECTORY = "deleted"
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
+_COPY_BYTES = 1024 * 1024
 
 
 def queue_directory(path: StrPath, name: str | None) -> str:
@@ -77,12 +78,37 @@ def find_generations(disk: Disk, directory: str) -> list[int]:
 
 def set_aside(disk: Disk, path: str) -> None:
     """Rename what could not be read to ``*.damaged``, beside what was set aside before."""
+    disk.rename(path, _damaged_name(disk, path))
+
+
+def keep_copy(disk: Disk, path: str) -> None:
+    """Copy a file of which a part could not be read to ``*.damaged``, durably; nothing where there is no file."""
+    try:
+        source = disk.open(path, READ, 0)
+    except FileNotFoundError:
+        return
+    try:
+        target = disk.open(_damaged_name(disk, path), CREATE_NEW, 0o600)
+        try:
+            offset = 0
+            while data := disk.pread(source, _COPY_BYTES, offset):
+                write_all(disk, target, [data], len(data), offset)
+                offset += len(data)
+            disk.fdatasync(target)
+        finally:
+            disk.close(target)
+    finally:
+        disk.close(source)
+    sync_directory(disk, dirname(path))
+
+
+def _damaged_name(disk: Disk, path: str) -> str:
     taken = names_in(disk, dirname(path))
     damaged, number = f"{path}.damaged", 1
     while basename(damaged) in taken:
         number += 1
         damaged = f"{path}.{number}.damaged"
-    disk.rename(path, damaged)
+    return damaged
 
 
 def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:

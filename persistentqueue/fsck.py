@@ -1,13 +1,18 @@
-"""Read-only inspection of a queue's directory: does everything add up?
+"""Does everything in a queue's directory add up, and if not, what can be had from it?
 
-Reads the log as recovery does, then every block that holds an unconsumed item, then asks whether the state's own
-invariants hold (they are listed in ``state``). Changes nothing, takes no lock. A directory that is owned meanwhile may
-be inspected too: what its owner changes while we read shows as a problem at worst.
+``check`` reads the log as recovery does, then every block that holds an unconsumed item, then asks whether the state's
+own invariants hold (they are listed in ``state``). It changes nothing and takes no lock. A directory that is owned
+meanwhile may be inspected too: what its owner changes while we read shows as a problem at worst.
+
+``repair`` takes the lock, reads what is intact (see ``salvage``), keeps a copy of every file that has damage, and
+begins a new generation of the log with what is left, as a trim does. Until the renaming of that generation the
+directory opens, or does not, as before; a repair that is cut short can be run again.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 from .directory import (
@@ -15,6 +20,7 @@ from .directory import (
     LOG_DIRECTORY,
     POOL_DIRECTORY,
     find_generations,
+    keep_copy,
     names_in,
     queue_directory,
 )
@@ -23,8 +29,11 @@ from .errors import CorruptionError, QueueNotFoundError
 from .log import parse_log_name
 from .pool import SPARE_NAME
 from .recovery import Recovered, recover
+from .salvage import Salvaged, salvage
 from .segment import Segment, parse_segment_name, segment_name
 from .state import Extent, State
+from .store import Store
+from .transaction import Settings
 
 
 @dataclass(frozen=True)
@@ -129,3 +138,59 @@ def _leftovers(disk: Disk, directory: str, recovered: Recovered) -> Iterator[str
     for part, parse in own.items():
         yield from (join(part, name) for name in names_in(disk, directory, part) if parse(name) is None)
     yield from (join(POOL_DIRECTORY, name) for name in names_in(disk, directory, POOL_DIRECTORY) if name != SPARE_NAME)
+
+
+@dataclass(frozen=True)
+class RepairReport:
+    """What ``repair`` did."""
+
+    problems: tuple[str, ...]
+    """What was wrong, each with file and offset; empty: nothing, and nothing was changed but what opening changes."""
+    items: int
+    """Items in the queue now, each of them read and checked."""
+    lost: tuple[tuple[int, int], ...]
+    """``(first, count)``: the sequences, counted from the queue's first item on, that are gone."""
+    without_log: bool
+    """The log was of no use: the items come from the blocks alone, and some may have been consumed before."""
+    kept: tuple[str, ...]
+    """The files, relative to the queue's directory, in which what was cut is kept; ``*.damaged``."""
+
+
+def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> RepairReport:
+    """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
+
+    On return the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``. What
+    a lost part of the log said of items being consumed is unknown, so these come again. Raises
+    ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``.
+    """
+    directory = queue_directory(path, name)
+    if not names_in(disk, directory, LOG_DIRECTORY) and not names_in(disk, directory, DATA_DIRECTORY):
+        raise QueueNotFoundError(f"{directory}: no queue here to repair")
+    found: list[Salvaged] = []
+    before = _damaged_files(disk, directory)
+
+    def read(disk: Disk, directory: str) -> Recovered:
+        salvaged = salvage(disk, directory)
+        found.append(salvaged)
+        for file in sorted(salvaged.damaged):
+            keep_copy(disk, join(directory, file))
+        return salvaged.recovered
+
+    free = nullcontext()
+    store = Store.open(disk, directory, Settings(), True, 0.0, free, free, read)
+    try:
+        items = sum(len(batch) for batch in store.reader.browse())
+    finally:
+        store.close()
+    salvaged = found[0]
+    kept = sorted(_damaged_files(disk, directory) - before)
+    return RepairReport(tuple(salvaged.problems), items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
+
+
+def _damaged_files(disk: Disk, directory: str) -> set[str]:
+    return {
+        join(part, name)
+        for part in (LOG_DIRECTORY, DATA_DIRECTORY)
+        for name in names_in(disk, directory, part)
+        if name.endswith(".damaged")
+    }

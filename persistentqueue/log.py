@@ -173,13 +173,7 @@ def replay(data: bytes, file: str) -> Replay:
     A frame that does not check out ends the log, if no valid one follows it: a torn tail. Otherwise, and always in the
     header, in the checkpoint and in a sealed log, it is damage: raises ``CorruptionError``.
     """
-    header = decode_header(data, LOG_MAGIC, file)
-    if parse_log_name(basename(file)) != header.number:
-        raise CorruptionError(file, 0, "the generation that the file is named by", f"{header.number}")
-    first = decode_frame(data, HEADER_BYTES, header.salt, file)
-    operation = first.transactions[0][0] if first.transactions and first.transactions[0] else None
-    if not isinstance(operation, Checkpoint):
-        raise CorruptionError(file, HEADER_BYTES, "a checkpoint", f"{operation}")
+    header, first, checkpoint = first_frame(data, file)
     frames = [first]
     end = first.end
     torn_bytes = 0
@@ -194,7 +188,19 @@ def replay(data: bytes, file: str) -> Replay:
                 break
             frames.append(frame)
             end = frame.end
-    return Replay(file, header, operation, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
+    return Replay(file, header, checkpoint, frames, end, torn_bytes, max(header.size_bytes - len(data), 0))
+
+
+def first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:
+    """The header, the first frame and its checkpoint. Raises like ``replay``."""
+    header = decode_header(data, LOG_MAGIC, file)
+    if parse_log_name(basename(file)) != header.number:
+        raise CorruptionError(file, 0, "the generation that the file is named by", f"{header.number}")
+    first = decode_frame(data, HEADER_BYTES, header.salt, file)
+    operation = first.transactions[0][0] if first.transactions and first.transactions[0] else None
+    if not isinstance(operation, Checkpoint):
+        raise CorruptionError(file, HEADER_BYTES, "a checkpoint", f"{operation}")
+    return header, first, operation
 
 
 def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:

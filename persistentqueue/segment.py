@@ -6,6 +6,7 @@ beside it, since it reads only blocks that were committed before.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import NamedTuple
 
 from .block import (
@@ -19,7 +20,7 @@ from .block import (
     decode_block_header,
     decode_body,
 )
-from .disk import CREATE_NEW, WRITE, Disk, read_all, write_all
+from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from .errors import CorruptionError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 
@@ -56,6 +57,30 @@ class Loaded(NamedTuple):
     next_ordinal: int
     damage: CorruptionError | None
     lost: int
+
+
+class Intact(NamedTuple):
+    """A block that checks out, or several: ``count`` items behind ``ordinal`` others."""
+
+    offset: int
+    length_bytes: int
+    ordinal: int
+    count: int  # type: ignore[assignment]
+
+
+def find_salt(disk: Disk, path: str, number: int) -> int:
+    """The salt that the file itself names. Raises ``CorruptionError`` where its header does not check out."""
+    try:
+        fd = disk.open(path, READ, 0)
+    except FileNotFoundError:
+        raise CorruptionError(path, 0, "a segment", "no file") from None
+    try:
+        header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+    finally:
+        disk.close(fd)
+    if header.number != number:
+        raise CorruptionError(path, 0, f"segment {number}", f"segment {header.number}")
+    return header.salt
 
 
 class Segment:
@@ -256,8 +281,15 @@ class Segment:
         except CorruptionError:
             pass
         # The header cannot be believed, so neither can its length. Any other valid header tells by its ordinal how
-        # many items are gone; payloads that look like one do not check out, since the checksum covers the offset.
-        start = offset + 1
+        # many items are gone.
+        at, found = self._find_header(window, offset + 1, end, range(ordinal + 1, end_ordinal))
+        return (at, found.ordinal) if found is not None else (end, end_ordinal)
+
+    def _find_header(self, window: _Window, start: int, end: int, ordinals: range) -> tuple[int, BlockHeader | None]:
+        """The first valid header from ``start`` on of a block with one of these ordinals, and its offset.
+
+        Payloads that look like one do not check out, since the checksum covers the offset.
+        """
         while start < end:
             data = window.read_once(start, min(READ_AHEAD_BYTES + BLOCK_HEADER_BYTES, end - start))
             at = -1
@@ -266,10 +298,31 @@ class Segment:
                     header = decode_block_header(data, at, self.salt, start + at, self.path)
                 except CorruptionError:
                     continue
-                if ordinal < header.ordinal < end_ordinal and start + at < end:
-                    return start + at, header.ordinal
+                if header.ordinal in ordinals and start + at < end:
+                    return start + at, header
             start += READ_AHEAD_BYTES
-        return end, end_ordinal
+        return end, None
+
+    def intact(self, offset: int, end: int) -> Iterator[Intact]:
+        """The blocks between these offsets that check out; what lies between them is passed over."""
+        window = self._window(end)
+        while offset < end:
+            try:
+                header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
+            except CorruptionError:
+                offset, _ = self._find_header(window, offset + 1, end, range(2**63))
+                continue
+            length_bytes = BLOCK_HEADER_BYTES + header.body_bytes
+            try:
+                self._body(window, offset, header)
+                yield Intact(offset, length_bytes, header.ordinal, header.count)
+            except CorruptionError:
+                pass
+            offset += length_bytes
+
+    def file_bytes(self) -> int:
+        """How long the file is."""
+        return self._disk.fstat(self._fd).st_size
 
 
 class _Window:

@@ -112,6 +112,15 @@ class State:
         else:
             raise StateError("an operation of a transaction", "a checkpoint")
 
+    def skip(self, count: int) -> None:
+        """Give out sequences that no item has: as if they were enqueued and consumed."""
+        first = self.next_sequence
+        self.next_sequence += count
+        if self.frontier == first:
+            self.frontier += count
+        else:
+            self.consumed.add(first, count)
+
     def enqueue(self, first: int, count: int, number: int, offset: int, length_bytes: int, ordinal: int) -> None:
         """Apply the fields of an ``Enqueue``; ``number`` is its segment's."""
         segment = self.segments.get(number)

@@ -102,8 +102,9 @@ class Store:
         lock_timeout_seconds: float,
         mutex: Guard,
         reading: Guard,
+        read: Callable[[Disk, str], Recovered | None] = recover,
     ) -> Store:
-        """Take the lock, recover what is there, or make a new queue.
+        """Take the lock, recover what is there with ``read``, or make a new queue.
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
         ``QueueNotFoundError``, ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError`` and ``OSError``; the
@@ -120,7 +121,7 @@ class Store:
         store = None
         try:
             finish_deletion(disk, directory)
-            recovered = recover(disk, directory)
+            recovered = read(disk, directory)
             state = State() if recovered is None else recovered.state
             store = cls(disk, directory, settings, lock, state, mutex, reading)
             store._begin(recovered)

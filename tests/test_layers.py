@@ -19,14 +19,15 @@ FLOORS = [
     {"state", "segment", "pool", "lock", "log"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction"},
-    {"commit"},
-    {"store", "fsck"},
+    {"commit", "salvage"},
+    {"store"},
+    {"fsck"},
     {"maintenance"},
     {"group"},
     {"session"},
     {"queue"},
     {"__init__"},
-    {"spark"},
+    {"spark", "__main__"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 

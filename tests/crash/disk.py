@@ -102,7 +102,7 @@ class SimulatedDisk:
         self.salt = 0
         self.on_tick: Callable[[], None] | None = None
         self.fault: Callable[[str, str], OSError | int | None] | None = None
-        """Asked at each tick for the call and its path: an error to raise, or how many bytes a write takes."""
+        """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes."""
         self.sync_failure = "ext4"
         self.owed: set[int] = set()
         """Inodes whose next sync reports the failure of the last one (data=journal)."""
@@ -242,9 +242,11 @@ class SimulatedDisk:
         data = b"".join(buffers)
         if direct and (offset % PAGE_BYTES or len(data) % PAGE_BYTES or len(buffers) != 1):
             raise OSError(errno.EINVAL, "a direct write that is not made of pages")
-        failure = self._may_fail("pwritev", path, flags, offset + len(data) > len(self.inodes[number].cache))
-        if failure is not None:
-            data = data[:failure]
+        if not flags:
+            self._may_fail("pwritev" if offset + len(data) > len(self.inodes[number].cache) else "overwrite", path)
+        taken_bytes = self.fault("short write", path) if self.fault is not None else None
+        if isinstance(taken_bytes, int):
+            data = data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
         inode = self.inodes[number]
         size = len(inode.cache)
         self.undo = (inode, offset, bytes(inode.cache[offset : offset + len(data)]), size)
@@ -362,16 +364,13 @@ class SimulatedDisk:
         if self.on_tick is not None:
             self.on_tick()
 
-    def _may_fail(self, call: str, path: str, flags: int = 0, extends: bool = True) -> int | None:
-        """Raise, or tell how many bytes a write takes, if a fault is due; what needs no room is never out of it."""
-        if self.fault is None or flags:
-            return None
-        failure = self.fault(call if extends else f"{call} in place", path)
+    def _may_fail(self, call: str, path: str) -> None:
+        """Raise if a fault is due."""
+        failure = self.fault(call, path) if self.fault is not None else None
         if isinstance(failure, OSError):
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
             raise failure
-        return failure
 
     def _sync_fails(self, number: int, path: str, call: str, operations: list[Pending]) -> bool:
         """Whether this sync reports a failure; what it does to the contents then depends on the file system."""

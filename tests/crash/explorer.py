@@ -14,6 +14,7 @@ Everything follows from the seed.
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
@@ -22,7 +23,6 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from persistentqueue import fsck
-from persistentqueue.disk import NO_SPACE
 from persistentqueue.errors import BrokenQueueError, DiskFullError, PersistentQueueError
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -32,6 +32,8 @@ from .disk import SimulatedDisk
 DIRECTORY = "/queues/q"
 LIVES = 3
 _FREE = nullcontext()
+_SYNCS = {"fdatasync", "fsync", "pwritev dsync"}
+_NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
 
 
 class ViolationError(AssertionError):
@@ -131,11 +133,18 @@ class Explorer:
     # --- one life ----------------------------------------------------------------------------------------------------
 
     def _live(
-        self, disk: SimulatedDisk, model: Model, allowed: list[Content], after_cut: list[Content], depth: int
+        self,
+        disk: SimulatedDisk,
+        model: Model,
+        allowed: list[Content],
+        after_cut: list[Content],
+        depth: int,
+        quiet: bool = False,
     ) -> None:
         """Open, compare, run a program, and end by closing or by crashing; then perhaps live once more.
 
-        ``after_cut`` is allowed instead if the power goes before what was found has been served.
+        ``after_cut`` is allowed instead if the power goes before what was found has been served. With ``quiet`` the
+        process was killed while nothing was under way, so that nothing may seem to be.
         """
         self.lives += 1
         self.deepest = max(self.deepest, depth)
@@ -152,6 +161,8 @@ class Explorer:
             self._next_life(disk, model, undecided, depth)
             return
         found = self._find(disk, store, allowed)
+        if quiet and (store.recovery.torn_bytes or store.recovery.set_aside):
+            raise ViolationError(f"nothing was under way, but {store.recovery}\n{_tail(disk)}")
         model.settle(found, durable=True)
         undecided.clear()
         if depth < LIVES and self.random.random() < 0.3:
@@ -177,7 +188,7 @@ class Explorer:
         disk.fault = None
         if depth < LIVES:
             kill, power = (self._allowed(model, undecided, power=power) for power in (False, True))
-            self._crash(disk, kill, power, depth)
+            self._crash(disk, kill, power, depth, idle=not undecided and not model.under_way)
 
     def _open(self, disk: SimulatedDisk) -> Store:
         return Store.open(disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
@@ -198,7 +209,14 @@ class Explorer:
     def _allowed(self, model: Model, undecided: list[list[Content]], power: bool) -> list[Content]:
         return undecided[power] if undecided else model.allowed(self.settings.sync, power)
 
-    def _crash(self, disk: SimulatedDisk, after_kill: list[Content], after_cut: list[Content], depth: int) -> None:
+    def _crash(
+        self,
+        disk: SimulatedDisk,
+        after_kill: list[Content],
+        after_cut: list[Content],
+        depth: int,
+        idle: bool = False,
+    ) -> None:
         """Crash a copy of the disk, recover, compare, and go on from there."""
         self.schedules += 1
         crashed, allowed = disk, after_kill
@@ -211,7 +229,8 @@ class Explorer:
             report = fsck.check(DIRECTORY, disk=crashed.disk) if _has_log(crashed) else None
             if report is not None and not report.ok:
                 raise ViolationError(f"check: {report.problems}")
-        self._live(crashed, Model(allowed[0]), list(allowed), list(after_cut), depth + 1)
+        quiet = idle and how == 0 and not self._faults
+        self._live(crashed, Model(allowed[0]), list(allowed), list(after_cut), depth + 1, quiet)
 
     # --- the program -------------------------------------------------------------------------------------------------
 
@@ -293,21 +312,21 @@ class Explorer:
 
     def _inject(self, disk: SimulatedDisk) -> None:
         """Let some call fail, once or from then on."""
-        code = self.random.choice([28, 28, 122, 5])
-        at, forever, short = disk.ticks + self.random.randrange(60), self.random.random() < 0.3, self.random.random()
+        kind = self.random.choice(["full", "full", "sync", "short"])
+        code = {"full": self.random.choice([errno.ENOSPC, errno.EDQUOT]), "sync": errno.EIO, "short": 0}[kind]
+        at, forever, taken = (
+            disk.ticks + self.random.randrange(60),
+            self.random.random() < 0.3,
+            self.random.randrange(1, 90),
+        )
         waiting = [True]
 
         def fault(call: str, path: str) -> OSError | int | None:
-            if disk.ticks < at or not (waiting[0] or forever):
+            due = {"sync": _SYNCS, "short": {"short write"}, "full": _NEEDING_ROOM}[kind]
+            if disk.ticks < at or call not in due or not (waiting[0] or forever):
                 return None
-            is_sync = call in {"fdatasync", "fsync", "pwritev dsync"}
-            if is_sync != (code == 5) or (code in NO_SPACE and call.endswith("in place")):
-                return None
-            if call == "pwritev" and waiting[0] and short < 0.3:
-                waiting[0] = False
-                return 1 + int(short * 100)
             waiting[0] = False
-            return OSError(code, "injected", path)
+            return OSError(code, "injected", path) if code else taken
 
         disk.fault = fault
 
@@ -332,4 +351,8 @@ def _describe(found: Content, allowed: list[Content], disk: SimulatedDisk) -> st
         return f"{[item.split()[0].decode() for item in content.items]} {dict(content.markers)}"
 
     lines = [f"found    {short(found)}", *(f"allowed  {short(each)}" for each in allowed)]
-    return "\n".join([*lines, *(disk.trace or [])[-120:]])
+    return "\n".join([*lines, _tail(disk)])
+
+
+def _tail(disk: SimulatedDisk) -> str:
+    return "\n".join((disk.trace or [])[-120:])

@@ -144,5 +144,7 @@ def _hunt(mutant: Mutant, root: Path, seeds: int, batch: int) -> Verdict:
     )
     counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]
     last = done.stderr.strip().splitlines()
+    if "ImportError" in done.stderr or "SyntaxError" in done.stderr:
+        raise RuntimeError(f"mutant {mutant.name!r} does not even begin:\n{done.stderr}")
     how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
     return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])

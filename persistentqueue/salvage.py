@@ -1,0 +1,226 @@
+"""What can be had from a queue that does not open, or that opens with damage: the reading half of ``repair``.
+
+1. Of the log everything counts that checks out, wherever it stands: the frames before the damage, and those behind it.
+   What a lost frame enqueued is lost (its sequences are missing between those of its neighbours); what it consumed
+   comes again, since nobody can tell.
+2. Without a header and a checkpoint that check out nothing in a log can be believed. Then the blocks of all segments
+   count, in their order: what was consumed since the oldest of them was made comes again.
+3. Of what the log names each block is read. Those that do not check out are lost, and nothing beside them.
+
+Changes nothing. The sequences that are lost are given out as consumed.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
+from .disk import READ, Disk, join, read_all
+from .errors import CorruptionError
+from .frame import SYNCED, Checkpoint, Enqueue, ExtentRow, Frame, SegmentCreated, find_frame
+from .header import HEADER_BYTES, Header
+from .intervals import Intervals, Run
+from .log import Replay, first_frame, log_name, parse_log_name
+from .recovery import Recovered, recover
+from .segment import Intact, Segment, find_salt, parse_segment_name, segment_name
+from .state import Extent, State, StateError
+
+
+@dataclass
+class Salvaged:
+    """A state that is consistent, and what it lacks."""
+
+    recovered: Recovered
+    lost: list[Run] = field(default_factory=list)
+    """The sequences that are gone."""
+    problems: list[str] = field(default_factory=list)
+    damaged: set[str] = field(default_factory=set)
+    """The segments with damage, relative to the queue's directory."""
+    without_log: bool = False
+
+
+def salvage(disk: Disk, directory: str) -> Salvaged:
+    """Read what is there. Raises ``OSError`` and ``UnsupportedFormatError``, never ``CorruptionError``."""
+    try:
+        recovered = recover(disk, directory)
+        assert recovered is not None
+        salvaged = Salvaged(recovered)
+    except CorruptionError as damage:
+        salvaged = _salvage_log(disk, directory)
+        salvaged.problems.append(str(damage))
+    _read_blocks(disk, directory, salvaged)
+    if salvaged.problems:
+        # Neither a clean log nor a file that nothing refers to may go: there may be in it what is missed.
+        recovered = salvaged.recovered
+        replay = recovered.replay
+        header = replay.header._replace(flags=SYNCED)
+        recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
+        recovered.set_aside = _unknown_files(disk, directory, recovered)
+        recovered.sweep = []
+    return salvaged
+
+
+def _unknown_files(disk: Disk, directory: str, recovered: Recovered) -> list[str]:
+    logs = [
+        join(LOG_DIRECTORY, name)
+        for name in names_in(disk, directory, LOG_DIRECTORY)
+        if (number := parse_log_name(name)) is not None and number != recovered.replay.header.number
+    ]
+    return logs + [
+        join(DATA_DIRECTORY, name)
+        for name in names_in(disk, directory, DATA_DIRECTORY)
+        if (number := parse_segment_name(name)) is not None and number not in recovered.state.segments
+    ]
+
+
+def _salvage_log(disk: Disk, directory: str) -> Salvaged:
+    try:
+        generation = max(find_generations(disk, directory), default=0)
+    except CorruptionError:
+        generation = 0
+    path = join(directory, LOG_DIRECTORY, log_name(generation))
+    data = b""
+    if generation:
+        fd = disk.open(path, READ, 0)
+        try:
+            data = read_all(disk, fd, disk.fstat(fd).st_size, 0)
+        finally:
+            disk.close(fd)
+    try:
+        header, first, checkpoint = first_frame(data, path)
+        state = State.restore(checkpoint)
+    except (CorruptionError, StateError):
+        return _salvage_segments(disk, directory, generation, path, len(data))
+    # Not sealed, whatever it was, so that opening writes a new generation and keeps this one aside.
+    replay = Replay(path, header._replace(flags=SYNCED), checkpoint, [first], first.end, len(data) - first.end, 0)
+    salvaged = Salvaged(Recovered(state, replay))
+    at = first.end
+    while (frame := find_frame(data, at, header.salt, path)) is not None:
+        _salvage_frame(disk, directory, salvaged, frame)
+        replay.frames.append(frame)
+        at = frame.end
+    return salvaged
+
+
+def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame) -> None:
+    """Apply what a frame says as far as it goes together with what is known."""
+    recovered, state = salvaged.recovered, salvaged.recovered.state
+    for operation in (operation for transaction in frame.transactions for operation in transaction):
+        try:
+            if isinstance(operation, Enqueue):
+                gap = operation.first - state.next_sequence
+                if gap > 0:
+                    salvaged.lost.append((state.next_sequence, gap))
+                    state.skip(gap)
+                if operation.segment not in state.segments:
+                    path = join(directory, DATA_DIRECTORY, segment_name(operation.segment))
+                    salt = find_salt(disk, path, operation.segment)
+                    state.apply(SegmentCreated(operation.segment, salt, 0))
+                if operation.inline is not None:
+                    recovered.redo.append(operation)
+            state.apply(operation)
+        except (StateError, CorruptionError) as damage:
+            salvaged.problems.append(f"frame {frame.number} at {frame.offset} says what cannot be: {damage}")
+    recovered.transactions += len(frame.transactions)
+
+
+def _salvage_segments(disk: Disk, directory: str, generation: int, path: str, log_bytes: int) -> Salvaged:
+    """A state made of every block that checks out, in the order of the segments."""
+    state = State()
+    for name in sorted(names_in(disk, directory, DATA_DIRECTORY)):
+        number = parse_segment_name(name)
+        if number is None:
+            continue
+        file = join(directory, DATA_DIRECTORY, name)
+        try:
+            salt = find_salt(disk, file, number)
+        except CorruptionError:
+            continue  # nothing in it can be checked: it is left where it is, and set aside by the opening
+        state.apply(SegmentCreated(number, salt, 0))
+        segment = Segment.open(disk, file, number, salt, 0)
+        try:
+            for offset, length_bytes, ordinal, count in segment.intact(HEADER_BYTES, segment.file_bytes()):
+                state.enqueue(state.next_sequence, count, number, offset, length_bytes, ordinal)
+        finally:
+            segment.close()
+    header = Header(SYNCED, generation, 0, 0, log_bytes)
+    checkpoint = Checkpoint(0, 0, state.next_segment, 0, 0, [], [], [], [])
+    frame = Frame(HEADER_BYTES, HEADER_BYTES, 0, 0, 0, [[checkpoint]])
+    replay = Replay(path, header, checkpoint, [frame], HEADER_BYTES, max(log_bytes, 1), 0)
+    return Salvaged(Recovered(state, replay), without_log=True)
+
+
+def _read_blocks(disk: Disk, directory: str, salvaged: Salvaged) -> None:
+    """Take what does not check out, out of the state."""
+    state = salvaged.recovered.state
+    consumed = Intervals(state.consumed)
+    rows: list[ExtentRow] = []
+    for extent in state.extents:
+        pieces = _intact_pieces(disk, directory, salvaged.recovered, extent)
+        at = extent.first
+        for first, count, offset, length_bytes, ordinal in [*pieces, (extent.end, 0, 0, 0, 0)]:
+            if at < first and _lose(consumed, state.frontier, at, first, salvaged.lost):
+                path = join(DATA_DIRECTORY, segment_name(extent.segment))
+                salvaged.problems.append(f"{path}: no intact block holds the sequences {at} to {first - 1}")
+                salvaged.damaged.add(path)
+            at = first + count
+            start = max(first, state.frontier)
+            live = at - start - consumed.overlap(start, at) if start < at else 0
+            if live:
+                live_bytes = length_bytes * live // count
+                rows.append(ExtentRow(first, count, extent.segment, offset, length_bytes, ordinal, live, live_bytes))
+    salvaged.recovered.state = _rebuild(state, rows, consumed)
+
+
+def _intact_pieces(disk: Disk, directory: str, recovered: Recovered, extent: Extent) -> list[tuple[int, ...]]:
+    """The intact parts of an extent: first sequence, count, offset, length, ordinal; neighbours joined."""
+    info = recovered.state.segments[extent.segment]
+    end = extent.offset + extent.length_bytes
+    # What the log carries is written once more, so whatever is there now does not matter.
+    blocks = [
+        Intact(o.offset, o.length_bytes, o.ordinal, o.count)
+        for o in recovered.redo
+        if o.segment == info.number and extent.offset <= o.offset < end
+    ]
+    path = join(directory, DATA_DIRECTORY, segment_name(info.number))
+    try:
+        segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes, trusted=True)
+    except CorruptionError:
+        pass
+    else:
+        carried = {block.offset for block in blocks}
+        try:
+            blocks += [block for block in segment.intact(extent.offset, end) if block.offset not in carried]
+        finally:
+            segment.close()
+    pieces: list[tuple[int, ...]] = []
+    for offset, length_bytes, ordinal, count in sorted(blocks):
+        first = extent.first + ordinal - extent.ordinal
+        if not extent.first <= first < first + count <= extent.end:
+            continue
+        if pieces and pieces[-1][0] + pieces[-1][1] == first and pieces[-1][2] + pieces[-1][3] == offset:
+            last = pieces[-1]
+            pieces[-1] = (last[0], last[1] + count, last[2], last[3] + length_bytes, last[4])
+        else:
+            pieces.append((first, count, offset, length_bytes, ordinal))
+    return pieces
+
+
+def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[Run]) -> bool:
+    """Count as consumed what is not yet; whether there was any of it."""
+    at, before = max(first, frontier), len(lost)
+    for run_first, run_count in [*consumed, (end, 0)]:
+        stop = min(run_first, end)
+        if at < stop:
+            consumed.add(at, stop - at)
+            lost.append((at, stop - at))
+        at = max(at, run_first + run_count)
+    return len(lost) > before
+
+
+def _rebuild(state: State, rows: list[ExtentRow], consumed: Intervals) -> State:
+    frontier, runs = state.frontier, list(consumed)
+    while runs and runs[0][0] == frontier:
+        frontier += runs.pop(0)[1]
+    checkpoint = state.checkpoint(0, None, set(state.segments))
+    return State.restore(checkpoint._replace(frontier=frontier, consumed=runs, extents=rows))

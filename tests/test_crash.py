@@ -17,7 +17,7 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .crash.disk import Crash, SimulatedDisk
 from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
-from .crash.explorer import DIRECTORY, Content, Explorer, content_of
+from .crash.explorer import DIRECTORY, Content, Explorer, ViolationError, content_of
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
@@ -174,9 +174,9 @@ def test_harness_notices() -> None:
         return [Content((b"something else",))]
 
     explorer._allowed = lie  # type: ignore[assignment]
-    with pytest.raises(AssertionError, match="something") as caught:
+    with pytest.raises(ViolationError, match=r"allowed .*something") as caught:
         explorer.run()
-    assert "python -m tests.crash random --first 0 --count 1 --trace" in caught.value.__notes__[0]
+    assert "replay with: python -m tests.crash random --first 0 --count 1 --trace" in str(caught.value)
 
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)

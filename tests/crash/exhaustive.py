@@ -101,9 +101,8 @@ class Exhaustive:
                 self.programs += 1
                 try:
                     self._run(program)
-                except BaseException as error:
-                    error.add_note(f"program {' '.join(program)}, {self.settings}")
-                    raise
+                except Exception as error:
+                    raise ViolationError(f"{error}\nprogram {' '.join(program)}, {self.settings}") from error
 
     def _run(self, program: tuple[str, ...]) -> None:
         disk = SimulatedDisk()

@@ -119,16 +119,17 @@ class Explorer:
         self._item_number = 0
 
     def run(self) -> None:
-        """Explore; raises ``ViolationError``, or whatever the queue should not have raised."""
+        """Explore. Raises ``ViolationError``, also for whatever the queue should not have raised."""
         disk = SimulatedDisk()
         disk.names["/queues"] = disk.durable_names["/queues"] = -1
         disk.trace = [] if self._trace else None
         disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
         try:
             self._live(disk, Model(Content()), [Content()], [Content()], depth=0)
-        except BaseException as error:
-            error.add_note(f"replay with: python -m tests.crash random --first {self.seed} --count 1 --trace")
-            raise
+        except Exception as error:
+            faults = " --faults" if self._faults else ""
+            replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{faults}"
+            raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
 
     # --- one life ----------------------------------------------------------------------------------------------------
 

@@ -17,12 +17,16 @@ test: $(VENV)/test.installed
 	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 40000
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 10000 --faults
+	$(BIN)/python -m tests.crash kills --count 200
+	$(BIN)/python -m tests.crash cuts --count 12
 
 crash: $(VENV)/test.installed
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 500000 --first 1000000
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 100000 --first 1000000 --faults
 	$(BIN)/python -m tests.crash exhaustive --operations 2
 	$(BIN)/python -m tests.crash mutants
+	$(BIN)/python -m tests.crash kills --count 5000
+	$(BIN)/python -m tests.crash cuts --count 300
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .

@@ -15,9 +15,11 @@ from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
+from .crash.cuts import CutsUnavailable, run_cuts
 from .crash.disk import Crash, SimulatedDisk
 from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
 from .crash.explorer import DIRECTORY, Content, Explorer, ViolationError, content_of
+from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
@@ -189,3 +191,20 @@ def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
 def test_enough_bugs_are_planted() -> None:
     """There are at least forty, each with a name of its own."""
     assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 40
+
+
+def test_killed_processes() -> None:
+    """Real processes that are killed at any moment leave what was acknowledged, or what was under way as a whole."""
+    report = run_kills(60)
+    assert report.kills == 60
+    assert report.acknowledged > 20
+
+
+def test_power_cuts() -> None:
+    """The same for power cuts of a real file system, where this machine lets us make one."""
+    try:
+        report = run_cuts(4)
+    except CutsUnavailable as reason:
+        pytest.skip(str(reason))
+    assert report.cuts == 4
+    assert report.acknowledged > 4

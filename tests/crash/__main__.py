@@ -7,8 +7,10 @@ import subprocess
 import sys
 import time
 
+from .cuts import CutsUnavailable, run_cuts
 from .exhaustive import SETTINGS, Exhaustive
 from .explorer import Explorer
+from .kills import run_kills
 from .mutants import MUTANTS, run_mutants
 
 
@@ -74,6 +76,19 @@ def hunt(options: argparse.Namespace) -> None:
     sys.exit(survivors > 0)
 
 
+def kill(options: argparse.Namespace) -> None:
+    """Kill real processes."""
+    print(run_kills(options.count, options.seed))
+
+
+def cut(options: argparse.Namespace) -> None:
+    """Cut the power of a real file system; says so where that is not possible here."""
+    try:
+        print(run_cuts(options.count, seed=options.seed))
+    except CutsUnavailable as reason:
+        print(f"no power cuts here: {reason}")
+
+
 def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
@@ -97,6 +112,14 @@ def main() -> None:
     command.add_argument("--only", default="", help="those with this in their name")
     command.add_argument("--most", type=int, default=None, help="the first so many")
     command.set_defaults(do=hunt)
+    for name, what, count, do in (
+        ("kills", "kill -9 of real processes", 1000, kill),
+        ("cuts", "power cuts of ext4 on a loop device; needs root", 40, cut),
+    ):
+        command = commands.add_parser(name, help=what)
+        command.add_argument("--count", type=int, default=count)
+        command.add_argument("--seed", type=int, default=0)
+        command.set_defaults(do=do)
     options = parser.parse_args()
     options.do(options)
 

@@ -58,10 +58,21 @@ class Recovered:
     state: State
     replay: Replay
     redo: list[Enqueue] = field(default_factory=list)
+    """What the log carries."""
+    unsynced: list[Enqueue] = field(default_factory=list)
+    """What a log that is not synced names since its checkpoint: it may stand in the page cache only."""
     transactions: int = 0
     lost_transactions: int = 0
     sweep: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
+
+    def note(self, operation: Operation) -> None:
+        """Remember the operation if its blocks are to be written once more."""
+        if isinstance(operation, Enqueue):
+            if operation.inline is not None:
+                self.redo.append(operation)
+            elif not self.replay.synced:
+                self.unsynced.append(operation)
 
 
 def recover(disk: Disk, directory: str) -> Recovered | None:
@@ -95,7 +106,8 @@ def _apply(disk: Disk, directory: str, replay: Replay) -> Recovered:
                 recovered.state.apply(operation)
         except StateError as error:
             raise CorruptionError(replay.file, group.offset, *error.args) from None
-        recovered.redo += [o for o in operations if isinstance(o, Enqueue) and o.inline is not None]
+        for operation in operations:
+            recovered.note(operation)
         recovered.transactions += len(group.transactions)
     return recovered
 

@@ -53,7 +53,7 @@ def salvage(disk: Disk, directory: str) -> Salvaged:
         # Neither a clean log nor a file that nothing refers to may go: there may be in it what is missed.
         recovered = salvaged.recovered
         replay = recovered.replay
-        header = replay.header._replace(flags=SYNCED)
+        header = replay.header._replace(flags=replay.header.flags & SYNCED)
         recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
         recovered.set_aside = _unknown_files(disk, directory, recovered)
         recovered.sweep = []
@@ -92,7 +92,8 @@ def _salvage_log(disk: Disk, directory: str) -> Salvaged:
     except (CorruptionError, StateError):
         return _salvage_segments(disk, directory, generation, path, len(data))
     # Not sealed, whatever it was, so that opening writes a new generation and keeps this one aside.
-    replay = Replay(path, header._replace(flags=SYNCED), checkpoint, [first], first.end, len(data) - first.end, 0)
+    header = header._replace(flags=header.flags & SYNCED)
+    replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
     salvaged = Salvaged(Recovered(state, replay))
     at = first.end
     while (frame := find_frame(data, at, header.salt, path)) is not None:
@@ -116,9 +117,8 @@ def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame)
                     path = join(directory, DATA_DIRECTORY, segment_name(operation.segment))
                     salt = find_salt(disk, path, operation.segment)
                     state.apply(SegmentCreated(operation.segment, salt, 0))
-                if operation.inline is not None:
-                    recovered.redo.append(operation)
             state.apply(operation)
+            recovered.note(operation)
         except (StateError, CorruptionError) as damage:
             salvaged.problems.append(f"frame {frame.number} at {frame.offset} says what cannot be: {damage}")
     recovered.transactions += len(frame.transactions)
@@ -143,11 +143,12 @@ def _salvage_segments(disk: Disk, directory: str, generation: int, path: str, lo
                 state.enqueue(state.next_sequence, count, number, offset, length_bytes, ordinal)
         finally:
             segment.close()
-    header = Header(SYNCED, generation, 0, 0, log_bytes)
+    header = Header(0, generation, 0, 0, log_bytes)  # nobody knows whether it was synced
     checkpoint = Checkpoint(0, 0, state.next_segment, 0, 0, [], [], [], [])
     frame = Frame(HEADER_BYTES, HEADER_BYTES, 0, 0, 0, [[checkpoint]])
     replay = Replay(path, header, checkpoint, [frame], HEADER_BYTES, max(log_bytes, 1), 0)
-    return Salvaged(Recovered(state, replay), without_log=True)
+    blocks = [Enqueue(e.first, e.count, e.segment, e.offset, e.length_bytes, e.ordinal, 0) for e in state.extents]
+    return Salvaged(Recovered(state, replay, unsynced=blocks), without_log=True)
 
 
 def _read_blocks(disk: Disk, directory: str, salvaged: Salvaged) -> None:

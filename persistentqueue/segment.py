@@ -188,6 +188,12 @@ class Segment:
         write_all(self._disk, self._fd, [blocks], len(blocks), offset)
         self.dirty = True
 
+    def rewrite(self, offset: int, length_bytes: int) -> None:
+        """Write once more what the file holds there."""
+        for at in range(offset, offset + length_bytes, READ_AHEAD_BYTES):
+            data = read_all(self._disk, self._fd, min(READ_AHEAD_BYTES, offset + length_bytes - at), at)
+            write_all(self._disk, self._fd, [data], len(data), at)
+
     def sync(self) -> None:
         """Make what was written durable."""
         self._disk.fdatasync(self._fd)

@@ -11,14 +11,14 @@ Threads: everything here belongs to whoever writes, one thread at a time, but fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from .block import BLOCK_HEADER_BYTES, combine_checksums, encode_block, split_items
 from .disk import NO_SPACE, Disk, join, sync_directory
 from .errors import CorruptionError
-from .frame import SegmentCreated
+from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
 from .segment import Segment, segment_name
 from .state import SegmentInfo
@@ -145,17 +145,25 @@ class Segments:
             self.syncs += len(dirty) + 1
             self.new = []
 
-    def sync_again(self, rows: Iterable[SegmentInfo]) -> None:
-        """Make durable what an earlier owner may have left of these in the page cache only, and the files' names."""
-        for info in rows:
-            if self.exists(info.number):
-                path = self.path(info.number)
-                segment = Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted=True)
-                try:
-                    segment.sync()
-                finally:
-                    segment.close()
-                self.syncs += 1
+    def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue]) -> None:
+        """Write these blocks once more, as they are, and sync them, the files they are in, and the files' names.
+
+        An earlier owner left them in the page cache. To sync them is not enough: if his sync failed, the system takes
+        the pages for clean, and a second sync would succeed without writing them.
+        """
+        extents: dict[int, list[tuple[int, int]]] = {}
+        for each in blocks:
+            extents.setdefault(each.segment, [(0, HEADER_BYTES)]).append((each.offset, each.length_bytes))
+        for number in filter(self.exists, extents):
+            info = rows[number]
+            segment = Segment.open(self._disk, self.path(number), number, info.salt, info.capacity_bytes, trusted=True)
+            try:
+                for offset, length_bytes in extents[number]:
+                    segment.rewrite(offset, length_bytes)
+                segment.sync()
+            finally:
+                segment.close()
+            self.syncs += 1
         sync_directory(self._disk, self.directory)
 
     def redo(self, info: SegmentInfo, offset: int, blocks: bytes) -> None:

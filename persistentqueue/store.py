@@ -160,7 +160,7 @@ class Store:
             )
         else:
             if not replay.synced:
-                self._or_break(lambda: self.segments.sync_again(self.state.segments.values()))
+                self._or_break(lambda: self.segments.sync_again(self.state.segments, recovered.unsynced))
             redone_bytes = self._redo(recovered)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:

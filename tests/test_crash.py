@@ -5,12 +5,14 @@ The campaigns in full are commands, since they take their time: ``python -m test
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
 
 import pytest
 
+from persistentqueue.errors import BrokenQueueError
 from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -125,6 +127,20 @@ def test_unsynced_queue_that_was_served_is_durable() -> None:
     assert {tuple(items_of(crashed, UNSYNCED)) for crashed in every_cut(disk)} == {(b"x" * 300,)}
 
 
+def test_unsynced_queue_is_durable_after_a_sync_failed() -> None:
+    """A sync that failed had marked the pages clean, so that the next opening's sync did not write them either."""
+    disk = machine()
+    store = opened(disk, UNSYNCED)
+    store.commit([enqueuing(b"x" * 300)])
+    disk.fault = lambda call, path: OSError(errno.EIO, "injected", path) if call == "fdatasync" else None
+    with pytest.raises(BrokenQueueError):
+        store.trim()
+    disk.fault = None
+    disk = every_kill(disk)[0]
+    assert items_of(disk, UNSYNCED) == [b"x" * 300]
+    assert {tuple(items_of(crashed, UNSYNCED)) for crashed in every_cut(disk)} == {(b"x" * 300,)}
+
+
 def test_unsynced_group_is_whole_or_gone() -> None:
     """With ``sync=False`` a power cut drops a group as a whole, since its transactions share blocks."""
     settings = replace(UNSYNCED, segment_bytes=100)
@@ -172,8 +188,8 @@ def test_harness_notices() -> None:
     explorer = Explorer(0)
     explorer.random.seed(1)
 
-    def lie(*_: object, power: bool) -> list[Content]:
-        return [Content((b"something else",))]
+    def lie(*_: object) -> tuple[list[Content], list[Content]]:
+        return [Content((b"something else",))], [Content()]
 
     explorer._allowed = lie  # type: ignore[assignment]
     with pytest.raises(ViolationError, match=r"allowed .*something") as caught:

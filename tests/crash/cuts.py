@@ -120,14 +120,11 @@ def _machine(mode: str, chance: random.Random) -> Iterator[_Machine]:
             raise CutsUnavailable(f"a loop device cannot be mounted: {error}") from error
         yield machine
     finally:
-        if os.path.ismount(machine.mountpoint):
-            try:
-                machine.unmount()
-            except OSError:
-                with suppress(OSError):
-                    _run("umount", "-l", machine.mountpoint)
-        if not os.path.ismount(machine.mountpoint):
-            shutil.rmtree(directory)
+        for options in ((), ("-l",)):  # one that is not mounted refuses both
+            with suppress(OSError):
+                _run("umount", *options, machine.mountpoint)
+                break
+        shutil.rmtree(directory)
 
 
 class _Machine:

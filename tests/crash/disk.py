@@ -104,6 +104,8 @@ class SimulatedDisk:
         self.fault: Callable[[str, str], OSError | int | None] | None = None
         """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes."""
         self.sync_failure = "ext4"
+        self.sync_failed = False
+        """Whether a sync has failed in this life, so that what was pending may be gone without a power cut."""
         self.owed: set[int] = set()
         """Inodes whose next sync reports the failure of the last one (data=journal)."""
         self.undo: tuple[Inode, int, bytes, int] | None = None
@@ -376,6 +378,7 @@ class SimulatedDisk:
         """Whether this sync reports a failure; what it does to the contents then depends on the file system."""
         if number in self.owed:
             self.owed.discard(number)
+            self.sync_failed = True
             return True
         if self.fault is None or not isinstance(self.fault(call, path), OSError):
             return False
@@ -384,6 +387,7 @@ class SimulatedDisk:
         if self.sync_failure == "ext4 data=journal":
             self.owed.add(number)
             return False
+        self.sync_failed = True
         inode = self.inodes[number]
         failed = {id(operation) for operation in operations}
         inode.pending = [each for each in inode.pending if id(each) not in failed]

@@ -188,7 +188,7 @@ class Explorer:
         disk.on_tick = None
         disk.fault = None
         if depth < LIVES:
-            kill, power = (self._allowed(model, undecided, power=power) for power in (False, True))
+            kill, power = self._allowed(disk, model, undecided)
             self._crash(disk, kill, power, depth, idle=not undecided and not model.under_way)
 
     def _open(self, disk: SimulatedDisk) -> Store:
@@ -204,11 +204,16 @@ class Explorer:
 
     def _maybe_crash(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
         if depth < LIVES and self.random.random() < self._crash_odds / (1 + depth):
-            kill, power = (self._allowed(model, undecided, power=power) for power in (False, True))
+            kill, power = self._allowed(disk, model, undecided)
             self._crash(disk, kill, power, depth)
 
-    def _allowed(self, model: Model, undecided: list[list[Content]], power: bool) -> list[Content]:
-        return undecided[power] if undecided else model.allowed(self.settings.sync, power)
+    def _allowed(
+        self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]]
+    ) -> tuple[list[Content], list[Content]]:
+        """What may be found after a kill, and what after a power cut."""
+        kill, power = undecided or [model.allowed(self.settings.sync, power) for power in (False, True)]
+        # A sync that failed has lost what a queue that does not sync had only in the page cache.
+        return (power if disk.sync_failed and not self.settings.sync else kill), power
 
     def _crash(
         self,

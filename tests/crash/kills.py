@@ -12,6 +12,7 @@ Item number ``n`` of a queue has content that follows from ``n``, and items leav
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import random
@@ -242,6 +243,7 @@ def run_kills(count: int, seed: int = 0) -> Report:
 
 def _serve(count: int, seed: int) -> Report:
     began, chance = time.monotonic(), random.Random(seed)
+    gc.freeze()  # the children would copy what a collection marks
     ledgers: list[Ledger] = []
     at_failpoints = 0
     with tempfile.TemporaryDirectory(prefix="kills-", dir=fast_directory()) as root:

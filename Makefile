@@ -13,20 +13,26 @@ demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
 test: $(VENV)/test.installed
-	$(BIN)/python -m pytest -n 2 --dist loadfile --cov --cov-report=
+	$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder --cov --cov-report=
 	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 40000
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 10000 --faults
+	$(BIN)/python -m tests.crash exhaustive --operations 2 --jobs 2
+	$(BIN)/python -m tests.crash mutants --most 10 --jobs 2
 	$(BIN)/python -m tests.crash kills --count 200
 	$(BIN)/python -m tests.crash cuts --count 12
 
 crash: $(VENV)/test.installed
-	$(BIN)/python -m tests.crash random --jobs 2 --schedules 500000 --first 1000000
+	$(BIN)/python -m tests.crash random --jobs 2 --schedules 900000 --first 1000000
 	$(BIN)/python -m tests.crash random --jobs 2 --schedules 100000 --first 1000000 --faults
-	$(BIN)/python -m tests.crash exhaustive --operations 2
-	$(BIN)/python -m tests.crash mutants
+	$(BIN)/python -m tests.crash exhaustive --operations 3 --jobs 2
+	$(BIN)/python -m tests.crash mutants --jobs 2
 	$(BIN)/python -m tests.crash kills --count 5000
 	$(BIN)/python -m tests.crash cuts --count 300
+	$(BIN)/python -m tests.crash syscalls --count 1000 --jobs 2
+	$(BIN)/python -m tests.crash flips --bytes 65536 --jobs 2
+	$(BIN)/python -m tests.crash truncate --bytes 2048 --jobs 2
+	$(BIN)/python -m tests.crash fuzz --count 1000
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .

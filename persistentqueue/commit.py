@@ -22,7 +22,7 @@ the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, combine_checksums, encode_block
 from .disk import NO_SPACE, Disk
@@ -51,7 +51,15 @@ class Committer:
     """The steps of a commit, on the parts that a store is made of."""
 
     def __init__(
-        self, disk: Disk, settings: Settings, state: State, ready: Ready, pages: Pages, segments: Segments, mutex: Guard
+        self,
+        disk: Disk,
+        settings: Settings,
+        state: State,
+        ready: Ready,
+        pages: Pages,
+        segments: Segments,
+        mutex: Guard,
+        make_room: Callable[[], bool],
     ) -> None:
         self._disk = disk
         self._settings = settings
@@ -60,6 +68,8 @@ class Committer:
         self._pages = pages
         self._segments = segments
         self._mutex = mutex
+        self._make_room = make_room
+        """Called on a full disk: whether it is worth to try again."""
         self.syncs = 0
         """How many frames were written durably."""
 
@@ -169,7 +179,7 @@ class Committer:
             or room_bytes > self._settings.inline_bytes
             or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
             or not segment.has_room(0, room_bytes)
-            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + COUNT_BYTES * (len(group) - 1))
+            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + COUNT_BYTES * (len(group) - 1), True)
         ):
             return False
         disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
@@ -192,7 +202,7 @@ class Committer:
         return True
 
     def _commit_run(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
-        if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1)):
+        if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1), False):
             return False
         disk, (first, count) = self._disk, runs[0]
         disk.failpoint("commit.1 write blocks")
@@ -243,6 +253,8 @@ class Committer:
                 transaction.staged = []
             if error.errno not in NO_SPACE:
                 raise
+            if self._make_room():
+                return self._write_blocks(group, time_ns, may_defer)
             if len(group) > 1:  # one that is too large must not fail the others
                 alone = [self._write_blocks([transaction], time_ns, may_defer=False)[0] for transaction in group]
                 return [transaction for fitting in alone for transaction in fitting], False

@@ -81,14 +81,15 @@ def set_aside(disk: Disk, path: str) -> None:
     disk.rename(path, _damaged_name(disk, path))
 
 
-def keep_copy(disk: Disk, path: str) -> None:
-    """Copy a file of which a part could not be read to ``*.damaged``, durably; nothing where there is no file."""
+def keep_copy(disk: Disk, path: str) -> str | None:
+    """Copy a file that is to be repaired to ``*.damaged``, durably; the copy's path, None where there is no file."""
     try:
         source = disk.open(path, READ, 0)
     except FileNotFoundError:
-        return
+        return None
+    copy = _damaged_name(disk, path)
     try:
-        target = disk.open(_damaged_name(disk, path), CREATE_NEW, 0o600)
+        target = disk.open(copy, CREATE_NEW, 0o600)
         try:
             offset = 0
             while data := disk.pread(source, _COPY_BYTES, offset):
@@ -100,6 +101,7 @@ def keep_copy(disk: Disk, path: str) -> None:
     finally:
         disk.close(source)
     sync_directory(disk, dirname(path))
+    return copy
 
 
 def _damaged_name(disk: Disk, path: str) -> str:

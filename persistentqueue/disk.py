@@ -248,6 +248,8 @@ def _lock(fd: int) -> bool:
         portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
     except (portalocker.AlreadyLocked, BlockingIOError):
         return False
+    except portalocker.LockException as error:  # not held by anybody, but refused
+        raise error.args[0] if isinstance(error.args[0], OSError) else OSError(str(error)) from None
     return True
 
 

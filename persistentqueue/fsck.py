@@ -20,7 +20,6 @@ from .directory import (
     LOG_DIRECTORY,
     POOL_DIRECTORY,
     find_generations,
-    keep_copy,
     names_in,
     queue_directory,
 )
@@ -172,8 +171,6 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     def read(disk: Disk, directory: str) -> Recovered:
         salvaged = salvage(disk, directory)
         found.append(salvaged)
-        for file in sorted(salvaged.damaged):
-            keep_copy(disk, join(directory, file))
         return salvaged.recovered
 
     free = nullcontext()

@@ -32,6 +32,10 @@ class Intervals:
         for first, end in zip(self._firsts, self._ends, strict=True):
             yield first, end - first
 
+    def runs(self) -> list[Run]:
+        """The runs, in order. Not ``list(…)`` of this: it would reserve room for ``len`` runs first."""
+        return [(first, end - first) for first, end in zip(self._firsts, self._ends, strict=True)]
+
     @property
     def gaps(self) -> int:
         """How many runs the set is made of: what it costs in memory."""

@@ -61,6 +61,8 @@ class Log:
         self.end = first.end
         self.number = first.number
         self.groups = 0
+        self.enqueue_bytes_max = self.capacity_bytes
+        """Up to where frames may enqueue: the rest is for those that only dequeue, which a full disk must not stop."""
         self._flags = DSYNC if header.flags & SYNCED else 0
         self._checksum = first.checksum
 
@@ -98,9 +100,10 @@ class Log:
         self._disk.failpoint("trim.5 sync names")
         sync_directory(self._disk, dirname(self.path))
 
-    def has_room(self, body_bytes: int) -> bool:
+    def has_room(self, body_bytes: int, enqueues: bool) -> bool:
         """Whether a frame with a body of this length fits."""
-        return self.end + FRAME_HEADER_BYTES + body_bytes + len(END) <= self.capacity_bytes
+        limit_bytes = self.enqueue_bytes_max if enqueues else self.capacity_bytes
+        return self.end + FRAME_HEADER_BYTES + body_bytes + len(END) <= limit_bytes
 
     def append(self, body: bytes, transactions: int, operations: int) -> None:
         """Write one frame with one call, durable on return if the log is a synced one. This is the commit point.

@@ -26,7 +26,8 @@ class Pool:
     def fill(self, least_bytes: int, most_bytes: int | None = None) -> None:
         """Make sure that there is a spare, and that its length is within these bounds.
 
-        Raises ``OSError`` when there is no room; a spare that was there before is then still there, if not shorter.
+        Raises ``OSError`` when there is no room; a spare that was there before is then still there, no longer than it
+        was, so that what room there is stays free.
         """
         with suppress(FileNotFoundError):
             if self._disk.lstat(self.path).st_nlink > 1:
@@ -37,10 +38,16 @@ class Pool:
             size_bytes = self._disk.fstat(fd).st_size
             if most_bytes is not None and size_bytes > most_bytes:
                 self._disk.ftruncate(fd, most_bytes)
-            while size_bytes < least_bytes:
-                chunk = _ZEROS[: least_bytes - size_bytes]
-                write_all(self._disk, fd, [chunk], len(chunk), size_bytes)
-                size_bytes += len(chunk)
+                size_bytes = most_bytes
+            filled_bytes = size_bytes
+            try:
+                while filled_bytes < least_bytes:
+                    chunk = _ZEROS[: least_bytes - filled_bytes]
+                    write_all(self._disk, fd, [chunk], len(chunk), filled_bytes)
+                    filled_bytes += len(chunk)
+            except OSError:
+                self._disk.ftruncate(fd, size_bytes)
+                raise
         finally:
             self._disk.close(fd)
 

@@ -95,10 +95,12 @@ class Reader:
                 join_runs(done, [(first, len(part))])
                 left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
         except _UnreadableError as unreadable:
-            self._release(left)
-            if not items:  # else what was read comes out first, and the damage is met again
-                self._set_aside(unreadable)
-                raise unreadable.damage from None
+            if items and unreadable.first < unreadable.end:
+                self._release(left)  # what was read comes out first, and the damage is met again
+                return done, items
+            self._release(runs)
+            self._set_aside(unreadable)
+            raise unreadable.damage from None
         except BaseException:
             self._release(runs)
             raise

@@ -1,20 +1,22 @@
-"""What can be had from a queue that does not open, or that opens with damage: the reading half of ``repair``.
+"""What can be had from a queue that does not open, or that opens with damage: the first half of ``repair``.
 
 1. Of the log everything counts that checks out, wherever it stands: the frames before the damage, and those behind it.
    What a lost frame enqueued is lost (its sequences are missing between those of its neighbours); what it consumed
    comes again, since nobody can tell.
 2. Without a header and a checkpoint that check out nothing in a log can be believed. Then the blocks of all segments
    count, in their order: what was consumed since the oldest of them was made comes again.
-3. Of what the log names each block is read. Those that do not check out are lost, and nothing beside them.
+3. What the log carries is written to the segments, as any opening does. Then of what the log names each block is read.
+   Those that do not check out are lost, and nothing beside them. Damaged headers of segments are written once more.
 
-Changes nothing. The sequences that are lost are given out as consumed.
+The sequences that are lost are given out as consumed.
 """
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
+from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, keep_copy, names_in
 from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError
 from .frame import SYNCED, Checkpoint, Enqueue, ExtentRow, Frame, SegmentCreated, find_frame
@@ -22,7 +24,8 @@ from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
 from .log import Replay, first_frame, log_name, parse_log_name
 from .recovery import Recovered, recover
-from .segment import Intact, Segment, find_salt, parse_segment_name, segment_name
+from .segment import Segment, find_salt, parse_segment_name, segment_name
+from .segments import Segments
 from .state import Extent, State, StateError
 
 
@@ -35,7 +38,9 @@ class Salvaged:
     """The sequences that are gone."""
     problems: list[str] = field(default_factory=list)
     damaged: set[str] = field(default_factory=set)
-    """The segments with damage, relative to the queue's directory."""
+    """The segments with damage."""
+    copies: dict[str, str | None] = field(default_factory=dict)
+    """Copies of segments, made before anything was written to them."""
     without_log: bool = False
 
 
@@ -48,7 +53,20 @@ def salvage(disk: Disk, directory: str) -> Salvaged:
     except CorruptionError as damage:
         salvaged = _salvage_log(disk, directory)
         salvaged.problems.append(str(damage))
-    _read_blocks(disk, directory, salvaged)
+    try:
+        _write_carried(disk, directory, salvaged)
+        _read_blocks(disk, directory, salvaged)
+    except StateError as contradiction:
+        problems = [*salvaged.problems, f"the log says what cannot be: {contradiction}"]
+        replay, copies = salvaged.recovered.replay, salvaged.copies
+        log_bytes = replay.end + replay.torn_bytes
+        salvaged = _salvage_segments(disk, directory, replay.header.number, replay.file, log_bytes)
+        salvaged.problems, salvaged.copies = problems, copies
+        _read_blocks(disk, directory, salvaged)
+    _mend(disk, directory, salvaged)
+    for path, copy in salvaged.copies.items():
+        if copy is not None and path not in salvaged.damaged:
+            disk.unlink(copy)
     if salvaged.problems:
         # Neither a clean log nor a file that nothing refers to may go: there may be in it what is missed.
         recovered = salvaged.recovered
@@ -156,14 +174,21 @@ def _read_blocks(disk: Disk, directory: str, salvaged: Salvaged) -> None:
     state = salvaged.recovered.state
     consumed = Intervals(state.consumed)
     rows: list[ExtentRow] = []
+    claimed: dict[int, Intervals] = {}
     for extent in state.extents:
-        pieces = _intact_pieces(disk, directory, salvaged.recovered, extent)
+        path = join(directory, DATA_DIRECTORY, segment_name(extent.segment))
+        its_claims = claimed.setdefault(extent.segment, Intervals())
+        pieces = _intact_pieces(disk, directory, salvaged.recovered, extent, its_claims)
+        if pieces == [(extent.first, extent.count, extent.offset, extent.length_bytes, extent.ordinal)]:
+            rows.append(extent.row())
+            continue
+        salvaged.damaged.add(path)
+        end = extent.offset + extent.length_bytes
+        salvaged.problems.append(f"{path}: not all blocks between {extent.offset} and {end} are intact")
         at = extent.first
         for first, count, offset, length_bytes, ordinal in [*pieces, (extent.end, 0, 0, 0, 0)]:
             if at < first and _lose(consumed, state.frontier, at, first, salvaged.lost):
-                path = join(DATA_DIRECTORY, segment_name(extent.segment))
                 salvaged.problems.append(f"{path}: no intact block holds the sequences {at} to {first - 1}")
-                salvaged.damaged.add(path)
             at = first + count
             start = max(first, state.frontier)
             live = at - start - consumed.overlap(start, at) if start < at else 0
@@ -173,44 +198,87 @@ def _read_blocks(disk: Disk, directory: str, salvaged: Salvaged) -> None:
     salvaged.recovered.state = _rebuild(state, rows, consumed)
 
 
-def _intact_pieces(disk: Disk, directory: str, recovered: Recovered, extent: Extent) -> list[tuple[int, ...]]:
-    """The intact parts of an extent: first sequence, count, offset, length, ordinal; neighbours joined."""
+def _write_carried(disk: Disk, directory: str, salvaged: Salvaged) -> None:
+    """Write the blocks that the log carries, as any opening does, so that what the segments hold is all there is."""
+    segments = Segments(disk, join(directory, DATA_DIRECTORY), 0, 0, nullcontext())
+    recovered = salvaged.recovered
+    carried: dict[int, list[Enqueue]] = {}
+    for operation in recovered.redo:
+        carried.setdefault(operation.segment, []).append(operation)
+    for number, operations in carried.items():
+        salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
+        try:
+            for operation in operations:
+                segments.redo(recovered.state.segments[number], operation.offset, operation.inline or b"")
+            segments.sync()
+        finally:
+            segments.close()
+    recovered.redo = []
+
+
+def _mend(disk: Disk, directory: str, salvaged: Salvaged) -> None:
+    """Keep copies of what is damaged; write damaged headers once more where the segments hold items.
+
+    What was in a header the log knows too.
+    """
+    segments = Segments(disk, join(directory, DATA_DIRECTORY), 0, 0, nullcontext())
+    headers: list[int] = []
+    for number, info in salvaged.recovered.state.segments.items():
+        path = segments.path(number)
+        try:
+            if info.live:
+                Segment.open(disk, path, number, info.salt, info.capacity_bytes).close()
+        except CorruptionError as damage:
+            salvaged.problems.append(str(damage))
+            salvaged.damaged.add(path)
+            headers.append(number)
+    for path in sorted(salvaged.damaged - salvaged.copies.keys()):
+        salvaged.copies[path] = keep_copy(disk, path)
+    for number in headers:
+        try:
+            segments.redo_header(salvaged.recovered.state.segments[number])
+            segments.sync()
+        finally:
+            segments.close()
+
+
+def _intact_pieces(
+    disk: Disk, directory: str, recovered: Recovered, extent: Extent, claimed: Intervals
+) -> list[tuple[int, ...]]:
+    """The intact parts of an extent: first sequence, count, offset, length, ordinal; neighbours joined.
+
+    A log whose checksums were made to fit may say anything: bytes that another extent has ``claimed`` are not given
+    twice, nor is a sequence.
+    """
     info = recovered.state.segments[extent.segment]
-    end = extent.offset + extent.length_bytes
-    # What the log carries is written once more, so whatever is there now does not matter.
-    blocks = [
-        Intact(o.offset, o.length_bytes, o.ordinal, o.count)
-        for o in recovered.redo
-        if o.segment == info.number and extent.offset <= o.offset < end
-    ]
     path = join(directory, DATA_DIRECTORY, segment_name(info.number))
+    pieces: list[tuple[int, ...]] = []
     try:
         segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes, trusted=True)
     except CorruptionError:
-        pass
-    else:
-        carried = {block.offset for block in blocks}
-        try:
-            blocks += [block for block in segment.intact(extent.offset, end) if block.offset not in carried]
-        finally:
-            segment.close()
-    pieces: list[tuple[int, ...]] = []
-    for offset, length_bytes, ordinal, count in sorted(blocks):
-        first = extent.first + ordinal - extent.ordinal
-        if not extent.first <= first < first + count <= extent.end:
-            continue
-        if pieces and pieces[-1][0] + pieces[-1][1] == first and pieces[-1][2] + pieces[-1][3] == offset:
-            last = pieces[-1]
-            pieces[-1] = (last[0], last[1] + count, last[2], last[3] + length_bytes, last[4])
-        else:
-            pieces.append((first, count, offset, length_bytes, ordinal))
+        return pieces
+    try:
+        above = extent.first
+        for offset, length_bytes, ordinal, count in segment.intact(extent.offset, extent.offset + extent.length_bytes):
+            first = extent.first + ordinal - extent.ordinal
+            if not above <= first < first + count <= extent.end or claimed.overlap(offset, offset + length_bytes):
+                continue
+            claimed.add(offset, length_bytes)
+            if pieces and above == first and pieces[-1][2] + pieces[-1][3] == offset:
+                last = pieces[-1]
+                pieces[-1] = (last[0], last[1] + count, last[2], last[3] + length_bytes, last[4])
+            else:
+                pieces.append((first, count, offset, length_bytes, ordinal))
+            above = first + count
+    finally:
+        segment.close()
     return pieces
 
 
 def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[Run]) -> bool:
     """Count as consumed what is not yet; whether there was any of it."""
     at, before = max(first, frontier), len(lost)
-    for run_first, run_count in [*consumed, (end, 0)]:
+    for run_first, run_count in [*consumed.runs(), (end, 0)]:
         stop = min(run_first, end)
         if at < stop:
             consumed.add(at, stop - at)
@@ -220,7 +288,7 @@ def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[R
 
 
 def _rebuild(state: State, rows: list[ExtentRow], consumed: Intervals) -> State:
-    frontier, runs = state.frontier, list(consumed)
+    frontier, runs = state.frontier, consumed.runs()
     while runs and runs[0][0] == frontier:
         frontier += runs.pop(0)[1]
     checkpoint = state.checkpoint(0, None, set(state.segments))

@@ -117,14 +117,12 @@ class Segment:
         fd = disk.open(path, CREATE_NEW, 0o600)
         try:
             disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
-            header = Header(0, number, salt, disk.time_ns(), HEADER_BYTES + capacity_bytes)
-            write_all(disk, fd, [encode_header(SEGMENT_MAGIC, header)], HEADER_BYTES, 0)
+            segment = cls(disk, path, fd, number, salt, capacity_bytes)
+            segment.write_header()
         except OSError:
             disk.close(fd)
             disk.unlink(path)
             raise
-        segment = cls(disk, path, fd, number, salt, capacity_bytes)
-        segment.dirty = True
         return segment
 
     @classmethod
@@ -183,6 +181,12 @@ class Segment:
         self.ordinal += count
         self.dirty = True
 
+    def write_header(self) -> None:
+        """Write what tells the file from others."""
+        header = Header(0, self.number, self.salt, self._disk.time_ns(), HEADER_BYTES + self.capacity_bytes)
+        write_all(self._disk, self._fd, [encode_header(SEGMENT_MAGIC, header)], HEADER_BYTES, 0)
+        self.dirty = True
+
     def redo(self, offset: int, blocks: bytes) -> None:
         """Write blocks once more that the log carries."""
         write_all(self._disk, self._fd, [blocks], len(blocks), offset)
@@ -227,6 +231,8 @@ class Segment:
                     items += self._body(window, offset, header)
                 offset = body_at + header.body_bytes
                 ordinal += header.count
+            if ordinal <= wanted:
+                raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
         except CorruptionError as damage:
             if items:
                 return Loaded(first, items, offset, ordinal, None, 0)

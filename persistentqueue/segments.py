@@ -176,6 +176,12 @@ class Segments:
             self._open[info.number] = Segment.open(*arguments, trusted=True)
         self._open[info.number].redo(offset, blocks)
 
+    def redo_header(self, info: SegmentInfo) -> None:
+        """Write the header of a segment once more; it must be there."""
+        arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
+        self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
+        segment.write_header()
+
     def cut(self, rows: Iterable[SegmentInfo]) -> None:
         """Give back the room behind the youngest segment's last block, which a crash left reserved."""
         youngest = max(rows, key=lambda row: row.number, default=None)
@@ -286,13 +292,14 @@ class Segments:
 
     def _create(self, number: int, length_bytes: int) -> Segment:
         path, wanted_bytes = self.path(number), max(self.next_bytes, length_bytes)
-        try:
-            return Segment.create(self._disk, path, number, wanted_bytes)
-        except OSError as error:
-            if error.errno not in NO_SPACE or wanted_bytes == length_bytes:
-                raise
-            # There is no room for a whole segment, but maybe for what is to be written.
-            return Segment.create(self._disk, path, number, length_bytes)
+        while True:
+            try:
+                return Segment.create(self._disk, path, number, wanted_bytes)
+            except OSError as error:
+                if error.errno not in NO_SPACE or wanted_bytes == length_bytes:
+                    raise
+            # There is no room for a whole segment, but maybe for a part, or for just what is to be written.
+            wanted_bytes = max(wanted_bytes // 2, length_bytes)
 
     def _size_next(self, used_bytes: int) -> None:
         self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self._segment_bytes)

@@ -202,7 +202,7 @@ class State:
             self.next_segment,
             current.number if current is not None else 0,
             self.frontier,
-            list(self.consumed),
+            self.consumed.runs(),
             rows,
             [extent.row() for extent in self.extents],
             markers,
@@ -243,6 +243,8 @@ class State:
         segment = self.segments.get(extent.segment)
         if segment is None or extent.first < above or extent.end > self.next_sequence:
             raise StateError("extents in order, in known segments", f"one from {extent.first} in {extent.segment}")
+        if extent.offset + extent.length_bytes > segment.end:
+            raise StateError(f"an extent up to the end of its segment, {segment.end}", f"{extent.row()}")
         start = max(extent.first, self.frontier)
         live = extent.end - start - self.consumed.overlap(start, extent.end) if start < extent.end else 0
         if live != extent.live or live == 0:
@@ -339,7 +341,7 @@ class Ready:
                 self.returned.add(self.position, start - self.position)
             self.position = end
             self.damaged.add(start, end - start)
-        for start, count in list(self.returned):
+        for start, count in self.returned.runs():
             low, high = max(start, first), min(start + count, end)
             if low < high:
                 self.returned.remove(low, high - low)

@@ -22,6 +22,7 @@ or a sync.
 
 from __future__ import annotations
 
+import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -55,6 +56,9 @@ _GROUPS_PER_LOG = (2048, 8192)
 that opening after a crash stays quick."""
 _CHECKPOINTS_PER_LOG = 4
 """A log is at least so many times as long as its checkpoint, so that writing checkpoints stays a small part."""
+_ENQUEUES_PER_LOG = 0.7
+"""The part of a log for frames that enqueue: what takes 78 bytes there, a new segment with an extent, takes 104 in a
+checkpoint, and then a frame that dequeues must fit behind it."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
 
@@ -78,7 +82,9 @@ class Store:
         self._pool = Pool(disk, self._path(POOL_DIRECTORY))
         data = self._path(DATA_DIRECTORY)
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex)
-        self._committer = Committer(disk, settings, state, self.ready, self.pages, self.segments, mutex)
+        self._committer = Committer(
+            disk, settings, state, self.ready, self.pages, self.segments, mutex, self._make_room
+        )
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
         self.retired: deque[tuple[int, int]] = deque()
         """The numbers and the sizes of the segments that ``give_back`` will delete."""
@@ -300,9 +306,10 @@ class Store:
         committer.sync_blocks(inline)
         operations = committer.number(group, inline)
         body = b"".join(map(encode_transaction, operations))
+        enqueuing = [transaction for transaction in group if transaction.staged or transaction.pieces]
         log = self._log
-        if log is None or not log.has_room(len(body)):
-            log = self._roll_log(len(body), group)
+        if log is None or not log.has_room(len(body), bool(enqueuing)):
+            log = self._roll_log(len(body), group, enqueuing)
         if log is not None:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
             committer.apply(group, operations)
@@ -331,9 +338,11 @@ class Store:
             checkpoint = self.state.checkpoint(self._disk.time_ns(), current, kept)
         path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))
         spare = self._pool.path
+        body = encode_transaction([checkpoint])
+        checkpoint_bytes = len(body) + OVERHEAD_BYTES
+        wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         try:
-            body = encode_transaction([checkpoint])
-            self._provide_spare(len(body) + OVERHEAD_BYTES, extra_bytes)
+            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes)
             number = self._number if old is None else old.number
             mode = flags | (SYNCED if self.settings.sync else 0)
             header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
@@ -357,7 +366,10 @@ class Store:
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
-            self._pool.fill(2 * (len(body) + OVERHEAD_BYTES))
+            self._pool.fill(log.capacity_bytes, max(2 * wanted_bytes, log.capacity_bytes))
+        # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
+        # full disk there is nothing but the spare to write it to.
+        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._pool.size_bytes()))
 
     def give_back(self) -> None:
         """Delete the files of retired segments. What cannot be deleted is swept by the next opening."""
@@ -366,10 +378,10 @@ class Store:
             with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
                 self.segments.delete(self.retired.popleft()[0])
 
-    def _roll_log(self, body_bytes: int, group: Sequence[Transaction]) -> Log | None:
+    def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueuing: Sequence[Transaction]) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
 
-        Raises ``BrokenQueueError``.
+        Those who only dequeue are then committed without the others. Raises ``BrokenQueueError``.
         """
         if self._log is not None:
             fewest, most = _GROUPS_PER_LOG
@@ -379,31 +391,57 @@ class Store:
                 self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
         try:
             self.trim(extra_bytes=body_bytes)
+            if self._log is not None and not self._log.has_room(body_bytes, bool(enqueuing)):
+                raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, "what room there is, is for dequeueing")
         except DiskFullError as error:
-            for transaction in group:
+            for transaction in enqueuing or group:
                 transaction.error, transaction.staged = error, []
+            if enqueuing:
+                self._commit_long([transaction for transaction in group if transaction not in enqueuing])
             return None
         return self._log
 
+    def _make_room(self) -> bool:
+        """Give back what a full disk holds for nothing: drained segments, a log longer than it has to be.
+
+        Whether there was any of that. Raises ``BrokenQueueError``.
+        """
+        if not self.retired and not self._drained() and self._log_bytes == self.settings.log_bytes:
+            return False
+        self._log_bytes = self.settings.log_bytes
+        made = bool(self.retired)
+        with suppress(DiskFullError):
+            self.trim()
+            made = True
+        self.give_back()
+        return made
+
     def _is_worth_trimming(self) -> bool:
         """Whether the drained segments, of which there are some, are worth a trim."""
-        current = self.segments.current
-        with self._mutex:
-            waiting = self.state.drained - self.segments.pinned
-        waiting -= {current.number} if current is not None else set()
+        waiting = self._drained()
         waiting_bytes = sum(self.state.segments[number].end for number in waiting)
         youngest_bytes = self.segments.next_bytes
         return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
-    def _provide_spare(self, checkpoint_bytes: int, extra_bytes: int) -> None:
-        """A spare file with room for a checkpoint and much more; on a full disk the one there is must do, if it can."""
-        wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + extra_bytes)
+    def _drained(self) -> set[int]:
+        """The segments that a trim would retire."""
+        current = self.segments.current
+        with self._mutex:
+            return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
+
+    def _provide_spare(self, wanted_bytes: int, least_bytes: int) -> None:
+        """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
         try:
             self._pool.fill(wanted_bytes, 2 * wanted_bytes)
         except OSError as error:
-            least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
-            if error.errno not in NO_SPACE or self._pool.size_bytes() < least_bytes:
+            if error.errno not in NO_SPACE:
                 raise
+            self._log_bytes = self.settings.log_bytes
+            try:
+                self._pool.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
+            except OSError:
+                if self._pool.size_bytes() < least_bytes:
+                    raise
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
         """The segment to write on in; at a clean close only if it holds items."""
@@ -422,7 +460,6 @@ class Store:
             with suppress(OSError):
                 if keep_old:
                     set_aside(self._disk, old_path)
-                    self._pool.fill(self._log_bytes)
                 else:
                     self._pool.give(old_path)
         for number in drained:

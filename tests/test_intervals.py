@@ -77,3 +77,8 @@ def test_removing_what_is_not_there_is_a_mistake(first: int, count: int) -> None
     """A run that is not whole in the set is refused."""
     with pytest.raises(AssertionError, match="not in the set"):
         Intervals([(5, 3)]).remove(first, count)
+
+
+def test_a_long_run_costs_no_more_than_a_short_one() -> None:
+    """``list(…)`` would ask for the number of members, and reserve room for so many."""
+    assert Intervals([(1, 2**62)]).runs() == [(1, 2**62)]

@@ -520,3 +520,19 @@ def test_read_error_gives_everything_back(open_queue: OpenQueue) -> None:
         failing[0] = False
         assert queue.stats().held == 0
         assert session.dequeue_many(100) == ITEMS
+
+
+@pytest.mark.damages
+def test_damaged_header_behind_a_whole_segment(tmp_path: Path) -> None:
+    """A reading across segments meets a damaged header in its middle, and says so; it used to pass over it."""
+    items = [b"%03d " % number * 50 for number in range(60)]
+    with PersistentQueue(tmp_path / "q", segment_bytes=4096) as queue:
+        put_each(queue, items)
+    first, second = segment_files(tmp_path / "q")[:2]
+    flip(second, 3)
+    with PersistentQueue(tmp_path / "q") as queue, queue.session() as session:
+        with pytest.raises(CorruptionError) as caught:
+            session.dequeue_many(1000)
+        assert (caught.value.file, caught.value.offset) == (str(second), 0)
+        assert session.dequeue_many(1000) == items  # it costs nothing
+        assert first.exists()

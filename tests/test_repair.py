@@ -212,3 +212,27 @@ def test_log_and_its_name_are_gone(path: Path) -> None:
     report = repair(path)
     assert (report.items, report.without_log) == (60, True)
     assert taken_out(path) == ITEMS
+
+
+@pytest.mark.parametrize("before", ["closed", "killed"])
+def test_damaged_header_of_a_segment(tmp_path: Path, before: str) -> None:
+    """A segment's header is written once more, from what the log knows; it used to make ``repair`` itself fail."""
+    queue = PersistentQueue(tmp_path / "queue")
+    put_each(queue, ITEMS)
+    queue.close() if before == "closed" else crash(queue)
+    flip(segment_files(tmp_path / "queue")[0], 3)
+    report = repair(tmp_path / "queue")
+    assert (report.items, report.lost, len(report.problems)) == (60, (), 1)
+    assert any(name.endswith(".seg.damaged") for name in report.kept)
+    assert taken_out(tmp_path / "queue") == ITEMS
+
+
+def test_damaged_block_of_consumed_items(path: Path) -> None:
+    """What is damaged and was consumed costs nothing, and ``check`` has nothing against the queue afterwards."""
+    with PersistentQueue(path) as queue, queue.transaction() as session:
+        assert session.dequeue_many(5) == ITEMS[:5]
+    flip(segment_files(path)[0], 300)
+    assert not check(path).ok
+    report = repair(path)
+    assert (report.items, report.lost, len(report.problems)) == (55, (), 1)
+    assert taken_out(path) == ITEMS[5:]

@@ -29,7 +29,7 @@ BITS = tuple(1 << bit for bit in range(8))
 
 def open_small(directory: Path, inline_bytes: int) -> PersistentQueue:
     """Open a queue whose files are small, so that many copies of them are quick."""
-    return PersistentQueue(directory, disk=IN_CACHE, log_bytes=4096, segment_bytes=4096, inline_bytes=inline_bytes)
+    return PersistentQueue(directory, disk=IN_CACHE, log_bytes=6144, segment_bytes=4096, inline_bytes=inline_bytes)
 
 
 @dataclass(frozen=True)

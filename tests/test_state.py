@@ -181,6 +181,7 @@ GOOD = Checkpoint(
         {"consumed": [(9, 2)]},
         {"consumed": []},
         {"segments": []},
+        {"segments": [SegmentRow(1, 5, 99, 163, 10)]},
         {"extents": []},
         {"extents": [ExtentRow(0, 10, 1, 64, 100, 0, 6, 70)]},
         {"extents": [ExtentRow(0, 11, 1, 64, 100, 0, 8, 70)]},

@@ -65,8 +65,8 @@ def test_checkpoint_fits_its_log(open_queue: OpenQueue) -> None:
         assert len(one.dequeue_many(1)) == len(two.dequeue_many(1)) == 1
         one.flush()
         sessions.append(two)
-    stats = queue.stats()
-    assert stats.log_capacity_bytes > 4 * 16 * 1000
+    queue.trim()
+    assert queue.stats().log_capacity_bytes > 4 * 16 * 1000
     crash(queue)
     queue = open_queue()
     assert drain(queue) == [b"%d" % n for n in range(1, 2000, 2)]
@@ -224,7 +224,7 @@ def test_full_disk(open_queue: OpenQueue, code: int) -> None:
                 session.flush()
                 done += 1
         assert caught.value.errno == code
-        assert 200 < done < 1000
+        assert 150 < done < 1000
         for _ in range(3):
             with pytest.raises(DiskFullError):
                 session.flush()

@@ -6,12 +6,20 @@ import argparse
 import subprocess
 import sys
 import time
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+
+from persistentqueue.transaction import Settings
 
 from .cuts import CutsUnavailable, run_cuts
+from .damage import add_reports
 from .exhaustive import SETTINGS, Exhaustive
 from .explorer import Explorer
+from .flips import cut, flips
+from .fuzz import fuzz
 from .kills import run_kills
 from .mutants import MUTANTS, run_mutants
+from .syscalls import SyscallsUnavailable, run_injections
 
 
 def explore(options: argparse.Namespace) -> None:
@@ -52,23 +60,26 @@ def _share(options: argparse.Namespace) -> None:
 
 
 def exhaust(options: argparse.Namespace) -> None:
-    """Run all small programs."""
-    for settings in SETTINGS:
-        began = time.monotonic()
-        exhaustive = Exhaustive(settings, options.nested)
-        exhaustive.run(options.operations)
-        seconds = time.monotonic() - began
-        print(
-            f"{exhaustive.programs} programs, {exhaustive.crashes} crashes, {exhaustive.states} different states, "
-            f"0 violations, {seconds:.1f} s"
-        )
+    """Run all small programs, each kind of settings in a process of its own."""
+    with ProcessPoolExecutor(options.jobs) as pool:
+        for line in pool.map(partial(_exhaust, options.operations, options.nested), SETTINGS):
+            print(line, flush=True)
+
+
+def _exhaust(operations: int, nested: bool, settings: Settings) -> str:
+    began, exhaustive = time.monotonic(), Exhaustive(settings, nested)
+    exhaustive.run(operations)
+    return (
+        f"{exhaustive.programs} programs, {exhaustive.crashes} crashes, {exhaustive.states} different states, "
+        f"0 violations, {time.monotonic() - began:.1f} s"
+    )
 
 
 def hunt(options: argparse.Namespace) -> None:
     """Plant each bug; fails if one is not caught."""
     survivors = 0
     chosen = [mutant for mutant in MUTANTS if options.only in mutant.name][: options.most]
-    for verdict in run_mutants(chosen, options.seeds):
+    for verdict in run_mutants(chosen, options.schedules, options.jobs):
         survivors += not verdict.caught
         found = f"caught within {verdict.schedules}+" if verdict.caught else f"NOT CAUGHT by {verdict.schedules}"
         print(f"{found:28} {verdict.mutant.name}: {verdict.how}", flush=True)
@@ -81,12 +92,39 @@ def kill(options: argparse.Namespace) -> None:
     print(run_kills(options.count, options.seed))
 
 
-def cut(options: argparse.Namespace) -> None:
+def cut_power(options: argparse.Namespace) -> None:
     """Cut the power of a real file system; says so where that is not possible here."""
     try:
         print(run_cuts(options.count, seed=options.seed))
     except CutsUnavailable as reason:
         print(f"no power cuts here: {reason}")
+
+
+def inject(options: argparse.Namespace) -> None:
+    """Let real system calls fail; says so where that is not possible here."""
+    try:
+        print(run_injections(options.first, options.count, options.jobs))
+    except SyscallsUnavailable as reason:
+        print(f"no failing system calls here: {reason}")
+
+
+def flip(options: argparse.Namespace) -> None:
+    """Flip every bit."""
+    with ProcessPoolExecutor(options.jobs) as pool:
+        share = partial(flips, options.bytes, options.seed, parts=options.parts)
+        print(add_reports(pool.map(share, range(options.parts) if options.part is None else [options.part])))
+
+
+def truncate(options: argparse.Namespace) -> None:
+    """Cut files at every byte."""
+    with ProcessPoolExecutor(options.jobs) as pool:
+        share = partial(cut, options.bytes, options.seed, parts=options.parts)
+        print(add_reports(pool.map(share, range(options.parts) if options.part is None else [options.part])))
+
+
+def mutate(options: argparse.Namespace) -> None:
+    """Mutate files."""
+    print(fuzz(options.count, options.first))
 
 
 def main() -> None:
@@ -105,21 +143,43 @@ def main() -> None:
     command.set_defaults(do=explore)
     command = commands.add_parser("exhaustive", help="all programs of a few operations, all crashes")
     command.add_argument("--operations", type=int, default=2)
+    command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     command.add_argument("--nested", action="store_true", help="crash while recovering, too")
     command.set_defaults(do=exhaust)
     command = commands.add_parser("mutants", help="plant bugs and see them caught")
-    command.add_argument("--seeds", type=int, default=2000)
+    command.add_argument("--schedules", type=int, default=100_000)
+    command.add_argument("--jobs", type=int, default=1, help="how many at a time")
     command.add_argument("--only", default="", help="those with this in their name")
     command.add_argument("--most", type=int, default=None, help="the first so many")
     command.set_defaults(do=hunt)
     for name, what, count, do in (
         ("kills", "kill -9 of real processes", 1000, kill),
-        ("cuts", "power cuts of ext4 on a loop device; needs root", 40, cut),
+        ("cuts", "power cuts of ext4 on a loop device; needs root", 40, cut_power),
     ):
         command = commands.add_parser(name, help=what)
         command.add_argument("--count", type=int, default=count)
         command.add_argument("--seed", type=int, default=0)
         command.set_defaults(do=do)
+    command = commands.add_parser("syscalls", help="real system calls that fail, through strace")
+    command.add_argument("--first", type=int, default=0, help="the first case")
+    command.add_argument("--count", type=int, default=None, help="how many cases")
+    command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
+    command.set_defaults(do=inject)
+    for name, what, size, do in (
+        ("flips", "every bit of logs and data files flipped", 65536, flip),
+        ("truncate", "logs and data files cut at every byte, and made longer", 4096, truncate),
+    ):
+        command = commands.add_parser(name, help=what)
+        command.add_argument("--bytes", type=int, default=size)
+        command.add_argument("--seed", type=int, default=0)
+        command.add_argument("--part", type=int, default=None, help="only this part of the work, from 0")
+        command.add_argument("--parts", type=int, default=16, help="into how many it is divided")
+        command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
+        command.set_defaults(do=do)
+    command = commands.add_parser("fuzz", help="mutations that know the formats")
+    command.add_argument("--first", type=int, default=0, help="the first seed")
+    command.add_argument("--count", type=int, default=1000)
+    command.set_defaults(do=mutate)
     options = parser.parse_args()
     options.do(options)
 

@@ -48,13 +48,14 @@ class Crash(BaseException):
 class Inode:
     """The contents of a file."""
 
-    __slots__ = ("cache", "durable", "locked", "pending")
+    __slots__ = ("cache", "durable", "locked_by", "pending")
 
     def __init__(self, durable: bytearray, cache: bytearray, pending: list[Pending]) -> None:
         self.durable = durable
         self.cache = cache
         self.pending = pending
-        self.locked = False
+        self.locked_by = 0
+        """The descriptor that has the lock."""
 
     def copy(self) -> Inode:
         """The same contents, in another life: nobody holds a lock."""
@@ -104,6 +105,8 @@ class SimulatedDisk:
         self.fault: Callable[[str, str], OSError | int | None] | None = None
         """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes."""
         self.sync_failure = "ext4"
+        self.refused: set[str] = set()
+        """The calls that found no room in this life."""
         self.sync_failed = False
         """Whether a sync has failed in this life, so that what was pending may be gone without a power cut."""
         self.owed: set[int] = set()
@@ -170,10 +173,7 @@ class SimulatedDisk:
             for at, (_, gone, came, inode) in enumerate(operations):
                 if mode == 0 or at >= until or (mode == 3 and not pick(2)):
                     continue
-                if gone is not None and names.get(gone) == inode:
-                    del names[gone]
-                if came is not None:
-                    names[came] = inode
+                _change(names, gone, came, inode)
         # What lies in a directory that never came to be is gone with it.
         return {path: inode for path, inode in names.items() if _has_parents(path, names)}
 
@@ -233,8 +233,8 @@ class SimulatedDisk:
 
     def close(self, fd: int) -> None:
         number, _, _ = self.descriptors.pop(fd)
-        if number != _DIRECTORY:
-            self.inodes[number].locked = False
+        if number != _DIRECTORY and self.inodes[number].locked_by == fd:
+            self.inodes[number].locked_by = 0
 
     def pread(self, fd: int, length_bytes: int, offset: int) -> bytes:
         return bytes(self._inode(fd).cache[offset : offset + length_bytes])
@@ -290,10 +290,7 @@ class SimulatedDisk:
             if directory != path:
                 later.append(operation)
                 continue
-            if gone is not None and self.durable_names.get(gone) == inode:
-                del self.durable_names[gone]
-            if came is not None:
-                self.durable_names[came] = inode
+            _change(self.durable_names, gone, came, inode)
         self.pending_names = later
 
     def ftruncate(self, fd: int, size_bytes: int) -> None:
@@ -333,8 +330,8 @@ class SimulatedDisk:
         self._tick("rmdir", path)
 
     def listdir(self, path: str) -> list[str]:
-        self._number(path)
         inside = path.rstrip("/") + "/"
+        self._number(inside[:-1] or "/")
         length = len(inside)
         return [name[length:] for name in self.names if name.startswith(inside) and "/" not in name[length:]]
 
@@ -346,8 +343,8 @@ class SimulatedDisk:
 
     def lock(self, fd: int) -> bool:
         inode = self._inode(fd)
-        was_free, inode.locked = not inode.locked, True
-        return was_free
+        inode.locked_by = inode.locked_by or fd
+        return inode.locked_by == fd
 
     def urandom(self, size_bytes: int) -> bytes:
         self.salt += 1
@@ -370,6 +367,7 @@ class SimulatedDisk:
         """Raise if a fault is due."""
         failure = self.fault(call, path) if self.fault is not None else None
         if isinstance(failure, OSError):
+            self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
             raise failure
@@ -405,10 +403,7 @@ class SimulatedDisk:
         self._tick(call, path, size_bytes)
 
     def _change_names(self, gone: str | None, came: str | None, number: int) -> None:
-        if gone is not None:
-            del self.names[gone]
-        if came is not None:
-            self.names[came] = number
+        _change(self.names, gone, came, number)
         directory = (came if came is not None else gone or "").rpartition("/")[0] or "/"
         self.pending_names.append((directory, gone, came, number))
 
@@ -435,6 +430,17 @@ class SimulatedDisk:
             return os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0))
         links = list(self.names.values()).count(number)
         return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, len(self.inodes[number].cache), 0, 0, 0))
+
+
+def _change(names: dict[str, int], gone: str | None, came: str | None, inode: int) -> None:
+    """Take away a name of the inode, and give it another; what lies in a directory that is renamed comes along."""
+    if gone is not None and names.get(gone) == inode:
+        del names[gone]
+        if inode == _DIRECTORY and came is not None:
+            for path in [path for path in names if path.startswith(gone + "/")]:
+                names[came + path[len(gone) :]] = names.pop(path)
+    if came is not None:
+        names[came] = inode
 
 
 def _has_parents(path: str, names: dict[str, int]) -> bool:

@@ -26,6 +26,7 @@ SETTINGS = (
 )
 OUTCOMES_MAX = 12
 """How many outcomes of one file's pending writes are tried; more than three sectors have more."""
+_UNBELIEVED = {f"{DIRECTORY}/lock", f"{DIRECTORY}/pool/log.free"}
 _Outcome = TypeVar("_Outcome")
 
 
@@ -75,12 +76,19 @@ def every_kill(disk: SimulatedDisk) -> list[SimulatedDisk]:
 
 
 def every_cut(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
-    """The disks that a power cut can leave."""
+    """The disks that a power cut can leave.
+
+    Of files that nobody is to believe every outcome occurs, but not each together with each outcome of the others.
+    """
     for names in outcomes(disk.names_after_cut, lambda names: tuple(sorted(names.items()))):
-        unsure = disk.unsure(names)
-        contents = [outcomes(partial(after_cut, disk.inodes[number]), bytes) for number in unsure]
-        for chosen in product(*contents):
-            yield disk.cut_to(dict(names), dict(zip(unsure, chosen, strict=True)))
+        contents = {number: outcomes(partial(after_cut, disk.inodes[number]), bytes) for number in disk.unsure(names)}
+        believed = {number for path, number in names.items() if path not in _UNBELIEVED}
+        turning = {number: contents.pop(number) for number in list(contents) if number not in believed}
+        chosen = list(product(*contents.values()))
+        for turn in range(max(len(chosen), *map(len, turning.values()), 0)):
+            after = dict(zip(contents, chosen[turn % len(chosen)], strict=True))
+            after |= {number: each[turn % len(each)] for number, each in turning.items()}
+            yield disk.cut_to(dict(names), after)
 
 
 class Exhaustive:
@@ -93,6 +101,7 @@ class Exhaustive:
         self.states = 0
         self._nested = nested
         self._met: set[int] = set()
+        self._ticks: dict[tuple[str, ...], int] = {}
 
     def run(self, operations_max: int) -> None:
         """All programs of up to so many operations."""
@@ -100,20 +109,28 @@ class Exhaustive:
             for program in product(OPERATIONS, repeat=length):
                 self.programs += 1
                 try:
-                    self._run(program)
+                    self._ticks[program] = self._run(program, self._ticks.get(program[:-1], 0))
                 except Exception as error:
                     raise ViolationError(f"{error}\nprogram {' '.join(program)}, {self.settings}") from error
 
-    def _run(self, program: tuple[str, ...]) -> None:
+    def _run(self, program: tuple[str, ...], crashed_ticks: int) -> int:
+        """Run it, crashing behind so many ticks, where a shorter program crashed already; how many ticks it has."""
         disk = SimulatedDisk()
         disk.names["/queues"] = disk.durable_names["/queues"] = -1
         run = _Run(self.settings)
-        disk.on_tick = lambda: self._crash(disk, run.allowed(), 0)
+
+        def on_tick() -> None:
+            if disk.ticks > crashed_ticks:
+                self._crash(disk, run.allowed(), 0)
+
+        disk.on_tick = on_tick
         run.open(disk)
         for operation in program:
             OPERATIONS[operation](run, disk)
         disk.on_tick = None
+        self._crash(disk, run.allowed(), 0)
         run.store.abandon()
+        return disk.ticks
 
     def _crash(self, disk: SimulatedDisk, allowed: list[Content], depth: int) -> None:
         for crashed in chain(every_kill(disk), every_cut(disk)):

@@ -13,6 +13,8 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -76,7 +78,7 @@ MUTANTS = (
     Mutant("deferred blocks are dropped by the next write", "segment", '[b"".join(self._deferred[1]), *blocks]', "[bytes(self.deferred_bytes), *blocks]"),
     Mutant("the tail of a page is forgotten", "direct", "            memory[:next_at] = bytes(memory[next_offset - next_at - start : next_offset - start])\n", "            pass\n"),
     Mutant("redone blocks are shifted", "store", "operation.offset, blocks)", "operation.offset + 1, blocks)"),
-    Mutant("redo is skipped", "recovery", "        recovered.redo += [", "        recovered.redo = ["),
+    Mutant("redo is skipped", "recovery", "                self.redo.append(operation)\n", "                pass\n"),
     Mutant("spilled blocks count as inline", "commit", "may_defer and not was_spilled and", "may_defer and"),
     # --- files that are given back too early
     Mutant("the segments of open sessions are retired", "store", "            kept = self.segments.pinned\n", "            kept: set[int] = set()\n"),
@@ -86,8 +88,8 @@ MUTANTS = (
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
     # --- what a checkpoint and a frame say
-    Mutant("a checkpoint forgets what was consumed out of order", "state", "            list(self.consumed),\n", "            [],\n"),
-    Mutant("a checkpoint forgets the frontier", "state", "            self.frontier,\n            list(", "            0,\n            list("),
+    Mutant("a checkpoint forgets what was consumed out of order", "state", "            self.consumed.runs(),\n", "            [],\n"),
+    Mutant("a checkpoint forgets the frontier", "state", "            self.frontier,\n            self.consumed.runs()", "            0,\n            self.consumed.runs()"),
     Mutant("a checkpoint forgets the markers", "state", "            markers,\n        )\n", "            [],\n        )\n"),
     Mutant("numbers of segments begin again", "state", "state.next_segment = checkpoint.next_segment", "state.next_segment = 1"),
     Mutant("markers are not logged", "commit", "                operations.append(MarkerSet(*transaction.marker))\n", "                pass\n"),
@@ -100,25 +102,27 @@ MUTANTS = (
     Mutant("what was consumed out of order comes again", "state", "            self.position = first + count\n\n    def __len__", "            self.position = first\n\n    def __len__"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
-    Mutant("staged blocks survive a full disk", "commit", "            self._segments.unstage()\n", "            pass\n", "faults"),
+    Mutant("nobody hears that the log is full", "store", "            for transaction in enqueuing or group:\n", "            for transaction in group[:0]:\n", "faults"),
     Mutant("short writes are taken for whole ones", "disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
     Mutant("the rest of a short write goes to its beginning", "disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
     Mutant("a segment that could not be made stays", "segment", "            disk.unlink(path)\n            raise\n", "            raise\n", "faults"),
 )  # fmt: skip
 
 
-def run_mutants(mutants: Iterable[Mutant], seeds: int, batch: int = 50) -> Iterable[Verdict]:
-    """Hunt for each of the mutants with up to so many seeds."""
+def run_mutants(mutants: Iterable[Mutant], schedules: int, jobs: int = 1, batch: int = 50) -> Iterable[Verdict]:
+    """Hunt for each of the mutants with up to so many schedules, so many of them at a time."""
+    with ThreadPoolExecutor(jobs) as pool:
+        yield from pool.map(partial(_hunt_alone, schedules, batch), mutants)
+
+
+def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
-        for mutant in mutants:
-            shutil.rmtree(root / "persistentqueue", ignore_errors=True)
-            shutil.copytree(PACKAGE, root / "persistentqueue", ignore=shutil.ignore_patterns("__pycache__"))
-            if not (root / "tests").exists():
-                shutil.copytree(TESTS / "crash", root / "tests" / "crash")
-                (root / "tests" / "__init__.py").touch()
-            plant(mutant, root / "persistentqueue")
-            yield _hunt(mutant, root, seeds, batch)
+        shutil.copytree(PACKAGE, root / "persistentqueue", ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copytree(TESTS / "crash", root / "tests" / "crash")
+        (root / "tests" / "__init__.py").touch()
+        plant(mutant, root / "persistentqueue")
+        return _hunt(mutant, root, schedules, batch)
 
 
 def plant(mutant: Mutant, package: Path) -> None:
@@ -130,8 +134,8 @@ def plant(mutant: Mutant, package: Path) -> None:
     path.write_text(text.replace(mutant.old, mutant.new))
 
 
-def _hunt(mutant: Mutant, root: Path, seeds: int, batch: int) -> Verdict:
-    arguments = ["random", "--count", str(seeds), "--progress", str(batch)]
+def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
+    arguments = ["random", "--schedules", str(schedules), "--progress", str(batch)]
     if mutant.where == "faults":
         arguments.append("--faults")
     done = subprocess.run(

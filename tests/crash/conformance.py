@@ -1,0 +1,377 @@
+"""The simulated disk beside the real one: the same program, the same answers, the same files, the same calls.
+
+What the simulated disk allows is worth what it is like. So a random program runs on both, with the same clock and the
+same salts, in a directory of the same path. To be equal: what each step returns or raises, statistics and recovery
+reports included; every file, byte by byte, at the end; and the system calls that strace saw of the real one, with path,
+offset and length, in order, with the calls that the simulated one has noted.
+
+How the calls of strace are read, so that they compare:
+
+- A descriptor counts as the path that it was opened by, as the simulated disk has it, also when that was renamed.
+- ``openat`` counts where it makes a file: with ``O_CREAT``, and no file of that name by what was called so far.
+- ``pwritev`` is what went to the file: the bytes that the call returned, and ``RWF_DSYNC``.
+- ``fallocate`` counts as the size that it leads to.
+- What changes nothing does not count (reading, looking, locking, hints), nor does what failed.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import re
+from collections.abc import Callable, Iterator
+from contextlib import nullcontext
+from dataclasses import replace
+from functools import partial
+
+from persistentqueue import check, repair
+from persistentqueue.directory import DATA_DIRECTORY, LOG_DIRECTORY, names_in
+from persistentqueue.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
+from persistentqueue.errors import PersistentQueueError
+from persistentqueue.store import Store
+from persistentqueue.transaction import Settings, Transaction
+
+from .disk import SimulatedDisk
+from .explorer import content_of
+from .kills import Ledger
+from .syscalls import calls_of, need_strace, traced
+
+STEPS = 40
+CALLS = "openat,close,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^(rename|unlink|mkdir|rmdir)"
+"""What strace is to look at."""
+_PATIENCE_SECONDS = 60.0
+_FREE = nullcontext()
+_PATH = re.compile(r'"([^"]*)"')
+_OFFSET = re.compile(r"\], \d+, (\d+)(, [\w|]+)?$")
+
+
+def simulated(directory: str, direct: bool) -> SimulatedDisk:
+    """A simulated disk with the directories above this one."""
+    disk = SimulatedDisk()
+    disk.trace = []
+    above = os.path.dirname(directory)
+    while above != "/":
+        disk.names[above] = disk.durable_names[above] = disk.names["/"]
+        above = os.path.dirname(above)
+    if not direct:
+        disk.open_direct = lambda path: None  # type: ignore[method-assign]
+    return disk
+
+
+def real(direct: bool, disk: Disk = DISK) -> Disk:
+    """A real disk that has the clock and the salts of a simulated one."""
+    other = SimulatedDisk().disk
+    return replace(
+        disk,
+        urandom=other.urandom,
+        time_ns=other.time_ns,
+        monotonic=other.monotonic,
+        sleep=other.sleep,
+        getpid=other.getpid,
+        gethostname=other.gethostname,
+        open_direct=disk.open_direct if direct else lambda _path: None,
+    )
+
+
+def writes_directly(directory: str) -> bool:
+    """Whether the file system of this directory takes direct writes."""
+    path = os.path.join(directory, "direct")
+    os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    fd = DISK.open_direct(path)
+    os.unlink(path)
+    if fd is not None:
+        os.close(fd)
+    return fd is not None
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+class Program:
+    """A random program on a queue: the same one for each disk. ``results`` is what its steps said."""
+
+    def __init__(self, seed: int, disk: Disk, directory: str) -> None:
+        self.results: list[object] = []
+        self._random = random.Random(seed)
+        self._disk, self._directory = disk, directory
+        choose = self._random.choice
+        self._settings = Settings(
+            sync=self._random.random() < 0.8,
+            segment_bytes=choose([10, 300, 1000, 4096]),
+            memory_bytes=choose([0, 200, 1 << 20]),
+            inline_bytes=choose([0, 400, 65536]),
+            log_bytes=choose([300, 2000, 4096, 12288]),
+        )
+        self._store: Store | None = None
+        self._works = [Transaction(), Transaction()]
+        self._next = 0
+
+    def run(self) -> None:
+        """All steps, and a clean end."""
+        steps: list[tuple[int, Callable[[Store], object]]] = [
+            (30, self._enqueue),
+            (15, self._dequeue),
+            (20, self._flush),
+            (5, self._flush_both),
+            (5, self._mark),
+            (4, self._spill),
+            (4, self._roll_back),
+            (3, lambda store: store.trim()),
+            (2, lambda store: store.give_back()),
+            (4, self._reopen),
+            (2, lambda store: check(self._directory, disk=self._disk)),
+            (1, self._damage),
+        ]
+        weights, actions = zip(*steps, strict=True)
+        for action in self._random.choices(actions, weights, k=STEPS):
+            self._step(action)
+        self._step(self._browse)
+        self._step(lambda store: store.close())
+        self.results.append(check(self._directory, disk=self._disk))
+
+    def _step(self, action: Callable[[Store], object]) -> None:
+        store = self._store or self._open()
+        try:
+            result = action(store)
+        except (PersistentQueueError, OSError) as error:
+            result = repr(error)
+        self.results.append(result)
+        self.results.append(
+            (
+                len(store.ready),
+                store.ready.held,
+                store.generation,
+                store.syncs,
+                store.log_bytes(),
+                store.pages.cost_bytes,
+            )
+        )
+
+    def _open(self) -> Store:
+        self._store = store = Store.open(self._disk, self._directory, self._settings, True, 0.0, _FREE, _FREE)
+        self._works = [Transaction(), Transaction()]
+        self.results.append(store.recovery)
+        return store
+
+    def _work(self) -> Transaction:
+        return self._random.choice(self._works)
+
+    def _enqueue(self, _store: Store) -> object:
+        work = self._work()
+        for _ in range(self._random.choice([1, 1, 2, 20])):
+            self._next += 1
+            item = (b"%d " % self._next).ljust(self._random.choice([0, 0, 10, 100, 1500, 6000]), b".")
+            work.items.append(item)
+            work.payload_bytes += len(item)
+        return len(work.items)
+
+    def _dequeue(self, store: Store) -> object:
+        runs, items = store.reader.take(self._random.choice([1, 2, 5, 1000]))
+        self._work().runs += runs
+        return items
+
+    def _flush(self, store: Store) -> object:
+        return self._commit(store, [self._work()])
+
+    def _flush_both(self, store: Store) -> object:
+        return self._commit(store, list(self._works))
+
+    def _mark(self, store: Store) -> object:
+        work = self._work()
+        work.marker = (self._random.choice("mn"), self._random.randrange(6))
+        return self._commit(store, [work])
+
+    def _commit(self, store: Store, group: list[Transaction]) -> object:
+        group = [work for work in group if work.items or work.runs or work.pieces or work.marker]
+        if group:
+            store.commit(group)
+        outcome = [(work.settled, work.skipped, repr(work.error)) for work in group]
+        for work in group:
+            if work.skipped:
+                store.discard(work)
+            if work.settled:
+                self._works[self._works.index(work)] = Transaction()
+        return outcome, sorted(store.state.markers.items())
+
+    def _spill(self, store: Store) -> object:
+        work = self._work()
+        if work.items:
+            store.spill(work)
+        return work.pieces
+
+    def _roll_back(self, store: Store) -> None:
+        work = self._work()
+        store.discard(work)
+        self._works[self._works.index(work)] = Transaction()
+
+    def _browse(self, store: Store) -> object:
+        return content_of(store)
+
+    def _reopen(self, store: Store) -> object:
+        """End cleanly, or as a killed process does, and open again."""
+        found = content_of(store)
+        if self._random.random() < 0.5:
+            store.close()
+        else:
+            store.release()
+        return found, content_of(self._open())
+
+    def _damage(self, store: Store) -> object:
+        """Spoil a byte behind the queue's back, see what that does, and repair it."""
+        self._store = None
+        store.close()
+        part = self._random.choice([LOG_DIRECTORY, DATA_DIRECTORY])
+        paths = [join(self._directory, part, name) for name in names_in(self._disk, self._directory, part)]
+        if paths:
+            fd = self._disk.open(self._random.choice(paths), WRITE, 0)
+            at = self._random.randrange(self._disk.fstat(fd).st_size)
+            spoilt = self._disk.pread(fd, 1, at)[0] ^ 1 << self._random.randrange(8)
+            write_all(self._disk, fd, [bytes([spoilt])], 1, at)
+            self._disk.close(fd)
+        found = check(self._directory, disk=self._disk)
+        repaired = repair(self._directory, disk=self._disk)
+        return found, repaired, self._open().recovery
+
+
+def answers(seed: int, disk: Disk, directory: str) -> list[object]:
+    """What a disk answers to random calls on three files, such as a queue makes; errors count by their number."""
+    chance, result = random.Random(seed), list[object]()
+    descriptors: list[int] = []
+    disk.mkdir(directory, 0o700)
+    disk.mkdir(join(directory, "sub"), 0o700)
+    paths = [join(directory, name) for name in ("a", "b", "sub/c")]
+
+    def begin(path: str, flags: int) -> None:
+        descriptors.append(disk.open(path, flags, 0o600))
+
+    def end(fd: int) -> None:
+        descriptors.remove(fd)
+        disk.close(fd)
+
+    for _ in range(STEPS):
+        path, other, offset, length_bytes = (
+            *chance.choices(paths, k=2),
+            chance.randrange(9000),
+            chance.randrange(1, 5000),
+        )
+        calls: list[Callable[[], object]] = [
+            partial(begin, path, chance.choice([WRITE, CREATE, CREATE_NEW])),
+            partial(disk.rename, path, other),
+            partial(disk.unlink, path),
+            partial(disk.lstat, path),
+            partial(disk.listdir, directory),
+            partial(disk.rmdir, join(directory, "sub")),
+        ]
+        if descriptors:
+            fd = chance.choice(descriptors)
+            calls += [
+                partial(end, fd),
+                partial(disk.fstat, fd),
+                partial(disk.pread, fd, length_bytes, offset),
+                partial(disk.pwritev, fd, [bytes([chance.randrange(256)]) * length_bytes, b"."], offset, 0),
+                partial(disk.pwritev, fd, [b"durable"], offset, DSYNC),
+                partial(disk.ftruncate, fd, offset),
+                partial(disk.fallocate, fd, offset, length_bytes),
+                partial(disk.fdatasync, fd),
+            ]
+        try:
+            answer = chance.choice(calls)()
+        except OSError as error:
+            answer = error.errno
+        result.append(_comparable(answer))
+    for fd in descriptors:
+        disk.close(fd)
+    return result
+
+
+def _comparable(answer: object) -> object:
+    """Without what disks may choose: an inode's number and times, the order of names."""
+    if isinstance(answer, os.stat_result):
+        return answer.st_mode, answer.st_size, answer.st_nlink
+    return sorted(answer) if isinstance(answer, list) else answer
+
+
+# --- what is left ----------------------------------------------------------------------------------------------------
+
+
+def files_of(disk: SimulatedDisk, directory: str) -> dict[str, bytes | None]:
+    """Every file of a simulated directory and what is in it; None for a directory."""
+    inside = directory + "/"
+    return {
+        path[len(inside) :]: bytes(disk.inodes[number].cache) if number in disk.inodes else None
+        for path, number in disk.names.items()
+        if path.startswith(inside)
+    }
+
+
+def real_files_of(directory: str) -> dict[str, bytes | None]:
+    """The same of a real one."""
+    found: dict[str, bytes | None] = {}
+    for root, directories, files in os.walk(directory):
+        for name in directories:
+            found[os.path.relpath(os.path.join(root, name), directory)] = None
+        for name in files:
+            path = os.path.join(root, name)
+            with open(path, "rb") as file:
+                found[os.path.relpath(path, directory)] = file.read()
+    return found
+
+
+# --- the calls -------------------------------------------------------------------------------------------------------
+
+
+def simulated_calls(seed: int, directory: str, direct: bool) -> list[str]:
+    """What a simulated disk notes while the program runs."""
+    disk = simulated(directory, direct)
+    Program(seed, disk.disk, directory).run()
+    assert disk.trace is not None
+    return [line.split(maxsplit=1)[1].rstrip() for line in disk.trace if not line.lstrip().startswith("--")]
+
+
+def real_calls(seed: int, directory: str, direct: bool, log: str) -> list[str]:
+    """The system calls of a process that runs the program, in the words of the simulated disk.
+
+    Raises ``SyscallsUnavailable``.
+    """
+    need_strace()
+
+    ledger = Ledger()
+    with traced(lambda _ledger: Program(seed, real(direct), directory).run(), log, CALLS) as child:
+        status = ledger.end(child.pid, child.pipe, _PATIENCE_SECONDS)
+    assert status == 0, ledger.error
+    return list(_in_its_words(calls_of(log)))
+
+
+def _in_its_words(calls: Iterator[re.Match[str]]) -> Iterator[str]:
+    """One line for each call that changes something."""
+    names: set[str] = set()
+    paths: dict[str, str] = {}
+    for match in calls:
+        call, arguments, result = match["call"], match["arguments"], match["result"]
+        first, _, rest = arguments.partition(", ")
+        named = [path for path in _PATH.findall(arguments) if path.startswith("/")]
+        if result == "-1":
+            continue
+        if call == "close":
+            del paths[arguments]
+        elif call == "openat":
+            paths[result] = named[0]
+            if "O_CREAT" in arguments and named[0] not in names:
+                names.add(named[0])
+                yield f"create {named[0]}"
+        elif call.startswith("pwritev"):
+            place = _OFFSET.search(arguments)
+            assert place is not None, arguments
+            synced = " dsync" if "RWF_DSYNC" in arguments else ""
+            yield f"pwritev{synced} {paths[first]} {place[1]} {result}"
+        elif call in {"fdatasync", "fsync"}:
+            yield f"{call} {paths[first]}"
+        elif call == "ftruncate":
+            yield f"ftruncate {paths[first]} {rest}"
+        elif call == "fallocate":
+            _mode, offset, length_bytes = rest.split(", ")
+            yield f"fallocate {paths[first]} {int(offset) + int(length_bytes)}"
+        else:
+            names.difference_update(named[:1])
+            names.update(named[1:])
+            yield f"{call.removesuffix('at').removesuffix('at2')} {' '.join(named)}"

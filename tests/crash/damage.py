@@ -1,0 +1,229 @@
+"""What must come of a damaged queue, and whether it does.
+
+It follows from which frames or blocks differ from what was written, never from what the queue says of itself: a log is
+refused, with file and offset, or opens to an exact state; a data file costs the live items of the blocks that differ,
+and no others.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import chain, pairwise
+from typing import NamedTuple
+
+from persistentqueue.disk import Disk
+from persistentqueue.errors import CorruptionError, UnsupportedFormatError
+from persistentqueue.frame import END
+from persistentqueue.store import Store
+
+from .disk import Inode, SimulatedDisk
+from .explorer import DIRECTORY, Content, ViolationError, content_of
+from .images import Image
+
+_FREE = nullcontext()
+_DIRECTORY = -1
+
+
+class Report(NamedTuple):
+    """What a campaign did, without a violation. Each case is in one of the counts behind ``cases``."""
+
+    cases: int
+    refused: int
+    """Opening raised, with the right file and offset."""
+    torn: int
+    """The log opened to the exact prefix before the damage, and said so where anything was left to see."""
+    damaged: int
+    """Reading raised, with the right file and offset; exactly the live items of the damaged blocks were missing."""
+    right: int
+    """Everything was there, and no damage was met."""
+    forged: int
+    """The checksums were made to fit: any content, or a ``PersistentQueueError``, and a repair that opens."""
+    items_lost: int
+    """Over all of ``damaged``."""
+    seconds: float
+
+    def __str__(self) -> str:
+        counts = ", ".join(f"{n} {name}" for name, n in zip(self._fields[1:7], self[1:7], strict=True) if n)
+        rate = self.cases / max(self.seconds, 1e-9)
+        return f"{self.cases} cases, 0 violations: {counts}; {self.seconds:.1f} s, {rate:.0f} per second"
+
+
+class Expected(NamedTuple):
+    """What must come of a case: refused at this offset, or opened to this content, having met damage."""
+
+    outcome: str
+    content: Content
+    refused_at: int | None = None
+    torn: bool = False
+    damaged: frozenset[int] = frozenset()
+    """The offsets that damage may be reported at."""
+    silent: bool = True
+    """Whether it need not be reported."""
+    items_lost: int = 0
+
+
+# --- what must come of a case ----------------------------------------------------------------------------------------
+
+
+def changed_pieces(image: Image, path: str, data: bytes) -> list[int]:
+    """The pieces of the file that are not as they were written, when what the log carries has been written again."""
+    written, starts = image.files[path], image.starts[path]
+    carried = [block for block in image.blocks.get(path, ()) if block.carried]
+    for block in carried:
+        data = data[: block.start].ljust(block.start, b"\0") + written[block.start : block.end] + data[block.end :]
+    bounds = pairwise([*starts, max(len(written), len(data))])
+    return [number for number, (start, end) in enumerate(bounds) if data[start:end] != written[start:end]]
+
+
+def expect(image: Image, path: str, changed: list[int], data: bytes | bytearray) -> Expected:
+    """What must come of the file at ``path`` being ``data``, with these of its pieces changed."""
+    return _expect_log(image, changed, data) if path == image.log else _expect_segment(image, path, changed)
+
+
+def _expect_log(image: Image, changed: list[int], data: bytes | bytearray) -> Expected:
+    starts, unused = image.starts[image.log], len(image.frames) + 1
+    bad = changed[0] if changed else unused
+    content = image.content(*image.moments[-1])
+    if bad == unused:
+        torn = not image.sealed and any(data[starts[-1] :][: len(END)])
+        return Expected("torn" if torn else "right", content, torn=torn)
+    if bad < 2 or not set(range(bad, unused)) <= set(changed):
+        return Expected("refused", content, refused_at=starts[bad])
+    torn = any(data[starts[bad] :][: len(END)])
+    return Expected("torn", image.content(*image.moments[bad - 2]), torn=torn)
+
+
+def _expect_segment(image: Image, path: str, changed: list[int]) -> Expected:
+    last, its = image.moments[-1], image.blocks[path]
+    blocks = [its[piece - 1] for piece in changed if 0 < piece <= len(its)]
+    lost = set(last.live).intersection(*[chain.from_iterable(block.sequences for block in blocks)])
+    damaged = {block.start for block in blocks} | ({0} if 0 in changed else set())
+    # A header costs nothing, and nobody meets it where recovery has the file in hand or nothing in it is wanted.
+    is_wanted = image.sealed and not set(last.live).isdisjoint(chain.from_iterable(block.sequences for block in its))
+    silent = not lost and not (0 in changed and is_wanted)
+    left = image.content((sequence for sequence in last.live if sequence not in lost), last.markers)
+    outcome = "right" if silent else "damaged"
+    return Expected(outcome, left, damaged=frozenset(damaged), silent=silent, items_lost=len(lost))
+
+
+# --- a case ----------------------------------------------------------------------------------------------------------
+
+
+def mount(image: Image, changed: dict[str, bytes]) -> SimulatedDisk:
+    """A machine with the image's files, these of them changed."""
+    disk = SimulatedDisk()
+    disk.names = dict.fromkeys(image.directories, _DIRECTORY)
+    for number, (name, written) in enumerate(image.files.items()):
+        content = changed.get(name, written)
+        disk.names[name] = number
+        disk.inodes[number] = Inode(bytearray(content), bytearray(content), [])
+    disk.durable_names = dict(disk.names)
+    disk.next_inode = len(image.files)
+    return disk
+
+
+def open_queue(image: Image, disk: Disk, memory_bytes: int = 1 << 20) -> Store:
+    settings = replace(image.settings, memory_bytes=memory_bytes)
+    return Store.open(disk, DIRECTORY, settings, False, 0.0, _FREE, _FREE)
+
+
+def read_all(store: Store, how: int) -> tuple[Content, list[tuple[str, int]]]:
+    """All that comes out, past all damage, and where that was met: by browsing, by taking few, by taking all."""
+    items: list[bytes] = []
+    damages: list[tuple[str, int]] = []
+    while True:
+        try:
+            if how == 0:
+                return content_of(store), damages
+            more = store.reader.take(50 if how == 1 else 2**62)[1]
+        except CorruptionError as damage:
+            damages.append((damage.file, damage.offset))
+            if len(damages) > 10_000:
+                raise ViolationError("damage is met for ever") from damage
+            continue
+        if not more:
+            return Content(tuple(items), tuple(sorted(store.state.markers.items()))), damages
+        items += more
+
+
+def check_case(image: Image, path: str, data: bytes, changed: list[int], how: int) -> Expected:
+    """Open the image with this file, read it all, compare with what must come of it, and return that."""
+    expected, disk = expect(image, path, changed, data), mount(image, {path: data})
+    try:
+        store = open_queue(image, disk.disk, how % 2 << 20)
+    except (CorruptionError, UnsupportedFormatError) as error:
+        at = error.offset if isinstance(error, CorruptionError) else 0
+        require((error.file, at) == (path, expected.refused_at), expected, error)
+        require(is_as_it_was(image, disk, {path: data}), expected, "a refusal that changed files")
+        return expected
+    content, damages = read_all(store, how % 3)
+    report = store.recovery
+    missing_bytes = max(len(image.files[path]) - len(data), 0) if path == image.log and not image.sealed else 0
+    require(expected.refused_at is None, expected, content)
+    require(content == expected.content, expected, (content, damages, report))
+    require({(path, at) for at in expected.damaged} >= set(damages), expected, damages)
+    require(len(set(damages)) == len(damages), expected, damages)
+    require(bool(damages) or expected.silent, expected, "no error")
+    require(len(store.ready.damaged) == expected.items_lost, expected, list(store.ready.damaged))
+    require((bool(report.torn_bytes), report.missing_bytes) == (expected.torn, missing_bytes), expected, report)
+    store.release()
+    return expected
+
+
+def require(right: bool, expected: object, found: object) -> None:
+    if not right:
+        raise ViolationError(f"expected {short(expected)}\nfound    {short(found)}")
+
+
+def short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) < 1000 else f"{text[:500]} … {text[-500:]}"
+
+
+def is_as_it_was(image: Image, disk: SimulatedDisk, changed: dict[str, bytes]) -> bool:
+    """Whether nothing but the lock file has changed, and nothing was left open."""
+    names = [name for name, number in disk.names.items() if number != _DIRECTORY]
+    return (
+        sorted(names) == sorted(image.files)
+        and not disk.descriptors
+        and all(
+            disk.inodes[disk.names[name]].cache == changed.get(name, written)
+            for name, written in image.files.items()
+            if not name.endswith("/lock")
+        )
+    )
+
+
+class Tally:
+    """Counts outcomes, and makes a violation of whatever a case should not have raised."""
+
+    def __init__(self, replay: str) -> None:
+        self._replay = replay
+        self._began = time.perf_counter()
+        self._outcomes: Counter[str] = Counter()
+        self._items_lost = 0
+
+    def add(self, expected: Expected, cases: int = 1) -> None:
+        """So many cases came out as expected."""
+        self._outcomes[expected.outcome] += cases
+        self._items_lost += expected.items_lost * cases
+
+    def violated(self, error: Exception, what: str) -> ViolationError:
+        """What to raise."""
+        if isinstance(error, ViolationError):
+            return ViolationError(f"{what}: {error}\nreplay with: {self._replay}")
+        return ViolationError(f"{what}: {type(error).__name__}: {error}\nreplay with: {self._replay}")
+
+    def report(self) -> Report:
+        """What was counted."""
+        counts = [self._outcomes[name] for name in Report._fields[1:6]]
+        return Report._make([sum(counts), *counts, self._items_lost, time.perf_counter() - self._began])
+
+
+def add_reports(reports: Iterable[Report]) -> Report:
+    """Several campaigns as one, done one after the other."""
+    return Report._make(map(sum, zip(*reports, strict=True)))

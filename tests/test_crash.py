@@ -12,7 +12,7 @@ from dataclasses import replace
 
 import pytest
 
-from persistentqueue.errors import BrokenQueueError
+from persistentqueue.errors import BrokenQueueError, DiskFullError
 from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -153,6 +153,34 @@ def test_unsynced_group_is_whole_or_gone() -> None:
     store.commit([enqueuing(b"new 1" * 30), consuming])
     found = {tuple(items_of(crashed, settings)) for crashed in every_cut(disk)}
     assert found == {(b"old",), (b"new 1" * 30, b"new 2" * 30)}
+
+
+def take(store: Store) -> Transaction:
+    """A transaction that dequeues one item, if there is one."""
+    transaction = Transaction()
+    transaction.runs = store.reader.take(1)[0]
+    return transaction
+
+
+def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> None:
+    """Of a group that finds no room in the log those who only dequeue are committed, until nothing is left."""
+    disk = machine()
+    store = opened(disk, replace(SYNCED, segment_bytes=10))
+    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
+    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
+    refused: BaseException | None = None
+    while refused is None:
+        for _ in range(2):
+            store.commit([enqueuing(b"an item")])
+        putting, taking = enqueuing(b"another"), take(store)
+        store.commit([putting, taking])
+        assert taking.settled
+        refused = putting.error
+    assert isinstance(refused, DiskFullError)
+    while (taking := take(store)).runs:
+        store.commit([taking])
+        assert taking.settled
+    assert len(store.state.consumed) == 0 < store.state.frontier
 
 
 # --- the campaigns, in small -----------------------------------------------------------------------------------------

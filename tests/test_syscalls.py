@@ -20,6 +20,7 @@ import pytest
 from persistentqueue import DiskFullError, PersistentQueue, check
 from persistentqueue.disk import CREATE_NEW, DISK
 
+from .crash.kills import in_a_process_of_its_own
 from .crash.syscalls import SyscallsUnavailable, all_cases, need_strace, run_injections
 from .support import crash, drain
 
@@ -59,11 +60,11 @@ def test_lock_that_fails(tmp_path: Path) -> None:
 def test_cases_are_complete() -> None:
     """Every kind of call that a queue makes is among the cases, in every phase of its life, in the same order twice."""
     try:
-        need_strace()
+        in_a_process_of_its_own(need_strace)
     except SyscallsUnavailable as reason:
         pytest.skip(str(reason))
-    cases = all_cases()
-    assert cases == all_cases()
+    cases = in_a_process_of_its_own(all_cases)
+    assert cases == in_a_process_of_its_own(all_cases)
     assert {"open", "enqueue", "flush", "dequeue", "roll", "trim", "close", "recover"} <= {each.phase for each in cases}
     calls = {each.call for each in cases}
     assert {"openat", "close", "pread64", "fdatasync", "fsync", "ftruncate", "fallocate", "unlink", "flock"} <= calls

@@ -3,7 +3,8 @@
 1. Choose the highest generation of the log. It got its name when it was complete, so the lower ones are leftovers.
 2. Replay it: every frame after the checkpoint, up to the end or a torn tail (``log.replay`` tells it from damage).
 3. A log that is not synced ends before the first frame whose blocks are not all there, since its writes may have
-   reached the disk in any order.
+   reached the disk in any order. Those that are there may be so in the page cache only, even after a sync, if that
+   failed; so they are ``unsynced``, to be written once more.
 4. Say what the directory holds beside that: leftovers to sweep, and files to set aside because they may hold something
    that nobody can tell.
 

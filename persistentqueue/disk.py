@@ -249,7 +249,7 @@ def _lock(fd: int) -> bool:
     except (portalocker.AlreadyLocked, BlockingIOError):
         return False
     except portalocker.LockException as error:  # not held by anybody, but refused
-        raise error.args[0] if isinstance(error.args[0], OSError) else OSError(str(error)) from None
+        raise next((each for each in error.args if isinstance(each, OSError)), OSError(str(error))) from None
     return True
 
 

@@ -4,9 +4,9 @@
 own invariants hold (they are listed in ``state``). It changes nothing and takes no lock. A directory that is owned
 meanwhile may be inspected too: what its owner changes while we read shows as a problem at worst.
 
-``repair`` takes the lock, reads what is intact (see ``salvage``), keeps a copy of every file that has damage, and
-begins a new generation of the log with what is left, as a trim does. Until the renaming of that generation the
-directory opens, or does not, as before; a repair that is cut short can be run again.
+``repair`` takes the lock and reads what is intact (see ``salvage``, and what it writes to the segments, after a copy
+of each), and begins a new generation of the log with what is left, as a trim does. Nothing else is written, and nothing
+is lost by a repair that is cut short: it can be run again, with the same result.
 """
 
 from __future__ import annotations
@@ -169,6 +169,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     before = _damaged_files(disk, directory)
 
     def read(disk: Disk, directory: str) -> Recovered:
+        """What an opening reads, and a note of what it lacks."""
         salvaged = salvage(disk, directory)
         found.append(salvaged)
         return salvaged.recovered

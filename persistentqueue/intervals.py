@@ -29,8 +29,7 @@ class Intervals:
         return self._size
 
     def __iter__(self) -> Iterator[Run]:
-        for first, end in zip(self._firsts, self._ends, strict=True):
-            yield first, end - first
+        return iter(self.runs())
 
     def runs(self) -> list[Run]:
         """The runs, in order. Not ``list(…)`` of this: it would reserve room for ``len`` runs first."""

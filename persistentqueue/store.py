@@ -114,7 +114,7 @@ class Store:
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
         ``QueueNotFoundError``, ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError`` and ``OSError``; the
-        lock is then free, and nothing that was there was changed.
+        lock is then free, and nothing is lost: what an opening writes says what the log said, and can be written again.
         """
         if not create and not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
@@ -306,10 +306,9 @@ class Store:
         committer.sync_blocks(inline)
         operations = committer.number(group, inline)
         body = b"".join(map(encode_transaction, operations))
-        enqueuing = [transaction for transaction in group if transaction.staged or transaction.pieces]
-        log = self._log
-        if log is None or not log.has_room(len(body), bool(enqueuing)):
-            log = self._roll_log(len(body), group, enqueuing)
+        log, enqueues = self._log, any(transaction.enqueues for transaction in group)
+        if log is None or not log.has_room(len(body), enqueues):
+            log = self._roll_log(len(body), group, enqueues)
         if log is not None:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
             committer.apply(group, operations)
@@ -378,7 +377,7 @@ class Store:
             with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
                 self.segments.delete(self.retired.popleft()[0])
 
-    def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueuing: Sequence[Transaction]) -> Log | None:
+    def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
 
         Those who only dequeue are then committed without the others. Raises ``BrokenQueueError``.
@@ -391,13 +390,14 @@ class Store:
                 self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
         try:
             self.trim(extra_bytes=body_bytes)
-            if self._log is not None and not self._log.has_room(body_bytes, bool(enqueuing)):
+            if self._log is not None and not self._log.has_room(body_bytes, enqueues):
                 raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, "what room there is, is for dequeueing")
         except DiskFullError as error:
-            for transaction in enqueuing or group:
+            refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
+            for transaction in refused:
                 transaction.error, transaction.staged = error, []
-            if enqueuing:
-                self._commit_long([transaction for transaction in group if transaction not in enqueuing])
+            if len(refused) < len(group):
+                self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None
         return self._log
 

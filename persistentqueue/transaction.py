@@ -40,6 +40,11 @@ class Transaction:
         """Whether the marker said that this was committed before, so that nothing was done."""
 
     @property
+    def enqueues(self) -> bool:
+        """Whether it puts anything into the queue, in memory or written before."""
+        return bool(self.items or self.pieces)
+
+    @property
     def cost_bytes(self) -> int:
         """What the items in memory take."""
         return self.payload_bytes + ITEM_OVERHEAD_BYTES * len(self.items)

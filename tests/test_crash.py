@@ -183,6 +183,23 @@ def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> N
     assert len(store.state.consumed) == 0 < store.state.frontier
 
 
+def test_group_that_finds_no_room_is_refused_at_once() -> None:
+    """Those of a group who enqueue share their blocks; they are refused together, not each after a trim of its own."""
+    disk = machine()
+    steps: list[str] = []
+    store = opened(disk, replace(SYNCED, segment_bytes=10), failpoint=steps.append)
+    store.commit([enqueuing(b"an item")])
+    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
+    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
+    group: list[Transaction] = []
+    while not any(transaction.error for transaction in group):
+        group = [*(enqueuing(b"an item") for _ in range(8)), take(store)]
+        steps.clear()
+        store.commit(group)
+    assert [transaction.error is None for transaction in group] == [False] * 8 + [True]
+    assert steps.count("trim.2 write generation") <= 2
+
+
 # --- the campaigns, in small -----------------------------------------------------------------------------------------
 
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import portalocker
 import pytest
 
 from persistentqueue import disk as door
@@ -123,6 +124,20 @@ def test_full_sync_of_macos(code: int | None, path: str, monkeypatch: pytest.Mon
     else:
         PORTABLE.fdatasync(0)
     assert calls == (["full", "plain"] if code == errno.ENOTSUP else ["full"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"), [((), None), (("why",), "why"), (("why", OSError(errno.ENOLCK, "no locks")), "no locks")]
+)
+def test_lock_that_is_refused(arguments: tuple[object, ...], said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lock that nobody has, and that the system refuses all the same, is an ``OSError``, with what is known of it."""
+
+    def lock(*_: object) -> None:
+        raise portalocker.LockException(*arguments)
+
+    monkeypatch.setattr(portalocker, "lock", lock)
+    with pytest.raises(OSError, match=said):
+        DISK.lock(0)
 
 
 def test_links_are_not_followed(tmp_path: Path) -> None:

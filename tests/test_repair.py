@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from dataclasses import replace
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -12,7 +14,10 @@ from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, 
 from persistentqueue.__main__ import main
 from persistentqueue.frame import SegmentCreated
 
+from .crash.disk import SimulatedDisk
+from .crash.explorer import DIRECTORY, content_of
 from .support import crash, drain, flip, log_file, put, put_each, segment_files
+from .test_crash import SYNCED, enqueuing, machine, opened, take
 from .test_recovery import replay_of
 
 ITEMS = [b"%03d " % number * 50 for number in range(60)]
@@ -236,3 +241,49 @@ def test_damaged_block_of_consumed_items(path: Path) -> None:
     report = repair(path)
     assert (report.items, report.lost, len(report.problems)) == (55, (), 1)
     assert taken_out(path) == ITEMS[5:]
+
+
+def damage(disk: SimulatedDisk, ending: str, offset: int) -> bytes:
+    """Flip a bit of the file, which had reached the device as a whole; what it holds then."""
+    inode = disk.inodes[next(number for name, number in disk.names.items() if name.endswith(ending))]
+    inode.cache[offset] ^= 1
+    inode.durable, inode.pending = bytearray(inode.cache), []
+    return bytes(inode.cache)
+
+
+@pytest.mark.parametrize(
+    ("ending", "offset", "inline_bytes", "left"),
+    [(".log", 20, 0, 12), (".log", 600, 999, 9), ("2.seg", 20, 999, 10), ("2.seg", 20, 0, 10), ("2.seg", 70, 0, 9)],
+    ids=["log's header", "frame", "header of carried blocks", "header", "block"],
+)
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, left: int, how: str) -> None:
+    """A repair may be ended at any call, by a kill or a power cut; the next one keeps no less, and the evidence."""
+    disk = machine()
+    store = opened(disk, replace(SYNCED, segment_bytes=300, log_bytes=4096, inline_bytes=inline_bytes))
+    for number in range(12):
+        store.commit([enqueuing(b"item %d" % number * (1 + 9 * (number % 3)))])
+    store.commit([take(store)])
+    store.commit([take(store)])
+    store.release()
+    evidence = damage(disk, ending, offset)
+    cut_short: list[SimulatedDisk] = []
+    chance = Random(offset)
+
+    def crash_copies() -> None:
+        for _ in range(1 if how == "kill" else 3):
+            killed = disk.kill(chance.randrange)
+            cut_short.append(killed if how == "kill" else killed.cut_power(chance.randrange))
+
+    disk.on_tick = crash_copies
+    report = repair(DIRECTORY, disk=disk.disk)
+    disk.on_tick = None
+    assert (report.items, len(report.problems) > 0) == (left, True)
+    items = content_of(opened(disk)).items
+    for crashed in cut_short:
+        repair(DIRECTORY, disk=crashed.disk)
+        assert check(DIRECTORY, disk=crashed.disk).ok
+        assert content_of(opened(crashed)).items == items
+        kept = [crashed.inodes[number] for name, number in crashed.names.items() if name.endswith(".damaged")]
+        assert evidence in [bytes(inode.cache) for inode in kept]
+    assert len(cut_short) >= 20

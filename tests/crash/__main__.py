@@ -108,17 +108,10 @@ def inject(options: argparse.Namespace) -> None:
         print(f"no failing system calls here: {reason}")
 
 
-def flip(options: argparse.Namespace) -> None:
-    """Flip every bit."""
+def damage(options: argparse.Namespace) -> None:
+    """Damage files in every way of one kind."""
     with ProcessPoolExecutor(options.jobs) as pool:
-        share = partial(flips, options.bytes, options.seed, parts=options.parts)
-        print(add_reports(pool.map(share, range(options.parts) if options.part is None else [options.part])))
-
-
-def truncate(options: argparse.Namespace) -> None:
-    """Cut files at every byte."""
-    with ProcessPoolExecutor(options.jobs) as pool:
-        share = partial(cut, options.bytes, options.seed, parts=options.parts)
+        share = partial(options.kind, options.bytes, options.seed, parts=options.parts)
         print(add_reports(pool.map(share, range(options.parts) if options.part is None else [options.part])))
 
 
@@ -131,24 +124,23 @@ def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    command = commands.add_parser("random", help="random programs, crashed anywhere")
+    shared = argparse.ArgumentParser(add_help=False)
+    shared.add_argument("--jobs", type=int, default=1, help="processes that share the work")
+    command = commands.add_parser("random", parents=[shared], help="random programs, crashed anywhere")
     command.add_argument("--first", type=int, default=0, help="the first seed")
     command.add_argument("--count", type=int, default=10**9, help="how many seeds")
     command.add_argument("--schedules", type=int, default=None, help="stop after so many schedules")
     command.add_argument("--step", type=int, default=1, help="from seed to seed")
-    command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     command.add_argument("--faults", action="store_true", help="calls fail, too")
     command.add_argument("--trace", action="store_true", help="print what the disk was asked")
     command.add_argument("--progress", type=int, default=0, help="print the count after so many seeds")
     command.set_defaults(do=explore)
-    command = commands.add_parser("exhaustive", help="all programs of a few operations, all crashes")
+    command = commands.add_parser("exhaustive", parents=[shared], help="all programs of a few operations, all crashes")
     command.add_argument("--operations", type=int, default=2)
-    command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     command.add_argument("--nested", action="store_true", help="crash while recovering, too")
     command.set_defaults(do=exhaust)
-    command = commands.add_parser("mutants", help="plant bugs and see them caught")
+    command = commands.add_parser("mutants", parents=[shared], help="plant bugs and see them caught")
     command.add_argument("--schedules", type=int, default=100_000)
-    command.add_argument("--jobs", type=int, default=1, help="how many at a time")
     command.add_argument("--only", default="", help="those with this in their name")
     command.add_argument("--most", type=int, default=None, help="the first so many")
     command.set_defaults(do=hunt)
@@ -160,22 +152,20 @@ def main() -> None:
         command.add_argument("--count", type=int, default=count)
         command.add_argument("--seed", type=int, default=0)
         command.set_defaults(do=do)
-    command = commands.add_parser("syscalls", help="real system calls that fail, through strace")
+    command = commands.add_parser("syscalls", parents=[shared], help="real system calls that fail, through strace")
     command.add_argument("--first", type=int, default=0, help="the first case")
     command.add_argument("--count", type=int, default=None, help="how many cases")
-    command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     command.set_defaults(do=inject)
-    for name, what, size, do in (
-        ("flips", "every bit of logs and data files flipped", 65536, flip),
-        ("truncate", "logs and data files cut at every byte, and made longer", 4096, truncate),
+    for name, what, size, kind in (
+        ("flips", "every bit of logs and data files flipped", 65536, flips),
+        ("truncate", "logs and data files cut at every byte, and made longer", 4096, cut),
     ):
-        command = commands.add_parser(name, help=what)
+        command = commands.add_parser(name, parents=[shared], help=what)
         command.add_argument("--bytes", type=int, default=size)
         command.add_argument("--seed", type=int, default=0)
         command.add_argument("--part", type=int, default=None, help="only this part of the work, from 0")
         command.add_argument("--parts", type=int, default=16, help="into how many it is divided")
-        command.add_argument("--jobs", type=int, default=1, help="processes that share the work")
-        command.set_defaults(do=do)
+        command.set_defaults(do=damage, kind=kind)
     command = commands.add_parser("fuzz", help="mutations that know the formats")
     command.add_argument("--first", type=int, default=0, help="the first seed")
     command.add_argument("--count", type=int, default=1000)

@@ -10,8 +10,11 @@
       deleted/                    what ``log`` is renamed to when the queue is being deleted
       */*.damaged                 what could not be read, moved aside
 
-Deleting renames ``log`` to ``deleted`` first: from there on the directory holds no queue, whatever crashes, and whoever
-comes next finishes the work.
+The write order of a deletion (``delete.1`` …), which whoever comes next finishes if it is cut short:
+
+1. Rename ``log`` to ``deleted``. 2. Sync the directory: **the commit point of a deletion**; from here on there is no
+   queue. *A crash before leaves the queue as a whole, or none.*
+3. Delete the segments and the spare; sync; delete the logs; sync. *A crash leaves files that ``deleted`` tells of.*
 """
 
 from __future__ import annotations
@@ -131,15 +134,19 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``.
     """
     directory = queue_directory(path, name)
+    missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
-        raise QueueNotFoundError(f"{directory}: no queue here to delete")
+        raise missing
     lock = Lock(disk, join(directory, LOCK_NAME))
-    lock.acquire(lock_timeout)
     try:
-        disk.failpoint("delete.1 rename log")
-        disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
-        sync_directory(disk, directory)
-        disk.failpoint("delete.2 sweep")
+        lock.acquire(lock_timeout)
+    except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
+        raise missing from None
+    try:
+        found = find_generations(disk, directory)  # once more: it may have been deleted while we waited
+        if found:
+            disk.failpoint("delete.1 rename log")
+            disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
         finish_deletion(disk, directory)
         # Whoever waits for the lock meanwhile sees that its file has lost the name, and makes a new one.
         disk.unlink(lock.path)
@@ -148,6 +155,8 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
             sync_directory(disk, dirname(directory) or ".")
     finally:
         lock.release()
+    if not found:
+        raise missing
 
 
 def finish_deletion(disk: Disk, directory: str) -> None:
@@ -157,23 +166,36 @@ def finish_deletion(disk: Disk, directory: str) -> None:
     """
     if DELETED_DIRECTORY not in names_in(disk, directory) or find_generations(disk, directory):
         return
-    parts: list[tuple[str, Callable[[str], object]]] = [
-        (DATA_DIRECTORY, parse_segment_name),
-        (POOL_DIRECTORY, lambda entry: entry if entry == SPARE_NAME else None),
-        (DELETED_DIRECTORY, parse_log_name),
-    ]
-    for part, parse in parts:
-        for entry in names_in(disk, directory, part):
-            if parse(_DAMAGED.sub("", entry)) is not None:
-                disk.unlink(join(directory, part, entry))
-        # The log goes last: while it is there, whoever opens knows what these files are.
-        _remove_directory(disk, join(directory, part))
+    disk.failpoint("delete.2 sync name")
+    # Also the name that an owner gave it who was killed: it could vanish after the segments, and the log come back.
+    sync_directory(disk, directory)
+    disk.failpoint("delete.3 sweep")
+    _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
+    _sweep(disk, join(directory, POOL_DIRECTORY), lambda entry: entry if entry == SPARE_NAME else None)
+    # The log goes last, when they are gone durably: while it is there, whoever opens knows what these files are.
+    sync_directory(disk, directory)
+    _sweep(disk, join(directory, DELETED_DIRECTORY), parse_log_name)
     if DELETED_DIRECTORY in names_in(disk, directory):
         with suppress(OSError):
             disk.rename(join(directory, DELETED_DIRECTORY), join(directory, LOG_DIRECTORY))
     sync_directory(disk, directory)
 
 
-def _remove_directory(disk: Disk, path: str) -> None:
-    with suppress(OSError):  # it is not there, or holds what is not ours
+def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
+    """Delete the queue's files in a part of it, and the part, unless it holds what is not ours; then durably."""
+    for entry in names_in(disk, path):
+        if parse(_DAMAGED.sub("", entry)) is not None:
+            disk.unlink(join(path, entry))
+    if not _remove_directory(disk, path):
+        sync_directory(disk, path)
+
+
+def _remove_directory(disk: Disk, path: str) -> bool:
+    """Remove the directory; False if it holds something."""
+    try:
         disk.rmdir(path)
+    except FileNotFoundError:
+        pass
+    except OSError:
+        return False
+    return True

@@ -202,17 +202,13 @@ def _write_carried(disk: Disk, directory: str, salvaged: Salvaged) -> None:
     """Write the blocks that the log carries, as any opening does, so that what the segments hold is all there is."""
     segments = Segments(disk, join(directory, DATA_DIRECTORY), 0, 0, nullcontext())
     recovered = salvaged.recovered
-    carried: dict[int, list[Enqueue]] = {}
-    for operation in recovered.redo:
-        carried.setdefault(operation.segment, []).append(operation)
-    for number, operations in carried.items():
+    for number in dict.fromkeys(operation.segment for operation in recovered.redo):
         salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
-        try:
-            for operation in operations:
-                segments.redo(recovered.state.segments[number], operation.offset, operation.inline or b"")
-            segments.sync()
-        finally:
-            segments.close()
+    try:
+        segments.redo(recovered.state.segments, recovered.redo)
+        segments.sync()
+    finally:
+        segments.close()
     recovered.redo = []
 
 

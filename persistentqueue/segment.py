@@ -6,7 +6,7 @@ beside it, since it reads only blocks that were committed before.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 from .block import (
@@ -187,9 +187,9 @@ class Segment:
         write_all(self._disk, self._fd, [encode_header(SEGMENT_MAGIC, header)], HEADER_BYTES, 0)
         self.dirty = True
 
-    def redo(self, offset: int, blocks: bytes) -> None:
+    def redo(self, offset: int, blocks: Sequence[bytes]) -> None:
         """Write blocks once more that the log carries."""
-        write_all(self._disk, self._fd, [blocks], len(blocks), offset)
+        write_all(self._disk, self._fd, blocks, sum(map(len, blocks)), offset)
         self.dirty = True
 
     def rewrite(self, offset: int, length_bytes: int) -> None:

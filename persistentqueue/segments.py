@@ -166,15 +166,25 @@ class Segments:
             self.syncs += 1
         sync_directory(self._disk, self.directory)
 
-    def redo(self, info: SegmentInfo, offset: int, blocks: bytes) -> None:
-        """Write blocks once more that the log carries; only the log is believed."""
-        if info.number not in self._open:
-            arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
-            if not self.exists(info.number):
-                # What else was in it is lost, and whoever reads it will hear so; these blocks are not.
-                Segment.recreate(*arguments).close()
-            self._open[info.number] = Segment.open(*arguments, trusted=True)
-        self._open[info.number].redo(offset, blocks)
+    def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue]) -> int:
+        """Write blocks once more that the log carries, neighbours in one call; only the log is believed.
+
+        How many bytes that were.
+        """
+        runs: list[tuple[int, int, list[bytes]]] = []
+        number = end = -1
+        redone_bytes = 0
+        for operation in operations:
+            blocks = operation.inline or b""
+            if (operation.segment, operation.offset) != (number, end):
+                number, end = operation.segment, operation.offset
+                runs.append((number, end, []))
+            runs[-1][2].append(blocks)
+            end += len(blocks)
+            redone_bytes += len(blocks)
+        for number, offset, run in runs:
+            self._to_redo(rows[number]).redo(offset, run)
+        return redone_bytes
 
     def redo_header(self, info: SegmentInfo) -> None:
         """Write the header of a segment once more; it must be there."""
@@ -303,6 +313,15 @@ class Segments:
 
     def _size_next(self, used_bytes: int) -> None:
         self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self._segment_bytes)
+
+    def _to_redo(self, info: SegmentInfo) -> Segment:
+        if info.number not in self._open:
+            arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
+            if not self.exists(info.number):
+                # What else was in it is lost, and whoever reads it will hear so; what the log carries is not.
+                Segment.recreate(*arguments).close()
+            self._open[info.number] = Segment.open(*arguments, trusted=True)
+        return self._open[info.number]
 
     def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:
         segment = self._open.pop(info.number, None)

@@ -167,7 +167,7 @@ class Store:
         else:
             if not replay.synced:
                 self._or_break(lambda: self.segments.sync_again(self.state.segments, recovered.unsynced))
-            redone_bytes = self._redo(recovered)
+            redone_bytes = self.segments.redo(self.state.segments, recovered.redo)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 self.segments.cut(self.state.segments.values())
@@ -193,15 +193,6 @@ class Store:
     def _set_aside(self, recovered: Recovered) -> None:
         for name in recovered.set_aside:
             set_aside(self._disk, self._path(name))
-
-    def _redo(self, recovered: Recovered) -> int:
-        """Bring the segments to what the log says; ``trim`` makes them durable."""
-        redone_bytes = 0
-        for operation in recovered.redo:
-            blocks = operation.inline or b""
-            self.segments.redo(self.state.segments[operation.segment], operation.offset, blocks)
-            redone_bytes += len(blocks)
-        return redone_bytes
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.

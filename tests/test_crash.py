@@ -9,10 +9,12 @@ import errno
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
-from persistentqueue.errors import BrokenQueueError, DiskFullError
+from persistentqueue.directory import delete_queue
+from persistentqueue.errors import BrokenQueueError, DiskFullError, QueueNotFoundError
 from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -25,13 +27,6 @@ from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
-
-
-def machine() -> SimulatedDisk:
-    """A disk with nothing on it but the directory that queues are made in."""
-    disk = SimulatedDisk()
-    disk.names["/queues"] = disk.durable_names["/queues"] = -1
-    return disk
 
 
 def opened(disk: SimulatedDisk, settings: Settings = SYNCED, failpoint: Callable[[str], None] | None = None) -> Store:
@@ -64,7 +59,7 @@ def crash_at(step: str) -> Callable[[str], None]:
 
 def test_transaction_that_was_spilled_whole() -> None:
     """A transaction whose blocks were all written ahead is not logged as one that the log carries."""
-    disk = machine()
+    disk = SimulatedDisk()
     store = opened(disk)
     transaction = enqueuing(b"x" * 100)
     store.spill(transaction)
@@ -74,12 +69,13 @@ def test_transaction_that_was_spilled_whole() -> None:
 
 def test_spare_that_is_a_log_under_another_name() -> None:
     """A power cut may bring back the name that a log had as the spare; what is written there would overwrite it."""
-    disk = machine()
+    disk = SimulatedDisk()
     store = opened(disk)
     store.commit([enqueuing(b"x")])
     store.close()
     log = next(name for name in disk.names if name.endswith(".log"))
-    disk.names["/queues/q/pool/log.free"] = disk.durable_names["/queues/q/pool/log.free"] = disk.names[log]
+    pool = disk.names["/queues/q/pool"]
+    disk.names["/queues/q/pool/log.free"] = disk.entries[pool, "log.free"] = disk.names[log]
     store = opened(disk)
     store.commit([enqueuing(b"y")])
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x", b"y")}
@@ -88,7 +84,7 @@ def test_spare_that_is_a_log_under_another_name() -> None:
 @pytest.mark.parametrize("closing", [True, False], ids=["sealed", "unsealed"])
 def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> None:
     """A generation that was renamed by an owner who was killed may vanish; until it cannot, the one before it stays."""
-    disk = machine()
+    disk = SimulatedDisk()
     armed: list[str] = []
     store = opened(disk, failpoint=lambda name: crash_at(*armed)(name) if armed else None)
     store.commit([enqueuing(b"x")])
@@ -102,7 +98,7 @@ def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> 
 
 def test_directory_whose_maker_was_killed() -> None:
     """A queue's directory that was made, and not synced, by somebody who was killed is durable before it is used."""
-    disk = machine()
+    disk = SimulatedDisk()
 
     def at_second_tick() -> None:
         if disk.ticks == 2:
@@ -112,15 +108,54 @@ def test_directory_whose_maker_was_killed() -> None:
     with pytest.raises(Crash):
         opened(disk)
     disk.on_tick = None
-    assert (disk.trace, "/queues/q" in disk.names, "/queues/q" in disk.durable_names) == (None, True, False)
+    assert (disk.trace, "/queues/q" in disk.names, "/queues/q" in disk.durable_names()) == (None, True, False)
     disk = every_kill(disk)[0]
     opened(disk).commit([enqueuing(b"x")])
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x",)}
 
 
+@pytest.mark.parametrize("foreign", [False, True], ids=["alone", "beside other files"])
+def test_deletion_at_any_call(foreign: bool) -> None:
+    """A queue being deleted is there, or not, whatever the power leaves; its log was gone before its segments once."""
+    disk, found = SimulatedDisk(), set[tuple[bytes, ...]]()
+    store = opened(disk, replace(SYNCED, segment_bytes=10))
+    for number in range(3):
+        store.commit([enqueuing(b"%d" % number)])
+    store.close()
+    if foreign:
+        for part in ("data", "log", "pool"):
+            disk.add_file(f"{DIRECTORY}/{part}/notes", b"")
+
+    def look() -> None:
+        found.update(tuple(items_of(crashed)) for crashed in [*every_kill(disk), *every_cut(disk)])
+
+    disk.on_tick = look
+    delete_queue(DIRECTORY, disk=disk.disk)
+    disk.on_tick = None
+    assert found == {(b"0", b"1", b"2"), ()}
+    assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {()}
+
+
+@pytest.mark.parametrize("where", [("/queues", "q"), (DIRECTORY, None)], ids=["by name", "by path"])
+def test_deleted_by_two(where: tuple[str, str | None]) -> None:
+    """Who waits for the lock of a queue that somebody else deletes hears that there is none, and leaves nothing."""
+    disk = SimulatedDisk()
+    opened(disk).close()
+    others = [partial(delete_queue, *where, disk=disk.disk)]
+
+    def lock(fd: int) -> bool:
+        while others:
+            others.pop()()
+        return disk.lock(fd)
+
+    with pytest.raises(QueueNotFoundError):
+        delete_queue(*where, lock_timeout=1.0, disk=replace(disk.disk, lock=lock))
+    assert {"/", "/queues"} <= disk.names.keys() <= {"/", "/queues", DIRECTORY}
+
+
 def test_unsynced_queue_that_was_served_is_durable() -> None:
     """What ``sync=False`` left in the page cache is made durable by the opening that serves it."""
-    disk = machine()
+    disk = SimulatedDisk()
     opened(disk, UNSYNCED).commit([enqueuing(b"x" * 300)])
     disk = every_kill(disk)[0]
     assert items_of(disk, UNSYNCED) == [b"x" * 300]
@@ -129,7 +164,7 @@ def test_unsynced_queue_that_was_served_is_durable() -> None:
 
 def test_unsynced_queue_is_durable_after_a_sync_failed() -> None:
     """A sync that failed had marked the pages clean, so that the next opening's sync did not write them either."""
-    disk = machine()
+    disk = SimulatedDisk()
     store = opened(disk, UNSYNCED)
     store.commit([enqueuing(b"x" * 300)])
     disk.fault = lambda call, path: OSError(errno.EIO, "injected", path) if call == "fdatasync" else None
@@ -144,7 +179,7 @@ def test_unsynced_queue_is_durable_after_a_sync_failed() -> None:
 def test_unsynced_group_is_whole_or_gone() -> None:
     """With ``sync=False`` a power cut drops a group as a whole, since its transactions share blocks."""
     settings = replace(UNSYNCED, segment_bytes=100)
-    disk = machine()
+    disk = SimulatedDisk()
     store = opened(disk, settings)
     store.commit([enqueuing(b"old")])
     store.trim()
@@ -164,7 +199,7 @@ def take(store: Store) -> Transaction:
 
 def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> None:
     """Of a group that finds no room in the log those who only dequeue are committed, until nothing is left."""
-    disk = machine()
+    disk = SimulatedDisk()
     store = opened(disk, replace(SYNCED, segment_bytes=10))
     growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
     disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
@@ -185,7 +220,7 @@ def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> N
 
 def test_group_that_finds_no_room_is_refused_at_once() -> None:
     """Those of a group who enqueue share their blocks; they are refused together, not each after a trim of its own."""
-    disk = machine()
+    disk = SimulatedDisk()
     steps: list[str] = []
     store = opened(disk, replace(SYNCED, segment_bytes=10), failpoint=steps.append)
     store.commit([enqueuing(b"an item")])

@@ -17,7 +17,7 @@ from persistentqueue.frame import SegmentCreated
 from .crash.disk import SimulatedDisk
 from .crash.explorer import DIRECTORY, content_of
 from .support import crash, drain, flip, log_file, put, put_each, segment_files
-from .test_crash import SYNCED, enqueuing, machine, opened, take
+from .test_crash import SYNCED, enqueuing, opened, take
 from .test_recovery import replay_of
 
 ITEMS = [b"%03d " % number * 50 for number in range(60)]
@@ -259,7 +259,7 @@ def damage(disk: SimulatedDisk, ending: str, offset: int) -> bytes:
 @pytest.mark.parametrize("how", ["kill", "power cut"])
 def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, left: int, how: str) -> None:
     """A repair may be ended at any call, by a kill or a power cut; the next one keeps no less, and the evidence."""
-    disk = machine()
+    disk = SimulatedDisk()
     store = opened(disk, replace(SYNCED, segment_bytes=300, log_bytes=4096, inline_bytes=inline_bytes))
     for number in range(12):
         store.commit([enqueuing(b"item %d" % number * (1 + 9 * (number % 3)))])

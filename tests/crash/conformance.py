@@ -47,12 +47,8 @@ _OFFSET = re.compile(r"\], \d+, (\d+)(, [\w|]+)?$")
 
 def simulated(directory: str, direct: bool) -> SimulatedDisk:
     """A simulated disk with the directories above this one."""
-    disk = SimulatedDisk()
+    disk = SimulatedDisk([os.path.dirname(directory)])
     disk.trace = []
-    above = os.path.dirname(directory)
-    while above != "/":
-        disk.names[above] = disk.durable_names[above] = disk.names["/"]
-        above = os.path.dirname(above)
     if not direct:
         disk.open_direct = lambda path: None  # type: ignore[method-assign]
     return disk

@@ -20,12 +20,11 @@ from persistentqueue.errors import CorruptionError, UnsupportedFormatError
 from persistentqueue.frame import END
 from persistentqueue.store import Store
 
-from .disk import Inode, SimulatedDisk
+from .disk import SimulatedDisk
 from .explorer import DIRECTORY, Content, ViolationError, content_of
 from .images import Image
 
 _FREE = nullcontext()
-_DIRECTORY = -1
 
 
 class Report(NamedTuple):
@@ -115,14 +114,9 @@ def _expect_segment(image: Image, path: str, changed: list[int]) -> Expected:
 
 def mount(image: Image, changed: dict[str, bytes]) -> SimulatedDisk:
     """A machine with the image's files, these of them changed."""
-    disk = SimulatedDisk()
-    disk.names = dict.fromkeys(image.directories, _DIRECTORY)
-    for number, (name, written) in enumerate(image.files.items()):
-        content = changed.get(name, written)
-        disk.names[name] = number
-        disk.inodes[number] = Inode(bytearray(content), bytearray(content), [])
-    disk.durable_names = dict(disk.names)
-    disk.next_inode = len(image.files)
+    disk = SimulatedDisk(image.directories)
+    for name, written in image.files.items():
+        disk.add_file(name, changed.get(name, written))
     return disk
 
 
@@ -186,7 +180,7 @@ def short(value: object) -> str:
 
 def is_as_it_was(image: Image, disk: SimulatedDisk, changed: dict[str, bytes]) -> bool:
     """Whether nothing but the lock file has changed, and nothing was left open."""
-    names = [name for name, number in disk.names.items() if number != _DIRECTORY]
+    names = [name for name, number in disk.names.items() if number > 0]
     return (
         sorted(names) == sorted(image.files)
         and not disk.descriptors

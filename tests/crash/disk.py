@@ -5,8 +5,9 @@ hides:
 
 - **Contents.** A file has what is durable, what the page cache holds, and the writes between the two, in order. A sync
   moves them over; a durable write moves its own bytes only.
-- **Names** are apart from contents. Creating, renaming and deleting become durable by the sync of the directory (of the
-  one that a file is renamed *to*), never by the sync of the file.
+- **Names** are apart from contents, and belong to the directory itself, not to its path: one that is deleted and made
+  again is another. Creating, renaming and deleting become durable by the sync of the directory (of the one that a file
+  is renamed *to*), never by the sync of the file.
 - **A kill** leaves the cache, and all that is pending stays pending: a power cut in a later life still takes it.
 - **A power cut** leaves what is durable, and of everything pending what ``pick`` says: each write kept, dropped, cut
   after a sector of 512 bytes, or its sectors mixed from old, new, zeros and garbage; each name kept or dropped.
@@ -24,19 +25,21 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from itertools import pairwise
 from typing import Any
 
-from persistentqueue.disk import DSYNC, PAGE_BYTES, Buffers, Disk
+from persistentqueue.disk import DSYNC, NO_SPACE, PAGE_BYTES, Buffers, Disk
 
 SECTOR_BYTES = 512
-_DIRECTORY = -1
+_ROOT = -1
 _WRITE, _RESIZE = 0, 1
 _FD_FIRST = 100
 
 Pending = tuple[int, int, bytes]
 """A write: ``(_WRITE, offset, data)``. A new size: ``(_RESIZE, size, b"")``."""
+Entry = tuple[int, str]
+"""A directory's inode, which is negative, and a name in it."""
 Pick = Callable[[int], int]
 """``pick(n)`` chooses one of ``0 … n - 1``: at random, or one after the other to exhaust them."""
 
@@ -88,22 +91,29 @@ def _without(operation: Pending, start: int, end: int) -> list[Pending]:
 
 
 class SimulatedDisk:
-    """One machine's disk, with the process that uses it. ``disk`` is the door to hand to the queue."""
+    """One machine's disk, with the process that uses it. ``disk`` is the door to hand to the queue.
 
-    def __init__(self) -> None:
+    At first it has these directories, and those above them.
+    """
+
+    def __init__(self, directories: Iterable[str] = ("/queues",)) -> None:
         self.inodes: dict[int, Inode] = {}
-        self.names: dict[str, int] = {"/": _DIRECTORY}
-        self.durable_names: dict[str, int] = {"/": _DIRECTORY}
-        self.pending_names: list[tuple[str, str | None, str | None, int]] = []
-        """``(directory, name that goes, name that comes, inode)``, in order."""
+        """Of files; their numbers are positive, those of directories negative."""
+        self.names: dict[str, int] = {"/": _ROOT}
+        self.entries: dict[Entry, int] = {}
+        """The names that are durable."""
+        self.pending_names: list[tuple[int, Entry | None, Entry | None, int]] = []
+        """``(directory whose sync makes it durable, name that goes, name that comes, inode)``, in order."""
         self.descriptors: dict[int, tuple[int, str, bool]] = {}
         """The inode, the path, and whether it was opened for direct writes."""
         self.next_inode = 1
+        self.next_directory = _ROOT - 1
         self.ticks = 0
         self.salt = 0
         self.on_tick: Callable[[], None] | None = None
         self.fault: Callable[[str, str], OSError | int | None] | None = None
-        """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes."""
+        """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes, or a
+        "short read" gives."""
         self.sync_failure = "ext4"
         self.refused: set[str] = set()
         """The calls that found no room in this life."""
@@ -115,14 +125,39 @@ class SimulatedDisk:
         """How to take back the write that is under way: inode, offset, old bytes, old size."""
         self.trace: list[str] | None = None
         self._next_descriptor = _FD_FIRST
+        for path in directories:
+            self._make_durable(path)
+
+    def _make_durable(self, path: str) -> int:
+        number = self.names.get(path)
+        if number is None:
+            above, _, name = path.rpartition("/")
+            self.next_directory, number = self.next_directory - 1, self.next_directory
+            self.entries[self._make_durable(above or "/"), name] = self.names[path] = number
+        return number
+
+    def add_file(self, path: str, content: bytes) -> None:
+        """Have a file with this content, durably."""
+        number, self.next_inode = self.next_inode, self.next_inode + 1
+        self.inodes[number] = Inode(bytearray(content), bytearray(content), [])
+        self.names[path] = self.entries[self._entry(path)] = number
+
+    def is_locked(self, path: str) -> bool:
+        """Whether somebody has the lock on the file."""
+        number = self.names.get(path)
+        return number is not None and bool(self.inodes[number].locked_by)
+
+    def durable_names(self) -> dict[str, int]:
+        """The names that nothing takes away."""
+        return _paths(self.entries) if self.pending_names else self.names
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def kill(self, pick: Pick) -> SimulatedDisk:
         """The disk after the process was killed: a write under way is whole, cut after a page, or was not begun."""
-        other = SimulatedDisk()
+        other = SimulatedDisk(())
         other.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
-        other.names, other.durable_names = dict(self.names), dict(self.durable_names)
+        other.names, other.entries = dict(self.names), dict(self.entries)
         other.pending_names = list(self.pending_names)
         self._pass_on(other, "the process is killed")
         other.owed = set(self.owed)
@@ -146,36 +181,40 @@ class SimulatedDisk:
 
     def unsure(self, names: dict[str, int]) -> list[int]:
         """The inodes with these names that have something pending."""
-        return [n for n in sorted(set(names.values())) if n != _DIRECTORY and self.inodes[n].pending]
+        return [number for number in sorted(set(names.values())) if number > 0 and self.inodes[number].pending]
 
     def cut_to(self, names: dict[str, int], contents: dict[int, bytearray]) -> SimulatedDisk:
         """The disk after the power went and left these names, and these contents where any were pending."""
-        other = SimulatedDisk()
+        other = SimulatedDisk(())
         self._pass_on(other, "the power goes")
-        other.names, other.durable_names = names, dict(names)
-        for number in set(names.values()) - {_DIRECTORY}:
-            content = contents[number] if number in contents else self.inodes[number].durable
-            other.inodes[number] = Inode(bytearray(content), bytearray(content), [])
+        other.names = names
+        for path, number in names.items():
+            if number != _ROOT:
+                other.entries[other._entry(path)] = number
+            if number > 0 and number not in other.inodes:
+                content = contents[number] if number in contents else self.inodes[number].durable
+                other.inodes[number] = Inode(bytearray(content), bytearray(content), [])
         return other
 
     def _pass_on(self, other: SimulatedDisk, event: str) -> None:
-        other.next_inode, other.salt, other.sync_failure = self.next_inode, self.salt, self.sync_failure
+        other.next_inode, other.next_directory = self.next_inode, self.next_directory
+        other.salt, other.sync_failure = self.salt, self.sync_failure
         if self.trace is not None:
             other.trace = [*self.trace, f"{self.ticks:6}  ===== {event} ====="]
 
     def names_after_cut(self, pick: Pick) -> dict[str, int]:
         """The names that a power cut leaves."""
-        names = dict(self.durable_names)
         operations = self.pending_names
-        if operations:
-            mode = pick(4)  # none, all, as many as were written in order, or just any of them
-            until = pick(len(operations) + 1) if mode == 2 else len(operations)
-            for at, (_, gone, came, inode) in enumerate(operations):
-                if mode == 0 or at >= until or (mode == 3 and not pick(2)):
-                    continue
-                _change(names, gone, came, inode)
-        # What lies in a directory that never came to be is gone with it.
-        return {path: inode for path, inode in names.items() if _has_parents(path, names)}
+        if not operations:
+            return dict(self.names)
+        entries = dict(self.entries)
+        mode = pick(4)  # none, all, as many as were written in order, or just any of them
+        until = pick(len(operations) + 1) if mode == 2 else len(operations)
+        for at, (_, gone, came, inode) in enumerate(operations):
+            if mode == 0 or at >= until or (mode == 3 and not pick(2)):
+                continue
+            _change(entries, gone, came, inode)
+        return _paths(entries)
 
     # --- the door ----------------------------------------------------------------------------------------------------
 
@@ -220,11 +259,12 @@ class SimulatedDisk:
             number = self.next_inode
             self.next_inode += 1
             self.inodes[number] = Inode(bytearray(), bytearray(), [])
-            self._change_names(None, path, number)
+            self.names[path] = number
+            self._pend(None, path, number)
             self._tick("create", path)
         elif flags & os.O_EXCL:
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        elif number == _DIRECTORY and flags & (os.O_RDWR | os.O_WRONLY):
+        elif number < 0 and flags & (os.O_RDWR | os.O_WRONLY):
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         return self._descriptor(number, path, False)
 
@@ -233,11 +273,17 @@ class SimulatedDisk:
 
     def close(self, fd: int) -> None:
         number, _, _ = self.descriptors.pop(fd)
-        if number != _DIRECTORY and self.inodes[number].locked_by == fd:
+        if number > 0 and self.inodes[number].locked_by == fd:
             self.inodes[number].locked_by = 0
 
     def pread(self, fd: int, length_bytes: int, offset: int) -> bytes:
-        return bytes(self._inode(fd).cache[offset : offset + length_bytes])
+        number, path, _ = self.descriptors[fd]
+        if self.fault is not None:
+            self._may_fail("pread", path)
+            given_bytes = self.fault("short read", path)
+            if isinstance(given_bytes, int):
+                length_bytes = min(length_bytes, given_bytes)
+        return bytes(self.inodes[number].cache[offset : offset + length_bytes])
 
     def pwritev(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
         number, path, direct = self.descriptors[fd]
@@ -278,7 +324,7 @@ class SimulatedDisk:
 
     def fsync(self, fd: int) -> None:
         number, path, _ = self.descriptors[fd]
-        if number != _DIRECTORY:
+        if number > 0:
             self.fdatasync(fd)
             return
         self._tick("fsync", path)
@@ -287,10 +333,10 @@ class SimulatedDisk:
         later = []
         for operation in self.pending_names:
             directory, gone, came, inode = operation
-            if directory != path:
+            if directory != number:
                 later.append(operation)
                 continue
-            _change(self.durable_names, gone, came, inode)
+            _change(self.entries, gone, came, inode)
         self.pending_names = later
 
     def ftruncate(self, fd: int, size_bytes: int) -> None:
@@ -307,12 +353,17 @@ class SimulatedDisk:
         number = self._number(source)
         self._need_parent(target)
         self._may_fail("rename", target)
-        self._change_names(source, target, number)
+        self._pend(source, target, number)
+        self.names[target] = self.names.pop(source)
+        if number < 0:
+            for path in [path for path in self.names if path.startswith(source + "/")]:
+                self.names[target + path[len(source) :]] = self.names.pop(path)
         self._tick("rename", source, target)
 
     def unlink(self, path: str) -> None:
         number = self._number(path)
-        self._change_names(path, None, number)
+        self._pend(path, None, number)
+        del self.names[path]
         self._tick("unlink", path)
 
     def mkdir(self, path: str, mode: int) -> None:
@@ -320,13 +371,16 @@ class SimulatedDisk:
             raise FileExistsError(errno.EEXIST, "File exists", path)
         self._need_parent(path)
         self._may_fail("mkdir", path)
-        self._change_names(None, path, _DIRECTORY)
+        self.next_directory, number = self.next_directory - 1, self.next_directory
+        self.names[path] = number
+        self._pend(None, path, number)
         self._tick("mkdir", path)
 
     def rmdir(self, path: str) -> None:
         if self.listdir(path):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
-        self._change_names(path, None, _DIRECTORY)
+        self._pend(path, None, self._number(path))
+        del self.names[path]
         self._tick("rmdir", path)
 
     def listdir(self, path: str) -> list[str]:
@@ -367,7 +421,8 @@ class SimulatedDisk:
         """Raise if a fault is due."""
         failure = self.fault(call, path) if self.fault is not None else None
         if isinstance(failure, OSError):
-            self.refused.add(call)
+            if failure.errno in NO_SPACE:
+                self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
             raise failure
@@ -402,10 +457,16 @@ class SimulatedDisk:
         inode.pending.append(operation)
         self._tick(call, path, size_bytes)
 
-    def _change_names(self, gone: str | None, came: str | None, number: int) -> None:
-        _change(self.names, gone, came, number)
-        directory = (came if came is not None else gone or "").rpartition("/")[0] or "/"
-        self.pending_names.append((directory, gone, came, number))
+    def _pend(self, gone: str | None, came: str | None, number: int) -> None:
+        """Note that a name of the inode goes, and another comes; both directories still have their paths."""
+        left = self._entry(gone) if gone is not None else None
+        reached = self._entry(came) if came is not None else None
+        directory = (reached or left or (_ROOT, ""))[0]
+        self.pending_names.append((directory, left, reached, number))
+
+    def _entry(self, path: str) -> Entry:
+        above, _, name = path.rpartition("/")
+        return self.names[above or "/"], name
 
     def _descriptor(self, number: int, path: str, direct: bool) -> int:
         self._next_descriptor += 1
@@ -422,33 +483,37 @@ class SimulatedDisk:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
 
     def _need_parent(self, path: str) -> None:
-        if self.names.get(path.rpartition("/")[0] or "/") != _DIRECTORY:
+        if self.names.get(path.rpartition("/")[0] or "/", 0) >= 0:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
 
     def _stat(self, number: int) -> os.stat_result:
-        if number == _DIRECTORY:
+        if number < 0:
             return os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0))
         links = list(self.names.values()).count(number)
         return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, len(self.inodes[number].cache), 0, 0, 0))
 
 
-def _change(names: dict[str, int], gone: str | None, came: str | None, inode: int) -> None:
-    """Take away a name of the inode, and give it another; what lies in a directory that is renamed comes along."""
-    if gone is not None and names.get(gone) == inode:
-        del names[gone]
-        if inode == _DIRECTORY and came is not None:
-            for path in [path for path in names if path.startswith(gone + "/")]:
-                names[came + path[len(gone) :]] = names.pop(path)
+def _change(entries: dict[Entry, int], gone: Entry | None, came: Entry | None, inode: int) -> None:
+    """Take away a name of the inode, and give it another."""
+    if gone is not None and entries.get(gone) == inode:
+        del entries[gone]
     if came is not None:
-        names[came] = inode
+        entries[came] = inode
 
 
-def _has_parents(path: str, names: dict[str, int]) -> bool:
-    while path != "/":
-        path = path.rpartition("/")[0] or "/"
-        if path not in names:
-            return False
-    return True
+def _paths(entries: dict[Entry, int]) -> dict[str, int]:
+    """What can be reached from the root: what lies in a directory that has no name is gone with it."""
+    inside: dict[int, list[tuple[str, int]]] = {}
+    for (directory, name), number in entries.items():
+        inside.setdefault(directory, []).append((name, number))
+    names = {"/": _ROOT}
+    reached = [("", _ROOT)]
+    for path, directory in reached:
+        for name, number in inside.get(directory, ()):
+            names[f"{path}/{name}"] = number
+            if number < 0:
+                reached.append((f"{path}/{name}", number))
+    return names
 
 
 def after_cut(inode: Inode, pick: Pick) -> bytearray:

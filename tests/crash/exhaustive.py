@@ -116,7 +116,6 @@ class Exhaustive:
     def _run(self, program: tuple[str, ...], crashed_ticks: int) -> int:
         """Run it, crashing behind so many ticks, where a shorter program crashed already; how many ticks it has."""
         disk = SimulatedDisk()
-        disk.names["/queues"] = disk.durable_names["/queues"] = -1
         run = _Run(self.settings)
 
         def on_tick() -> None:
@@ -240,10 +239,10 @@ OPERATIONS: dict[str, Callable[[_Run, SimulatedDisk], None]] = {
 def _fingerprint(disk: SimulatedDisk) -> int:
     """Equal for disks that nothing can tell apart."""
     files = (
-        (path, -1 if number == -1 else bytes(disk.inodes[number].cache), _durable(disk, number))
+        (path, -1 if number < 0 else bytes(disk.inodes[number].cache), _durable(disk, number))
         for path, number in sorted(disk.names.items())
     )
-    durable = tuple(sorted((path, number) for path, number in disk.durable_names.items() if path not in disk.names))
+    durable = tuple(sorted((path, number) for path, number in disk.durable_names().items() if path not in disk.names))
     return hash((tuple(files), durable, len(disk.pending_names)))
 
 

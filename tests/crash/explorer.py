@@ -7,7 +7,8 @@ with a program of its own, up to three lives deep.
 
 The model is a list of items and the versions of markers. Allowed after a crash: the state after the last acknowledged
 group, or with the group that was under way as a whole. What an opening has once served must stay, whatever comes.
-With ``sync=False`` a killed process loses nothing, and a power cut leaves one of the states since the last trim.
+With ``sync=False`` a killed process loses nothing, and a power cut leaves one of the states since the last trim. A
+queue that is being deleted is there as a whole or not at all, and whoever comes meanwhile waits, or finds it empty.
 
 Everything follows from the seed.
 """
@@ -23,7 +24,14 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from persistentqueue import fsck
-from persistentqueue.errors import BrokenQueueError, DiskFullError, PersistentQueueError
+from persistentqueue.directory import delete_queue
+from persistentqueue.errors import (
+    BrokenQueueError,
+    DiskFullError,
+    PersistentQueueError,
+    QueueLockedError,
+    QueueNotFoundError,
+)
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -31,9 +39,19 @@ from .disk import SimulatedDisk
 
 DIRECTORY = "/queues/q"
 LIVES = 3
+SCHEDULES_MAX = 2000
+"""Where a seed crashes no more in the middle: one whose writes are all short has ten thousands of calls, all alike."""
 _FREE = nullcontext()
-_SYNCS = {"fdatasync", "fsync", "pwritev dsync"}
 _NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
+_FAULTS = {
+    "full": _NEEDING_ROOM,
+    "sync": {"fdatasync", "fsync", "pwritev dsync"},
+    "read": {"pread"},
+    "short write": {"short write"},
+    "short read": {"short read"},
+}
+"""Which calls a fault is for."""
+_INTRUSION_ODDS = 0.01
 
 
 class ViolationError(AssertionError):
@@ -121,7 +139,6 @@ class Explorer:
     def run(self) -> None:
         """Explore. Raises ``ViolationError``, also for whatever the queue should not have raised."""
         disk = SimulatedDisk()
-        disk.names["/queues"] = disk.durable_names["/queues"] = -1
         disk.trace = [] if self._trace else None
         disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
         try:
@@ -151,38 +168,46 @@ class Explorer:
         self.deepest = max(self.deepest, depth)
         # Until it has been served it is not decided which of the allowed states it is.
         undecided: list[list[Content]] = [allowed, after_cut]
-        disk.on_tick = lambda: self._maybe_crash(disk, model, undecided, depth)
+        disk.on_tick = partial(self._at_tick, disk, model, undecided, depth)
         if self._faults and self.random.random() < 0.5:
             self._inject(disk)
+        store = None
         try:
             store = self._open(disk)
+            found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError):
             if not self._faults:
                 raise
+            if store is not None:
+                store.release()
             self._next_life(disk, model, undecided, depth)
             return
-        found = self._find(disk, store, allowed)
         if quiet and (store.recovery.torn_bytes or store.recovery.set_aside):
             raise ViolationError(f"nothing was under way, but {store.recovery}\n{_tail(disk)}")
         model.settle(found, durable=True)
         undecided.clear()
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
-        # In the last life no crash follows: it is enough to see that the queue works.
-        steps = self.random.choice([0, 1, 2, 5] if depth == LIVES else [0, 2, 5, 10, 20] if depth else [10, 20, 40])
+        # In the last life no crash follows: it is enough to see now and then that the queue works.
+        steps = self.random.choice([0, 0, 0, 5] if depth == LIVES else [0, 2, 5, 10, 20] if depth else [10, 20, 40])
+        if not steps and depth == LIVES:
+            store.abandon()
+            return
         try:
             for _ in self._program(disk, store, model, steps):
                 pass
             if self.random.random() < 0.7:
                 store.close()
-                disk.on_tick = None
                 model.settle(model.content, durable=True)
+                if self.random.random() < 0.15:
+                    self._delete(disk, model)
             else:
                 store.abandon()
         except (BrokenQueueError, DiskFullError, OSError) as error:
             if not self._faults:
                 raise
-            if disk.refused and "rename" not in disk.refused and not isinstance(error, DiskFullError):
+            is_full = bool(disk.refused) and "rename" not in disk.refused and not disk.sync_failed
+            if is_full and not isinstance(error, DiskFullError):
                 raise  # a full disk breaks nothing
             if isinstance(error, BrokenQueueError):
                 self._need_broken(store)
@@ -215,8 +240,10 @@ class Explorer:
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
-    def _maybe_crash(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
-        if depth < LIVES and self.random.random() < self._crash_odds / (1 + depth):
+    def _at_tick(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
+        if self.random.random() < _INTRUSION_ODDS:
+            self._intrude(disk)
+        if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < self._crash_odds / (1 + depth):
             kill, power = self._allowed(disk, model, undecided)
             self._crash(disk, kill, power, depth)
 
@@ -249,7 +276,61 @@ class Explorer:
             if report is not None and not report.ok:
                 raise ViolationError(f"check: {report.problems}")
         quiet = idle and how == 0 and not self._faults
-        self._live(crashed, Model(allowed[0]), list(allowed), list(after_cut), depth + 1, quiet)
+        try:
+            self._live(crashed, Model(allowed[0]), list(allowed), list(after_cut), depth + 1, quiet)
+        except ViolationError:
+            raise
+        except Exception as error:  # in the life that goes on it would be taken for one of the disk's
+            raise ViolationError(repr(error)) from error
+
+    # --- others ------------------------------------------------------------------------------------------------------
+
+    def _intrude(self, disk: SimulatedDisk) -> None:
+        """Somebody else comes while the queue is owned, and is refused; he may inspect it."""
+        if not disk.is_locked(f"{DIRECTORY}/lock"):
+            return
+        watch, fault = disk.on_tick, disk.fault
+        disk.on_tick = disk.fault = None
+        try:
+            if self.random.random() < 0.5:
+                self._open(disk)
+            else:
+                delete_queue("/queues", "q", disk=disk.disk)
+        except (QueueLockedError, QueueNotFoundError):
+            pass
+        else:
+            raise ViolationError("a queue had two owners")
+        finally:
+            disk.on_tick, disk.fault = watch, fault
+
+    def _delete(self, disk: SimulatedDisk, model: Model) -> None:
+        """Delete the queue. Somebody wants it meanwhile, and puts an item into the one that he makes once he may."""
+        patience, watch = disk.ticks + self.random.randrange(40), disk.on_tick
+        assert watch is not None
+
+        def come() -> None:
+            watch()
+            if disk.ticks < patience or self._faults:
+                return
+            disk.on_tick = watch
+            try:
+                store = self._open(disk)
+            except QueueLockedError:
+                disk.on_tick = come
+                return
+            model.settle(self._find(disk, store, [Content()]), durable=True)
+            transaction = Transaction()
+            transaction.items, transaction.payload_bytes = [b"another's"], 9
+            model.under_way = [Content((b"another's",))]
+            store.commit([transaction])
+            store.close()
+            model.settle(model.under_way[0], durable=True)
+
+        disk.on_tick = come
+        model.under_way = [Content()]
+        delete_queue(*self.random.choice([("/queues", "q"), (DIRECTORY, None)]), disk=disk.disk)
+        if disk.on_tick is come:
+            model.settle(Content(), durable=True)
 
     # --- the program -------------------------------------------------------------------------------------------------
 
@@ -331,8 +412,8 @@ class Explorer:
 
     def _inject(self, disk: SimulatedDisk) -> None:
         """Let some call fail, once or from then on."""
-        kind = self.random.choice(["full", "full", "sync", "short"])
-        code = {"full": self.random.choice([errno.ENOSPC, errno.EDQUOT]), "sync": errno.EIO, "short": 0}[kind]
+        kind = self.random.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
+        code = errno.EIO if kind != "full" else self.random.choice([errno.ENOSPC, errno.EDQUOT])
         at, forever, taken = (
             disk.ticks + self.random.randrange(60),
             self.random.random() < 0.3,
@@ -341,11 +422,10 @@ class Explorer:
         waiting = [True]
 
         def fault(call: str, path: str) -> OSError | int | None:
-            due = {"sync": _SYNCS, "short": {"short write"}, "full": _NEEDING_ROOM}[kind]
-            if disk.ticks < at or call not in due or not (waiting[0] or forever):
+            if disk.ticks < at or call not in _FAULTS[kind] or not (waiting[0] or forever):
                 return None
             waiting[0] = False
-            return OSError(code, "injected", path) if code else taken
+            return taken if kind.startswith("short") else OSError(code, "injected", path)
 
         disk.fault = fault
 
@@ -362,7 +442,7 @@ def _subsets(group: list[Work]) -> list[list[Work]]:
 
 
 def _has_log(disk: SimulatedDisk) -> bool:
-    return any(name.endswith(".log") for name in disk.names)
+    return any(name.startswith(f"{DIRECTORY}/log/") for name in disk.names)
 
 
 def _describe(found: Content, allowed: list[Content], disk: SimulatedDisk) -> str:

@@ -22,7 +22,6 @@ from .disk import SimulatedDisk
 from .explorer import DIRECTORY, Content
 
 _FREE = nullcontext()
-_DIRECTORY = -1
 
 _Batch = tuple[list[bytes], list[int]]
 """Items that become a block, and their sequences, once they have them."""
@@ -80,7 +79,6 @@ class _Maker:
         self.longest_bytes = max(min(length_bytes // (8 if sealed else 4), 16_000), 300)
         self.disk = SimulatedDisk()
         self.disk.salt = number << 32  # the checksums of another image never fit
-        self.disk.names["/queues"] = _DIRECTORY
         log_bytes = length_bytes + 4 * self.longest_bytes + 1024
         self.settings = Settings(
             True, length_bytes + self.longest_bytes, 1 << 20, self.longest_bytes * 3 // 4, log_bytes
@@ -142,7 +140,7 @@ class _Maker:
             self.store.close()
         else:
             self.store.abandon()
-        files = {name: bytes(self.disk.inodes[n].cache) for name, n in self.disk.names.items() if n != _DIRECTORY}
+        files = {name: bytes(self.disk.inodes[n].cache) for name, n in self.disk.names.items() if n > 0}
         log = max(name for name in files if name.endswith(".log"))
         if sealed:
             (body_bytes,) = struct.unpack_from("<I", files[log], HEADER_BYTES + 16)
@@ -162,7 +160,7 @@ class _Maker:
         starts = {log: [0, HEADER_BYTES, *self.frames]}
         starts |= {name: [0, HEADER_BYTES, *(block.end for block in its)] for name, its in blocks.items()}
         known = (self.frames, self.moments, self.enqueued, self.items, blocks, starts)
-        directories = [name for name, n in self.disk.names.items() if n == _DIRECTORY]
+        directories = [name for name, n in self.disk.names.items() if n < 0]
         return Image(files, directories, self.settings, sealed, log, *known)
 
     def _spilled(self) -> tuple[Transaction, _Batch]:

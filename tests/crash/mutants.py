@@ -77,7 +77,7 @@ MUTANTS = (
     Mutant("deferred blocks take no room", "segment", "        self.deferred_bytes += length_bytes\n        self.end += length_bytes\n", "        self.deferred_bytes += length_bytes\n"),
     Mutant("deferred blocks are dropped by the next write", "segment", '[b"".join(self._deferred[1]), *blocks]', "[bytes(self.deferred_bytes), *blocks]"),
     Mutant("the tail of a page is forgotten", "direct", "            memory[:next_at] = bytes(memory[next_offset - next_at - start : next_offset - start])\n", "            pass\n"),
-    Mutant("redone blocks are shifted", "store", "operation.offset, blocks)", "operation.offset + 1, blocks)"),
+    Mutant("redone blocks are shifted", "segments", ".redo(offset, run)", ".redo(offset + 1, run)"),
     Mutant("redo is skipped", "recovery", "                self.redo.append(operation)\n", "                pass\n"),
     Mutant("spilled blocks count as inline", "commit", "may_defer and not was_spilled and", "may_defer and"),
     # --- files that are given back too early
@@ -87,6 +87,12 @@ MUTANTS = (
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
+    # --- owners and deletion
+    Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
+    Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
+    Mutant("what is being deleted is opened", "store", "            finish_deletion(disk, directory)\n", "            pass\n"),
+    Mutant("segments are deleted before it is durable that they may", "directory", "    sync_directory(disk, directory)\n    disk.failpoint(\"delete.3", "    disk.failpoint(\"delete.3"),
+    Mutant("the log may be gone before its segments are", "directory", "    sync_directory(disk, directory)\n    _sweep(disk, join(directory, DELETED", "    _sweep(disk, join(directory, DELETED"),
     # --- what a checkpoint and a frame say
     Mutant("a checkpoint forgets what was consumed out of order", "state", "            self.consumed.runs(),\n", "            [],\n"),
     Mutant("a checkpoint forgets the frontier", "state", "            self.frontier,\n            self.consumed.runs()", "            0,\n            self.consumed.runs()"),
@@ -109,7 +115,7 @@ MUTANTS = (
 )  # fmt: skip
 
 
-def run_mutants(mutants: Iterable[Mutant], schedules: int, jobs: int = 1, batch: int = 50) -> Iterable[Verdict]:
+def run_mutants(mutants: Iterable[Mutant], schedules: int, jobs: int = 1, batch: int = 1) -> Iterable[Verdict]:
     """Hunt for each of the mutants with up to so many schedules, so many of them at a time."""
     with ThreadPoolExecutor(jobs) as pool:
         yield from pool.map(partial(_hunt_alone, schedules, batch), mutants)

@@ -299,8 +299,8 @@ def test_killed_processes() -> None:
 def test_power_cuts() -> None:
     """The same for power cuts of a real file system, where this machine lets us make one."""
     try:
-        report = run_cuts(4)
+        report = run_cuts(8)
     except CutsUnavailable as reason:
         pytest.skip(str(reason))
-    assert report.cuts == 4
+    assert report.cuts == 8
     assert report.acknowledged > 4

@@ -95,7 +95,7 @@ def kill(options: argparse.Namespace) -> None:
 def cut_power(options: argparse.Namespace) -> None:
     """Cut the power of a real file system; says so where that is not possible here."""
     try:
-        print(run_cuts(options.count, seed=options.seed))
+        print(run_cuts(options.count, options.seed, options.only))
     except CutsUnavailable as reason:
         print(f"no power cuts here: {reason}")
 
@@ -146,12 +146,13 @@ def main() -> None:
     command.set_defaults(do=hunt)
     for name, what, count, do in (
         ("kills", "kill -9 of real processes", 1000, kill),
-        ("cuts", "power cuts of ext4 on a loop device; needs root", 40, cut_power),
+        ("cuts", "power cuts of file systems on a loop device; needs root", 40, cut_power),
     ):
         command = commands.add_parser(name, help=what)
         command.add_argument("--count", type=int, default=count)
         command.add_argument("--seed", type=int, default=0)
         command.set_defaults(do=do)
+    command.add_argument("--only", default="", help="file systems with this in their name")
     command = commands.add_parser("syscalls", parents=[shared], help="real system calls that fail, through strace")
     command.add_argument("--first", type=int, default=0, help="the first case")
     command.add_argument("--count", type=int, default=None, help="how many cases")

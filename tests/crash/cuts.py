@@ -1,14 +1,18 @@
-"""Real power cuts: ext4 on a loop device, shut down under the queue without a flush, and mounted again.
+"""Real power cuts: a file system on a loop device whose power goes under the queue, and that is mounted again.
 
-``FS_IOC_SHUTDOWN`` with the flag for "no flush" is the power cut: what the file system has not put on the device is
-gone, and all that is asked of it later fails. A child works on the queue meanwhile (see ``kills``, whose ledger and
-whose child these are). Promised: after mounting, which replays the journal of ext4, the queue holds what was last
-acknowledged, or what was under way as a whole, and ``check`` has nothing to say once it was opened and closed. Every
-fourth cut falls into the opening, and now and then a queue is cut again before it was closed, so that recovery is cut.
+Ext4 and XFS have a call for it, ``FS_IOC_SHUTDOWN`` with the flag for "no flush": what the file system has not put on
+the device is gone, and all that is asked of it later fails. Btrfs has none. There the device goes: a loop device that
+is told to end behind its first sector refuses all that comes later, whatever file system asks, and nothing is flushed.
+
+A child works on the queue meanwhile (see ``kills``, whose ledger and whose child these are). Promised: after mounting,
+which replays the journal, the queue holds what was last acknowledged, or what was under way as a whole, and ``check``
+has nothing to say once it was opened and closed. Every fourth cut falls into the opening, and now and then a queue is
+cut again before it was closed, so that recovery is cut.
 
 To show that the cuts are real the child also appends to a file that it never syncs: what is missing from it is counted.
 
-Needs root, ``mkfs.ext4``, and loop devices; ``CutsUnavailable`` says what is not there.
+Needs root, loop devices, and the ``mkfs`` of at least one of the file systems; ``CutsUnavailable`` and the report say
+what is not there.
 """
 
 from __future__ import annotations
@@ -25,19 +29,44 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from .kills import Ledger, close_and_check, fast_directory, fork, in_a_process_of_its_own, live
 
-MODES = ("data=ordered", "data=journal", "data=writeback", "noauto_da_alloc")
-"""Options of ``mount``; the last one takes a kindness of ext4 away that hides bugs."""
-_IMAGE_BYTES = 32 << 20
 _CUTS_PER_IMAGE = 25
 _SHUTDOWN = 0x8004587D
 _NO_FLUSH = struct.pack("I", 2)
 _PATIENCE_SECONDS = 20.0
 _PATH = os.pathsep.join([os.environ.get("PATH", os.defpath), "/usr/sbin", "/sbin"])
 _LOOP_CONTROL = "/dev/loop-control"
+_LOOP_SET_STATUS, _LOOP_GET_STATUS = 0x4C04, 0x4C05
+_LOOP_INFO_BYTES, _LOOP_SIZE_LIMIT_AT = 232, 32
+_SECTOR_BYTES = 512
+
+
+class Mode(NamedTuple):
+    """A file system, and how its power is cut."""
+
+    name: str
+    kind: str
+    options: str
+    """Of ``mount``."""
+    image_bytes: int
+    shutdown: bool = True
+    """Whether by the file system's own call; otherwise its device goes."""
+
+
+MODES = (
+    Mode("ext4 data=ordered", "ext4", "data=ordered", 32 << 20),
+    Mode("ext4 data=journal", "ext4", "data=journal", 32 << 20),
+    Mode("ext4 data=writeback", "ext4", "data=writeback", 32 << 20),
+    Mode("ext4 noauto_da_alloc", "ext4", "noauto_da_alloc", 32 << 20),  # takes a kindness away that hides bugs
+    Mode("xfs", "xfs", "rw", 300 << 20),
+    Mode("btrfs, its device", "btrfs", "rw", 300 << 20, shutdown=False),
+    Mode("ext4, its device", "ext4", "data=ordered", 32 << 20, shutdown=False),
+    Mode("xfs, its device", "xfs", "rw", 300 << 20, shutdown=False),
+)
 
 
 class CutsUnavailable(Exception):  # noqa: N818 - a reason to skip, not an error
@@ -51,7 +80,9 @@ class Report(NamedTuple):
     acknowledged: int
     """Flushes that returned."""
     per_mode: dict[str, int]
-    """Cuts for each of the mount options."""
+    """Cuts of each file system."""
+    unavailable: dict[str, str]
+    """Those that this machine cannot do, and why."""
     under_way: int
     """Cuts in the middle of a flush."""
     kept: int
@@ -63,24 +94,25 @@ class Report(NamedTuple):
     seconds: float
 
 
-def run_cuts(count: int, modes: Sequence[str] = MODES, seed: int = 0) -> Report:
-    """Cut the power so often, in each of the modes in turn. Nothing stays mounted, whatever happens.
+def run_cuts(count: int, seed: int = 0, only: str = "") -> Report:
+    """Cut the power so often, in each of the modes with ``only`` in their names. Nothing stays mounted.
 
     Raises ``AssertionError`` at the first violation, with the mode, the seed, what was expected and what was found;
     ``CutsUnavailable``; and ``OSError`` where mounting goes wrong later.
     """
     if not hasattr(os, "geteuid") or os.geteuid() != 0:
         raise CutsUnavailable("only root can mount a file system")
-    for tool in ("mkfs.ext4", "mount", "umount"):
-        if shutil.which(tool, path=_PATH) is None:
-            raise CutsUnavailable(f"there is no {tool}")
     if not os.path.exists(_LOOP_CONTROL):
         raise CutsUnavailable(f"there are no loop devices: {_LOOP_CONTROL} is missing")
-    return in_a_process_of_its_own(_serve, count, tuple(modes), seed)
+    return in_a_process_of_its_own(_serve, count, tuple(mode for mode in MODES if only in mode.name), seed)
 
 
-def _serve(count: int, modes: Sequence[str], seed: int) -> Report:
+def _serve(count: int, wanted: Sequence[Mode], seed: int) -> Report:
     began, chance, machines = time.monotonic(), random.Random(seed), []
+    unavailable = {mode.name: reason for mode in wanted if (reason := _what_is_missing(mode))}
+    modes = [mode for mode in wanted if mode.name not in unavailable]
+    if not modes:
+        raise CutsUnavailable("; ".join(f"{name}: {reason}" for name, reason in unavailable.items()))
     per_mode = {mode: count // len(modes) + (number < count % len(modes)) for number, mode in enumerate(modes)}
     for mode, cuts in per_mode.items():
         for done in range(0, cuts, _CUTS_PER_IMAGE):
@@ -89,13 +121,14 @@ def _serve(count: int, modes: Sequence[str], seed: int) -> Report:
                 try:
                     machine.run(min(_CUTS_PER_IMAGE, cuts - done))
                 except AssertionError as error:
-                    where = f"mode {mode}, seed {seed}, cut {done + machine.cuts} of this mode"
+                    where = f"mode {mode.name}, seed {seed}, cut {done + machine.cuts} of this mode"
                     raise AssertionError(f"{where}: {error}") from error
     ledgers = [machine.ledger for machine in machines]
     return Report(
         cuts=sum(machine.cuts for machine in machines),
         acknowledged=sum(ledger.acknowledged for ledger in ledgers),
-        per_mode=per_mode,
+        per_mode={mode.name: cuts for mode, cuts in per_mode.items()},
+        unavailable=unavailable,
         under_way=sum(ledger.under_way for ledger in ledgers),
         kept=sum(ledger.kept for ledger in ledgers),
         while_opening=sum(machine.while_opening for machine in machines),
@@ -104,16 +137,29 @@ def _serve(count: int, modes: Sequence[str], seed: int) -> Report:
     )
 
 
+def _what_is_missing(mode: Mode) -> str:
+    """Why this machine cannot cut the power of this file system; empty if it can."""
+    for tool in (f"mkfs.{mode.kind}", "mount", "umount"):
+        if shutil.which(tool, path=_PATH) is None:
+            return f"there is no {tool}"
+    try:
+        with _machine(mode, random.Random(0)) as machine:
+            machine.try_to_cut()
+    except CutsUnavailable as reason:
+        return str(reason)
+    return ""
+
+
 @contextmanager
-def _machine(mode: str, chance: random.Random) -> Iterator[_Machine]:
+def _machine(mode: Mode, chance: random.Random) -> Iterator[_Machine]:
     """A machine with an empty disk. Whatever happens, nothing stays mounted."""
     directory = tempfile.mkdtemp(prefix="cuts-", dir=fast_directory())
     machine = _Machine(directory, mode, chance)
     try:
         with open(machine.image, "wb") as image:
-            image.truncate(_IMAGE_BYTES)
+            image.truncate(mode.image_bytes)
         os.mkdir(machine.mountpoint)
-        _run("mkfs.ext4", "-q", machine.image)
+        _run(f"mkfs.{mode.kind}", "-q", machine.image)
         try:
             machine.mount()
         except OSError as error:
@@ -130,7 +176,7 @@ def _machine(mode: str, chance: random.Random) -> Iterator[_Machine]:
 class _Machine:
     """A disk whose power can be cut, and the queue on it."""
 
-    def __init__(self, directory: str, mode: str, chance: random.Random) -> None:
+    def __init__(self, directory: str, mode: Mode, chance: random.Random) -> None:
         self.image, self.mountpoint = os.path.join(directory, "image"), os.path.join(directory, "mounted")
         self.ledger = Ledger()
         self.cuts = self.while_opening = self.forgotten = 0
@@ -139,12 +185,17 @@ class _Machine:
         self._unsynced = os.path.join(self.mountpoint, "unsynced")
 
     def mount(self) -> None:
-        """Mount it. After a cut this replays the journal of ext4."""
-        _run("mount", "-o", f"loop,{self._mode}", self.image, self.mountpoint)
+        """Mount it. After a cut this replays the journal."""
+        _run("mount", "-o", f"loop,{self._mode.options}", self.image, self.mountpoint)
 
     def unmount(self) -> None:
         """Unmount it; the loop device goes by itself."""
         _run("umount", self.mountpoint)
+
+    def try_to_cut(self) -> None:
+        """Cut the power with nobody there. Raises ``CutsUnavailable``."""
+        with self._door() as door:
+            self._cut_power(door)
 
     def run(self, cuts: int) -> None:
         """Live and cut so often; after most cuts, and after the last, open the queue, compare, close and ``check``."""
@@ -162,26 +213,44 @@ class _Machine:
         openings = self.ledger.openings
         soon = self._chance.random() < 0.25
         seconds = self._chance.uniform(0.0, 0.015) if soon else self._chance.uniform(0.03, 0.15)
-        door = os.open(self.mountpoint, os.O_RDONLY | os.O_DIRECTORY)
         patience_seconds = 0.0
-        pid, pipe = fork(partial(self._live, self._chance.getrandbits(32)))
-        try:
-            ended = self.ledger.follow(pipe, seconds)
-            assert not ended, f"before the cut: expected one of {self.ledger.allowed}, found {self.ledger.error}"
-            self._shut_down(door)
-            patience_seconds = _PATIENCE_SECONDS
-        finally:
-            os.close(door)
-            self.ledger.end(pid, pipe, patience_seconds)
+        with self._door() as door:
+            pid, pipe = fork(partial(self._live, self._chance.getrandbits(32)))
+            try:
+                ended = self.ledger.follow(pipe, seconds)
+                assert not ended, f"before the cut: expected one of {self.ledger.allowed}, found {self.ledger.error}"
+                self._cut_power(door)
+                patience_seconds = _PATIENCE_SECONDS
+            finally:
+                self.ledger.end(pid, pipe, patience_seconds)
         self.cuts += 1
         self.while_opening += self.ledger.openings == openings
 
-    def _shut_down(self, door: int) -> None:
+    @contextmanager
+    def _door(self) -> Iterator[int]:
+        """What is asked to cut the power: the file system, or its device."""
+        path, flags = self.mountpoint, os.O_RDONLY | os.O_DIRECTORY
+        if not self._mode.shutdown:
+            mounts = (line.split() for line in Path("/proc/mounts").read_text().splitlines())
+            path, flags = next(device for device, mountpoint, *_ in mounts if mountpoint == self.mountpoint), os.O_RDWR
+        door = os.open(path, flags)
         try:
-            fcntl.ioctl(door, _SHUTDOWN, _NO_FLUSH)
+            yield door
+        finally:
+            os.close(door)
+
+    def _cut_power(self, door: int) -> None:
+        try:
+            if self._mode.shutdown:
+                fcntl.ioctl(door, _SHUTDOWN, _NO_FLUSH)
+                return
+            info = bytearray(_LOOP_INFO_BYTES)
+            fcntl.ioctl(door, _LOOP_GET_STATUS, info)
+            struct.pack_into("=Q", info, _LOOP_SIZE_LIMIT_AT, _SECTOR_BYTES)
+            fcntl.ioctl(door, _LOOP_SET_STATUS, bytes(info))
         except OSError as error:
             if error.errno in {errno.ENOTTY, errno.EOPNOTSUPP, errno.EPERM, errno.EINVAL}:
-                raise CutsUnavailable(f"FS_IOC_SHUTDOWN does not go here: {error}") from error
+                raise CutsUnavailable(f"the power cannot be cut here: {error}") from error
             raise
 
     def _live(self, seed: int, ledger: int) -> None:

@@ -136,6 +136,21 @@ def test_deletion_at_any_call(foreign: bool) -> None:
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {()}
 
 
+def test_deletion_that_another_finishes() -> None:
+    """What a killed owner renamed is durable before the next one deletes segments; a log came back without them once."""
+    disk, found = SimulatedDisk(), set[tuple[bytes, ...]]()
+    store = opened(disk)
+    store.commit([enqueuing(b"x")])
+    store.close()
+    with pytest.raises(Crash):
+        delete_queue(DIRECTORY, disk=replace(disk.disk, failpoint=crash_at("delete.2 sync name")))
+    disk = every_kill(disk)[0]
+    disk.on_tick = lambda: found.update(tuple(items_of(crashed)) for crashed in every_cut(disk))
+    assert items_of(disk) == []
+    disk.on_tick = None
+    assert found == {(b"x",), ()}
+
+
 @pytest.mark.parametrize("where", [("/queues", "q"), (DIRECTORY, None)], ids=["by name", "by path"])
 def test_deleted_by_two(where: tuple[str, str | None]) -> None:
     """Who waits for the lock of a queue that somebody else deletes hears that there is none, and leaves nothing."""

@@ -137,7 +137,7 @@ def test_deletion_at_any_call(foreign: bool) -> None:
 
 
 def test_deletion_that_another_finishes() -> None:
-    """What a killed owner renamed is durable before the next one deletes segments; a log came back without them once."""
+    """What a killed owner renamed is durable before the next deletes segments; a log came back without them once."""
     disk, found = SimulatedDisk(), set[tuple[bytes, ...]]()
     store = opened(disk)
     store.commit([enqueuing(b"x")])

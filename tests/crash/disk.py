@@ -25,7 +25,7 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from itertools import pairwise
 from typing import Any
 
@@ -183,11 +183,11 @@ class SimulatedDisk:
         """The inodes with these names that have something pending."""
         return [number for number in sorted(set(names.values())) if number > 0 and self.inodes[number].pending]
 
-    def cut_to(self, names: dict[str, int], contents: dict[int, bytearray]) -> SimulatedDisk:
+    def cut_to(self, names: dict[str, int], contents: Mapping[int, bytes | bytearray]) -> SimulatedDisk:
         """The disk after the power went and left these names, and these contents where any were pending."""
         other = SimulatedDisk(())
         self._pass_on(other, "the power goes")
-        other.names = names
+        other.names = dict(names)
         for path, number in names.items():
             if number != _ROOT:
                 other.entries[other._entry(path)] = number

@@ -7,7 +7,7 @@ allowed, are not opened again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import partial
 from itertools import chain, product
@@ -28,6 +28,7 @@ OUTCOMES_MAX = 12
 """How many outcomes of one file's pending writes are tried; more than three sectors have more."""
 _UNBELIEVED = {f"{DIRECTORY}/lock", f"{DIRECTORY}/pool/log.free"}
 _Outcome = TypeVar("_Outcome")
+_State = tuple[int, Callable[[], SimulatedDisk]]
 
 
 class Odometer:
@@ -76,19 +77,38 @@ def every_kill(disk: SimulatedDisk) -> list[SimulatedDisk]:
 
 
 def every_cut(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
-    """The disks that a power cut can leave.
+    """The disks that a power cut can leave."""
+    return (make() for _, make in _cuts(disk))
+
+
+def _kills(disk: SimulatedDisk) -> Iterator[_State]:
+    for killed in every_kill(disk):
+        yield _fingerprint(killed), partial(_as_it_is, killed)
+
+
+def _cuts(disk: SimulatedDisk) -> Iterator[_State]:
+    """The fingerprints of the disks that a power cut can leave, and how to make them, which takes longer.
 
     Of files that nobody is to believe every outcome occurs, but not each together with each outcome of the others.
     """
+    unsure = {
+        number: [bytes(content) for content in outcomes(partial(after_cut, inode), bytes)]
+        for number, inode in disk.inodes.items()
+        if inode.pending
+    }
+    sure = {number: bytes(inode.durable) for number, inode in disk.inodes.items() if not inode.pending}
     for names in outcomes(disk.names_after_cut, lambda names: tuple(sorted(names.items()))):
-        contents = {number: outcomes(partial(after_cut, disk.inodes[number]), bytes) for number in disk.unsure(names)}
-        believed = {number for path, number in names.items() if path not in _UNBELIEVED}
+        paths = sorted(names.items())
+        contents = {number: unsure[number] for number in disk.unsure(names)}
+        believed = {number for path, number in paths if path not in _UNBELIEVED}
         turning = {number: contents.pop(number) for number in list(contents) if number not in believed}
         chosen = list(product(*contents.values()))
         for turn in range(max(len(chosen), *map(len, turning.values()), 0)):
             after = dict(zip(contents, chosen[turn % len(chosen)], strict=True))
             after |= {number: each[turn % len(each)] for number, each in turning.items()}
-            yield disk.cut_to(dict(names), after)
+            of = sure | after
+            files = [(path, of[number] if number > 0 else None, None) for path, number in paths]
+            yield _hash(files), partial(disk.cut_to, names, after)
 
 
 class Exhaustive:
@@ -132,13 +152,14 @@ class Exhaustive:
         return disk.ticks
 
     def _crash(self, disk: SimulatedDisk, allowed: list[Content], depth: int) -> None:
-        for crashed in chain(every_kill(disk), every_cut(disk)):
+        for fingerprint, make in chain(_kills(disk), _cuts(disk)):
             self.crashes += 1
-            state = hash((_fingerprint(crashed), tuple(allowed)))
+            state = hash((fingerprint, tuple(allowed)))
             if state in self._met:
                 continue
             self._met.add(state)
             self.states += 1
+            crashed = make()
             if self._nested and depth == 0:
                 crashed.on_tick = lambda crashed=crashed: self._crash(crashed, allowed, 1)
             store = Store.open(crashed.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
@@ -238,12 +259,22 @@ OPERATIONS: dict[str, Callable[[_Run, SimulatedDisk], None]] = {
 
 def _fingerprint(disk: SimulatedDisk) -> int:
     """Equal for disks that nothing can tell apart."""
-    files = (
-        (path, -1 if number < 0 else bytes(disk.inodes[number].cache), _durable(disk, number))
+    files = [
+        (path, bytes(disk.inodes[number].cache) if number > 0 else None, _durable(disk, number))
         for path, number in sorted(disk.names.items())
-    )
-    durable = tuple(sorted((path, number) for path, number in disk.durable_names().items() if path not in disk.names))
-    return hash((tuple(files), durable, len(disk.pending_names)))
+    ]
+    durable = sorted((path, number) for path, number in disk.durable_names().items() if path not in disk.names)
+    return _hash(files, durable, len(disk.pending_names))
+
+
+def _hash(
+    files: Sequence[tuple[str, bytes | None, object]], durable: Sequence[object] = (), pending_names: int = 0
+) -> int:
+    return hash((tuple(files), tuple(durable), pending_names))
+
+
+def _as_it_is(disk: SimulatedDisk) -> SimulatedDisk:
+    return disk
 
 
 def _durable(disk: SimulatedDisk, number: int) -> object:

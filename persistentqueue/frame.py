@@ -1,10 +1,11 @@
 """The frame format: what the transaction log says. Pure bytes, no files.
 
 A log (``log/<generation>.log``) is a header (see ``header``; magic ``PQ-LOG\\r\\n``), then frames back to back, then
-unused space. The flags are 1 = synced (every frame was made durable before it was acknowledged) and 2 = sealed (written
-by a clean close). The first frame holds one checkpoint; every other frame is one group of transactions, written with
-one call. A sealed log is its first frame and never gets another: the first commit after it begins the next generation.
-The seal stands in the header so that cutting the log cannot hide that it was closed.
+unused space. The flags are 1 = synced (every frame was made durable before it was acknowledged), 2 = sealed (written
+by a clean close) and 4 = doubted (the generation before ended in doubt, and is to be kept). The first frame holds one
+checkpoint; every other frame is one group of transactions, written with one call. A sealed log is its first frame and
+never gets another: the first commit after it begins the next generation. The seal stands in the header so that cutting
+the log cannot hide that it was closed.
 
 ::
 
@@ -66,6 +67,7 @@ from .intervals import Run
 LOG_MAGIC = b"PQ-LOG\r\n"
 SYNCED = 1
 SEALED = 2
+DOUBTED = 4
 
 FRAME_MAGIC = b"PQFr"
 FRAME_HEADER_BYTES = 36

@@ -19,9 +19,9 @@ from itertools import chain
 
 from .block import SEGMENT_MAGIC
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
-from .disk import READ, Disk, basename, join, read_all
+from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError, PersistentQueueError
-from .frame import LOG_MAGIC, Enqueue, Operation, SegmentCreated
+from .frame import DOUBTED, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, decode_header
 from .log import Replay, log_name, parse_log_name, read_log
 from .segment import Segment, parse_segment_name, segment_name
@@ -132,13 +132,8 @@ def _is_written(disk: Disk, directory: str, operations: list[Operation], salts: 
     return True
 
 
-def _is_leftover(disk: Disk, path: str, magic: bytes) -> bool:
-    """Whether a file that nothing refers to is known for what it is, so that it may be deleted.
-
-    A log is, unless it ends in doubt: an opening that was to keep it was itself cut short. A segment is: its blocks
-    were never committed, or it was retired. A file whose beginning never reached the disk is, and a log that was
-    recycled meanwhile.
-    """
+def _is_segment(disk: Disk, path: str) -> bool:
+    """Whether a file is a segment, or one whose beginning never reached the disk."""
     try:
         fd = disk.open(path, READ, 0)
     except FileNotFoundError:  # deleted meanwhile, by an owner who ended just now
@@ -150,10 +145,7 @@ def _is_leftover(disk: Disk, path: str, magic: bytes) -> bool:
     if not any(data):
         return True
     try:
-        header = decode_header(data, magic, path)
-        if magic == LOG_MAGIC and parse_log_name(basename(path)) == header.number:
-            older = read_log(disk, path)
-            return not (older.torn_bytes or older.missing_bytes)
+        decode_header(data, SEGMENT_MAGIC, path)
     except PersistentQueueError:
         return False
     return True
@@ -169,13 +161,13 @@ def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
     for name in names_in(disk, directory, LOG_DIRECTORY):
         number = parse_log_name(name)
         if number is not None and number != replay.header.number:
-            path = join(LOG_DIRECTORY, name)
-            known = _is_leftover(disk, join(directory, path), LOG_MAGIC)
-            (recovered.sweep if known else recovered.set_aside).append(path)
+            # Superseded. One that ended in doubt is evidence; the opening that was to keep it was itself cut short.
+            kept = number == replay.header.number - 1 and replay.header.flags & DOUBTED
+            (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, name))
     for name in names_in(disk, directory, DATA_DIRECTORY):
         number = parse_segment_name(name)
         if number is not None and number not in state.segments:
             path = join(DATA_DIRECTORY, name)
             retired = number < replay.checkpoint.next_segment
-            known = (retired or not doubtful) and _is_leftover(disk, join(directory, path), SEGMENT_MAGIC)
+            known = (retired or not doubtful) and _is_segment(disk, join(directory, path))
             (recovered.sweep if known else recovered.set_aside).append(path)

@@ -38,7 +38,7 @@ from .directory import (
 )
 from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
-from .frame import FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
+from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import Header
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
@@ -171,7 +171,11 @@ class Store:
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 self.segments.cut(self.state.segments.values())
-            self._set_aside(recovered)  # before the generation that no longer shows the doubt
+            self._set_aside(recovered)
+            if doubtful or replay.header.flags & DOUBTED:
+                # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
+                for part in (LOG_DIRECTORY, DATA_DIRECTORY):
+                    sync_directory(self._disk, self._path(part))
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
             aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
@@ -334,7 +338,7 @@ class Store:
         try:
             self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes)
             number = self._number if old is None else old.number
-            mode = flags | (SYNCED if self.settings.sync else 0)
+            mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
             header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
             log = Log.begin(self._disk, spare, path, header, number + 1, body)
         except OSError as error:
@@ -451,6 +455,7 @@ class Store:
             with suppress(OSError):
                 if keep_old:
                     set_aside(self._disk, old_path)
+                    sync_directory(self._disk, self._path(LOG_DIRECTORY))  # before a generation that does not tell
                 else:
                     self._pool.give(old_path)
         for number in drained:

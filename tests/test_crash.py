@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from random import Random
 
 import pytest
 
@@ -57,6 +58,22 @@ def crash_at(step: str) -> Callable[[str], None]:
     return failpoint
 
 
+def crash_anywhere(disk: SimulatedDisk, chance: Random) -> SimulatedDisk:
+    """The disk after a life of opening and closing that a kill, or a power cut, ended at any call."""
+    last_tick = chance.randrange(1, 40)
+
+    def on_tick() -> None:
+        if disk.ticks == last_tick:
+            raise Crash
+
+    disk.on_tick = on_tick
+    with suppress(Crash):
+        opened(disk).close()
+    disk.on_tick = None
+    killed = disk.kill(chance.randrange)
+    return killed if chance.random() < 0.5 else killed.cut_power(chance.randrange)
+
+
 def test_transaction_that_was_spilled_whole() -> None:
     """A transaction whose blocks were all written ahead is not logged as one that the log carries."""
     disk = SimulatedDisk()
@@ -94,6 +111,30 @@ def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> 
     disk = every_kill(disk)[0]
     assert opened(disk).recovery.clean == closing
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x",)}
+
+
+def test_evidence_outlives_any_crash() -> None:
+    """What a torn log leaves in doubt is kept, wherever the opening that keeps it is cut, and the next one, too."""
+    disk = SimulatedDisk()
+    store = opened(disk, replace(SYNCED, segment_bytes=10, inline_bytes=0))
+    store.commit([enqueuing(b"x")])
+    store.commit([enqueuing(b"the evidence")])
+    frame, log = store.log_bytes()[0] - 1, max(name for name in disk.names if name.endswith(".log"))
+    store.release()
+    for inode in disk.inodes.values():
+        inode.durable, inode.pending = bytearray(inode.cache), []
+    inode = disk.inodes[disk.names[log]]
+    inode.durable[frame] ^= 1
+    inode.cache[frame] ^= 1
+    evidence = {bytes(inode.cache)} | {bytes(each.cache) for each in disk.inodes.values() if b"the ev" in each.cache}
+    chance = Random(1)
+    for _ in range(3000):
+        crashed = disk.kill(chance.randrange)
+        for _ in range(chance.randrange(5)):
+            crashed = crash_anywhere(crashed, chance)
+        assert items_of(crashed) == [b"x"]
+        left = crashed.cut_power(chance.randrange)
+        assert {bytes(left.inodes[number].cache) for number in left.names.values() if number > 0} >= evidence
 
 
 def test_directory_whose_maker_was_killed() -> None:

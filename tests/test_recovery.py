@@ -275,6 +275,19 @@ def test_lower_generations_and_orphans_are_swept(crashed: Path, caplog: pytest.L
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
+def test_log_that_was_overwritten_as_a_spare_is_swept(crashed: Path) -> None:
+    """A superseded log is no evidence, whatever it holds; one that a power cut had mixed was kept as if it were."""
+    older = log_file(crashed).read_bytes()
+    with PersistentQueue(crashed, log_bytes=8192) as queue:
+        crash(queue)
+    mixed = older[: replay_of(crashed).end - 10] + bytes(100)
+    log_file(crashed).with_name("000000000001.log").write_bytes(mixed)
+    queue, items = reopen(crashed)
+    with queue:
+        assert (items, queue.recovery.set_aside) == (ITEMS, ())
+        assert queue.recovery.swept == ("log/000000000001.log",)
+
+
 def test_orphans_of_a_torn_log_are_set_aside(crashed: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Where the log's end is in doubt, an unknown segment is evidence: renamed, reported, not deleted."""
     (segment,) = segment_files(crashed)

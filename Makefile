@@ -10,6 +10,35 @@ COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/s
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery crash formats state group maintenance directory \
 	queue repair seed_faults seed_weaknesses seed_log)
 
+CRASH := $(BIN)/python -m tests.crash
+JOBS ?= 2
+# Campaigns of about a minute, and of about fifteen, on two cores; each line takes one. The longest stand first.
+define MINUTE
+random --schedules 40000
+exhaustive --operations 2 --only 0
+mutants --most 10
+random --schedules 10000 --faults
+exhaustive --operations 2 --only 1
+kills --count 200
+cuts --count 16
+endef
+define QUARTER
+exhaustive --operations 3 --only 0
+random --first 1000000 --schedules 300000
+random --first 2000000 --schedules 300000
+random --first 3000000 --schedules 300000
+flips --bytes 65536
+exhaustive --operations 3 --only 1
+random --first 1000000 --schedules 100000 --faults
+mutants
+kills --count 5000
+cuts --count 300
+syscalls --count 1000
+truncate --bytes 2048
+fuzz --count 1000
+endef
+export MINUTE QUARTER
+
 .PHONY: demo test crash lint perf clean
 
 demo: $(VENV)/examples.installed
@@ -19,24 +48,10 @@ test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 3 --dist loadfile --cov --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%)
-	$(BIN)/python -m tests.crash random --jobs 2 --schedules 40000
-	$(BIN)/python -m tests.crash random --jobs 2 --schedules 10000 --faults
-	$(BIN)/python -m tests.crash exhaustive --operations 2 --jobs 2
-	$(BIN)/python -m tests.crash mutants --most 10 --jobs 2
-	$(BIN)/python -m tests.crash kills --count 200
-	$(BIN)/python -m tests.crash cuts --count 12
+	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 crash: $(VENV)/test.installed
-	$(BIN)/python -m tests.crash random --jobs 2 --schedules 900000 --first 1000000
-	$(BIN)/python -m tests.crash random --jobs 2 --schedules 100000 --first 1000000 --faults
-	$(BIN)/python -m tests.crash exhaustive --operations 3 --jobs 2
-	$(BIN)/python -m tests.crash mutants --jobs 2
-	$(BIN)/python -m tests.crash kills --count 5000
-	$(BIN)/python -m tests.crash cuts --count 300
-	$(BIN)/python -m tests.crash syscalls --count 1000 --jobs 2
-	$(BIN)/python -m tests.crash flips --bytes 65536 --jobs 2
-	$(BIN)/python -m tests.crash truncate --bytes 2048 --jobs 2
-	$(BIN)/python -m tests.crash fuzz --count 1000
+	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 lint: $(VENV)/test.installed
 	$(BIN)/python -m ruff check .

@@ -61,8 +61,9 @@ def _share(options: argparse.Namespace) -> None:
 
 def exhaust(options: argparse.Namespace) -> None:
     """Run all small programs, each kind of settings in a process of its own."""
+    chosen = SETTINGS if options.only is None else [SETTINGS[options.only]]
     with ProcessPoolExecutor(options.jobs) as pool:
-        for line in pool.map(partial(_exhaust, options.operations, options.nested), SETTINGS):
+        for line in pool.map(partial(_exhaust, options.operations, options.nested), chosen):
             print(line, flush=True)
 
 
@@ -138,6 +139,7 @@ def main() -> None:
     command = commands.add_parser("exhaustive", parents=[shared], help="all programs of a few operations, all crashes")
     command.add_argument("--operations", type=int, default=2)
     command.add_argument("--nested", action="store_true", help="crash while recovering, too")
+    command.add_argument("--only", type=int, choices=range(len(SETTINGS)), help="one kind of settings")
     command.set_defaults(do=exhaust)
     command = commands.add_parser("mutants", parents=[shared], help="plant bugs and see them caught")
     command.add_argument("--schedules", type=int, default=100_000)

@@ -55,12 +55,14 @@ class Mode(NamedTuple):
     image_bytes: int
     shutdown: bool = True
     """Whether by the file system's own call; otherwise its device goes."""
+    leaves_junk: bool = False
+    """Whether files may show what deleted ones held, where nothing was synced."""
 
 
 MODES = (
     Mode("ext4 data=ordered", "ext4", "data=ordered", 32 << 20),
     Mode("ext4 data=journal", "ext4", "data=journal", 32 << 20),
-    Mode("ext4 data=writeback", "ext4", "data=writeback", 32 << 20),
+    Mode("ext4 data=writeback", "ext4", "data=writeback", 32 << 20, leaves_junk=True),
     Mode("ext4 noauto_da_alloc", "ext4", "noauto_da_alloc", 32 << 20),  # takes a kindness away that hides bugs
     Mode("xfs", "xfs", "rw", 300 << 20),
     Mode("btrfs, its device", "btrfs", "rw", 300 << 20, shutdown=False),
@@ -205,7 +207,8 @@ class _Machine:
             self.mount()
             self._count_what_is_forgotten()
             if left == 0 or self._chance.random() < 0.8:
-                close_and_check(self._queue, self.ledger, flushes=self._chance.choice([0, 5]))
+                flushes = self._chance.choice([0, 5])
+                close_and_check(self._queue, self.ledger, flushes, self._mode.leaves_junk)
 
     def _cut(self) -> None:
         """One life, cut."""
@@ -256,7 +259,8 @@ class _Machine:
     def _live(self, seed: int, ledger: int) -> None:
         """The child: it also appends a byte to a file before each flush, and never syncs that."""
         unsynced = os.open(self._unsynced, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
-        live(self._queue, seed, None, ledger, on_flush=lambda: _append(unsynced))
+        junk = self._mode.leaves_junk
+        live(self._queue, seed, None, ledger, on_flush=lambda: _append(unsynced), may_find_junk=junk)
 
     def _count_what_is_forgotten(self) -> None:
         appended_bytes, found_bytes = self.ledger.flushes - self._flushes_before, 0

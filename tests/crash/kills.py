@@ -92,8 +92,8 @@ def live(
     """Open the queue, check what it serves, and flush for ever; or so often, and then close it and ``check`` it.
 
     Calls ``on_flush`` before each flush. Nothing may be set aside but where a frame is torn, or where the file system
-    leaves junk in files that were not synced. Lines of the ledger: ``O`` what was found by opening, ``B`` what a flush is
-    about to make of it, ``A`` that it returned, ``C`` that the queue is closed.
+    leaves junk in files that were not synced. Lines of the ledger: ``O`` what was found by opening, ``B`` what a flush
+    is about to make of it, ``A`` that it returned, ``C`` that the queue is closed.
     """
     chance = random.Random(seed)
     choose = chance.choice

@@ -7,7 +7,7 @@ BIN := $(VENV)/bin
 # The rooms of which every branch is tested.
 COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/store.py,*/recovery.py
 # The tests that do so; the others run without that measurement, which takes its time.
-COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery crash formats state group maintenance directory \
+COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	queue repair seed_faults seed_weaknesses seed_log)
 
 CRASH := $(BIN)/python -m tests.crash
@@ -24,13 +24,13 @@ cuts --count 16
 endef
 define QUARTER
 exhaustive --operations 3 --only 0
+mutants
 random --first 1000000 --schedules 300000
 random --first 2000000 --schedules 300000
 random --first 3000000 --schedules 300000
 flips --bytes 65536
 exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 100000 --faults
-mutants
 kills --count 5000
 cuts --count 300
 syscalls --count 1000

@@ -15,7 +15,7 @@ from random import Random
 import pytest
 
 from persistentqueue.directory import delete_queue
-from persistentqueue.errors import BrokenQueueError, DiskFullError, QueueNotFoundError
+from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -251,44 +251,6 @@ def take(store: Store) -> Transaction:
     transaction = Transaction()
     transaction.runs = store.reader.take(1)[0]
     return transaction
-
-
-def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> None:
-    """Of a group that finds no room in the log those who only dequeue are committed, until nothing is left."""
-    disk = SimulatedDisk()
-    store = opened(disk, replace(SYNCED, segment_bytes=10))
-    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
-    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
-    refused: BaseException | None = None
-    while refused is None:
-        for _ in range(2):
-            store.commit([enqueuing(b"an item")])
-        putting, taking = enqueuing(b"another"), take(store)
-        store.commit([putting, taking])
-        assert taking.settled
-        refused = putting.error
-    assert isinstance(refused, DiskFullError)
-    while (taking := take(store)).runs:
-        store.commit([taking])
-        assert taking.settled
-    assert len(store.state.consumed) == 0 < store.state.frontier
-
-
-def test_group_that_finds_no_room_is_refused_at_once() -> None:
-    """Those of a group who enqueue share their blocks; they are refused together, not each after a trim of its own."""
-    disk = SimulatedDisk()
-    steps: list[str] = []
-    store = opened(disk, replace(SYNCED, segment_bytes=10), failpoint=steps.append)
-    store.commit([enqueuing(b"an item")])
-    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
-    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
-    group: list[Transaction] = []
-    while not any(transaction.error for transaction in group):
-        group = [*(enqueuing(b"an item") for _ in range(8)), take(store)]
-        steps.clear()
-        store.commit(group)
-    assert [transaction.error is None for transaction in group] == [False] * 8 + [True]
-    assert steps.count("trim.2 write generation") <= 2
 
 
 # --- the campaigns, in small -----------------------------------------------------------------------------------------

@@ -275,6 +275,16 @@ def test_lower_generations_and_orphans_are_swept(crashed: Path, caplog: pytest.L
     assert [record.levelname for record in caplog.records] == ["INFO"]
 
 
+def test_orphans_that_are_no_segments(crashed: Path) -> None:
+    """A file whose beginning never reached the disk is swept; one with something else in it is set aside."""
+    (crashed / "data" / "000000000007.seg").write_bytes(bytes(100))
+    (crashed / "data" / "000000000008.seg").write_bytes(b"junk" * 100)
+    queue, items = reopen(crashed)
+    with queue:
+        assert (items, queue.recovery.swept) == (ITEMS, ("data/000000000007.seg",))
+        assert queue.recovery.set_aside == ("data/000000000008.seg",)
+
+
 def test_log_that_was_overwritten_as_a_spare_is_swept(crashed: Path) -> None:
     """A superseded log is no evidence, whatever it holds; one that a power cut had mixed was kept as if it were."""
     older = log_file(crashed).read_bytes()

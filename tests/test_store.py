@@ -13,9 +13,13 @@ from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, ch
 from persistentqueue.disk import DISK, DSYNC, Disk
 from persistentqueue.segments import OPEN_FILES
 from persistentqueue.store import LOG_BYTES_MAX
+from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
+from .crash.disk import SimulatedDisk
+from .crash.explorer import DIRECTORY
 from .support import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
+from .test_crash import SYNCED, enqueuing, opened, take
 
 
 def test_log_is_trimmed_by_itself(open_queue: OpenQueue) -> None:
@@ -482,3 +486,41 @@ def test_log_is_named_by_its_generation(open_queue: OpenQueue, directory: Path) 
     queue.trim()
     assert [path.name for path in (directory / "log").iterdir()] == ["000000000002.log"]
     assert (directory / "pool" / "log.free").stat().st_size == log_file(directory).stat().st_size
+
+
+def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> None:
+    """Of a group that finds no room in the log those who only dequeue are committed, until nothing is left."""
+    disk = SimulatedDisk()
+    store = opened(disk, replace(SYNCED, segment_bytes=10))
+    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
+    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
+    refused: BaseException | None = None
+    while refused is None:
+        for _ in range(2):
+            store.commit([enqueuing(b"an item")])
+        putting, taking = enqueuing(b"another"), take(store)
+        store.commit([putting, taking])
+        assert taking.settled
+        refused = putting.error
+    assert isinstance(refused, DiskFullError)
+    while (taking := take(store)).runs:
+        store.commit([taking])
+        assert taking.settled
+    assert len(store.state.consumed) == 0 < store.state.frontier
+
+
+def test_group_that_finds_no_room_is_refused_at_once() -> None:
+    """Those of a group who enqueue share their blocks; they are refused together, not each after a trim of its own."""
+    disk = SimulatedDisk()
+    steps: list[str] = []
+    store = opened(disk, replace(SYNCED, segment_bytes=10), failpoint=steps.append)
+    store.commit([enqueuing(b"an item")])
+    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
+    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
+    group: list[Transaction] = []
+    while not any(transaction.error for transaction in group):
+        group = [*(enqueuing(b"an item") for _ in range(8)), take(store)]
+        steps.clear()
+        store.commit(group)
+    assert [transaction.error is None for transaction in group] == [False] * 8 + [True]
+    assert steps.count("trim.2 write generation") <= 2

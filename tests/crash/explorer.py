@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import errno
 import random
+import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
@@ -52,6 +53,8 @@ _FAULTS = {
 }
 """Which calls a fault is for."""
 _INTRUSION_ODDS = 0.01
+_PATIENCE_SECONDS = 30.0
+"""Of computing, whatever else the machine does; a seed takes a few at most."""
 
 
 class ViolationError(AssertionError):
@@ -137,7 +140,12 @@ class Explorer:
         self._item_number = 0
 
     def run(self) -> None:
-        """Explore. Raises ``ViolationError``, also for whatever the queue should not have raised."""
+        """Explore. Raises ``ViolationError``, also for whatever the queue should not have raised, or if it hangs.
+
+        For the main thread only, because of the latter: it takes the signal of a timer.
+        """
+        handler = signal.signal(signal.SIGVTALRM, _raise_hanging)
+        signal.setitimer(signal.ITIMER_VIRTUAL, _PATIENCE_SECONDS)
         disk = SimulatedDisk()
         disk.trace = [] if self._trace else None
         disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
@@ -147,6 +155,9 @@ class Explorer:
             faults = " --faults" if self._faults else ""
             replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{faults}"
             raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, handler)
 
     # --- one life ----------------------------------------------------------------------------------------------------
 
@@ -189,7 +200,7 @@ class Explorer:
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
         # In the last life no crash follows: it is enough to see now and then that the queue works.
-        steps = self.random.choice([0, 0, 0, 5] if depth == LIVES else [0, 2, 5, 10, 20] if depth else [10, 20, 40])
+        steps = self.random.choice([0, 0, 0, 3] if depth == LIVES else [0, 2, 5, 10] if depth else [10, 20, 40])
         if not steps and depth == LIVES:
             store.abandon()
             return
@@ -435,6 +446,10 @@ class Explorer:
         except DiskFullError:
             if not self._faults:
                 raise
+
+
+def _raise_hanging(_signal: int, _frame: object) -> None:
+    raise ViolationError(f"after {_PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
 
 
 def _subsets(group: list[Work]) -> list[list[Work]]:

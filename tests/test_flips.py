@@ -18,6 +18,7 @@ from persistentqueue.segment import Segment
 
 from .crash import damage, flips, fuzz
 from .crash.explorer import Content, ViolationError
+from .crash.images import image
 
 _RIGHT = damage.Expected("right", Content())
 
@@ -153,3 +154,9 @@ def test_a_large_allocation_is_noticed() -> None:
     context = multiprocessing.get_context("spawn")
     with ProcessPoolExecutor(1, context, initializer=fuzz._limit_memory) as pool, pytest.raises(MemoryError):
         pool.submit(bytes, 1 << 30).result()
+
+
+def test_large_image() -> None:
+    """A large queue can be made to be damaged: what may enqueue in its log, which is not all of it, is enough."""
+    large = image(200_000, 0, False)
+    assert large.frames[-1] >= 200_000

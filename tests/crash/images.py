@@ -79,7 +79,9 @@ class _Maker:
         self.longest_bytes = max(min(length_bytes // (8 if sealed else 4), 16_000), 300)
         self.disk = SimulatedDisk()
         self.disk.salt = number << 32  # the checksums of another image never fit
-        log_bytes = length_bytes + 4 * self.longest_bytes + 1024
+        # Some more, and so much that what may enqueue in a log, seven tenths of it, is enough.
+        used_bytes = length_bytes + 2 * self.longest_bytes
+        log_bytes = max(length_bytes + 4 * self.longest_bytes + 1024, used_bytes * 10 // 7)
         self.settings = Settings(
             True, length_bytes + self.longest_bytes, 1 << 20, self.longest_bytes * 3 // 4, log_bytes
         )

@@ -297,7 +297,7 @@ class Explorer:
     # --- others ------------------------------------------------------------------------------------------------------
 
     def _intrude(self, disk: SimulatedDisk) -> None:
-        """Somebody else comes while the queue is owned, and is refused; he may inspect it."""
+        """Somebody else comes while the queue is owned, to open or to delete it, and is refused."""
         if not disk.is_locked(f"{DIRECTORY}/lock"):
             return
         watch, fault = disk.on_tick, disk.fault

@@ -86,6 +86,14 @@ class Intervals:
         self.remove(first, count)
         return first, count
 
+    def run_from(self, sequence: int) -> Run | None:
+        """The lowest run of members from ``sequence`` on; None if there are none."""
+        at = bisect_right(self._ends, sequence)
+        if at == len(self._ends):
+            return None
+        first = max(self._firsts[at], sequence)
+        return first, self._ends[at] - first
+
     def overlap(self, first: int, end: int) -> int:
         """How many members lie in ``first … end - 1``."""
         at = bisect_right(self._ends, first)

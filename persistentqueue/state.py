@@ -349,9 +349,8 @@ class Ready:
 
     def next_run(self, sequence: int) -> Run | None:
         """What is ready from ``sequence`` on: the first run of it, in order."""
-        for first, count in self.returned:
-            if first + count > sequence:
-                low = max(first, sequence)
-                return low, first + count - low
+        run = self.returned.run_from(sequence)
+        if run is not None:
+            return run
         low = max(self.position, sequence)
         return (low, self._state.next_sequence - low) if low < self._state.next_sequence else None

@@ -82,3 +82,15 @@ def test_removing_what_is_not_there_is_a_mistake(first: int, count: int) -> None
 def test_a_long_run_costs_no_more_than_a_short_one() -> None:
     """``list(…)`` would ask for the number of members, and reserve room for so many."""
     assert Intervals([(1, 2**62)]).runs() == [(1, 2**62)]
+
+
+@given(MEMBERS, st.integers(0, 41))
+def test_run_from_a_sequence(members: set[int], sequence: int) -> None:
+    """The run from a sequence on begins with the lowest member that is no lower, and goes as far as members do."""
+    run = make(members).run_from(sequence)
+    above = sorted(member for member in members if member >= sequence)
+    assert (run is None) == (not above)
+    if run is not None:
+        first, count = run
+        assert above[:count] == list(range(first, first + count))
+        assert first + count not in members

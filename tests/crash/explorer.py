@@ -137,6 +137,9 @@ class Explorer:
             log_bytes=choose([300, 700, 2000, 4096, 12288]),
         )
         self._crash_odds = choose([0.03, 0.1, 0.3])
+        self._drains = self.random.random() < 0.2
+        """Whether all is taken, and at once committed, whenever something is: then the segment that is written on has
+        often nothing live in it."""
         self._item_number = 0
 
     def run(self) -> None:
@@ -360,13 +363,15 @@ class Explorer:
                     transaction.payload_bytes += len(item)
                     work.enqueued.append(item)
             elif what < 0.60:
-                runs, items = store.reader.take(self.random.choice([1, 1, 2, 5, 100]))
+                runs, items = store.reader.take(100 if self._drains else self.random.choice([1, 1, 2, 5, 100]))
                 expected = [item for item in model.content.items if item not in held][: len(items)]
                 if items != expected:
                     raise ViolationError(f"took {items}, expected {expected}")
                 transaction.runs += runs
                 work.taken += items
                 held += items
+                if items and self._drains:
+                    held = self._commit(disk, store, model, [work], works, held)
             elif what < 0.65:
                 if transaction.items:
                     self._try(partial(store.spill, transaction))

@@ -33,6 +33,8 @@ the log cannot hide that it was closed.
                              consumed run (first, count) · segment (number, salt, capacity, end, ordinal)
                              extent (first, count, segment, offset, length, ordinal, live, live bytes)
                              marker as in 5
+        7 compaction       counts u32 of sources and moves, then the sources (segment u64 each) and the moves (first,
+                           count, segment, offset, length, ordinal, checksum, live, u64 each)
 
 The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
 misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
@@ -41,6 +43,9 @@ Operations carry runs, not items: a flush of one item or of a million is one sma
 in ``length`` bytes at ``offset`` of ``segment`` hold the sequences ``first …``; ``checksum`` combines the blocks'
 header checksums, so that a block which an unfinished transaction left at the same place cannot stand in for them.
 *Enqueue inline* carries the blocks as well: the log is then a redo log, and one sync makes a small transaction durable.
+*Compaction* says that what was unconsumed in the sources now lies in the moves, and that nothing refers to the sources
+any more. The blocks of a move hold ``count`` items for the sequences ``first …``; ``live`` of them were unconsumed when
+they were copied, the others are empty, and are not served.
 
 What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
 the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
@@ -57,6 +62,7 @@ import struct
 from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
+from operator import itemgetter
 from typing import NamedTuple, TypeVar
 from zlib import crc32
 
@@ -89,7 +95,10 @@ _LONE_DEQUEUE = struct.Struct("<IBIQQ")
 _SEGMENT = struct.Struct("<BQQQ")
 _MARKER = struct.Struct("<BQH")
 _CHECKPOINT = struct.Struct("<BQQQQQIIII")
-_KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
+_COMPACTION = struct.Struct("<BII")
+_KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT, _KIND_COMPACTION = range(
+    1, 8
+)
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
 assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
@@ -132,6 +141,26 @@ class MarkerSet(NamedTuple):
     version: int
 
 
+class Move(NamedTuple):
+    """The sequences ``first … first + count - 1`` were copied to these blocks, ``live`` of them as they were."""
+
+    first: int
+    count: int  # type: ignore[assignment]
+    segment: int
+    offset: int
+    length_bytes: int
+    ordinal: int
+    checksum: int
+    live: int
+
+
+class Compaction(NamedTuple):
+    """What is unconsumed in the segments ``sources`` lies where ``moves`` say from here on."""
+
+    sources: list[int]
+    moves: list[Move]
+
+
 class SegmentRow(NamedTuple):
     """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
 
@@ -169,7 +198,7 @@ class Checkpoint(NamedTuple):
     markers: list[MarkerSet]
 
 
-Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint
+Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint | Compaction
 Transaction = list[Operation]
 
 
@@ -194,15 +223,17 @@ class _FrameError(Exception):
 def encode_operation(operation: Operation) -> bytes:
     """The bytes of one operation."""
     if isinstance(operation, Enqueue):
-        if operation.inline is None:
-            return _ENQUEUE.pack(_KIND_ENQUEUE, *operation[:7])
-        return _ENQUEUE.pack(_KIND_INLINE, *operation[:7]) + operation.inline
+        kind = _KIND_ENQUEUE if operation.inline is None else _KIND_INLINE
+        return _ENQUEUE.pack(kind, *operation[:7]) + (operation.inline or b"")
     if isinstance(operation, Dequeue):
         return _DEQUEUE.pack(_KIND_DEQUEUE, *operation)
     if isinstance(operation, SegmentCreated):
         return _SEGMENT.pack(_KIND_SEGMENT, *operation)
     if isinstance(operation, MarkerSet):
         return _encode_marker(operation)
+    if isinstance(operation, Compaction):
+        counts = _COMPACTION.pack(_KIND_COMPACTION, len(operation.sources), len(operation.moves))
+        return counts + _numbers(operation.sources) + _numbers(chain.from_iterable(operation.moves))
     return _encode_checkpoint(operation)
 
 
@@ -335,6 +366,8 @@ def _decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
         return _decode_marker(data, at, end)
     if kind == _KIND_CHECKPOINT:
         return _decode_checkpoint(data, at, end)
+    if kind == _KIND_COMPACTION:
+        return _decode_compaction(data, at, end)
     raise _FrameError("an operation of a known kind", f"kind {kind}")
 
 
@@ -362,6 +395,13 @@ def _decode_checkpoint(data: bytes, at: int, end: int) -> tuple[Checkpoint, int]
         markers.append(marker)
     rows = (consumed, segments, extents, markers)
     return Checkpoint(time_ns, next_sequence, next_segment, current, frontier, *rows), at
+
+
+def _decode_compaction(data: bytes, at: int, end: int) -> tuple[Compaction, int]:
+    _, source_count, move_count = _unpack(_COMPACTION, data, at, end)
+    sources, at = _decode_rows(itemgetter(0), 1, source_count, data, at + _COMPACTION.size, end)
+    moves, at = _decode_rows(Move._make, 8, move_count, data, at, end)
+    return Compaction(sources, moves), at
 
 
 def _decode_rows(

@@ -118,8 +118,7 @@ def _check_state(state: State) -> Iterator[str]:
         if extent.first < above:
             yield f"extent {extent.row()} overlaps the one before it"
         above = extent.end
-        start = max(extent.first, state.frontier)
-        unconsumed = extent.end - start - state.consumed.overlap(start, extent.end)
+        unconsumed = state.live_between(extent.first, extent.end)
         if unconsumed != extent.live or unconsumed == 0:
             yield f"extent {extent.row()} has {unconsumed} unconsumed items"
         live[extent.segment] += extent.live

@@ -4,9 +4,9 @@ Whoever flushes while nobody writes becomes the leader and commits for all who c
 and followers). When the leader is done, the first of those who came in the meantime leads the next group. One thread
 alone pays for no thread but itself; many share a sync. No thread is started here, but for ``maintenance``.
 
-Locks, in the order in which they may be taken: ``_writing`` (held over the writes of a commit), the store's ``reading``
-(held over a read), ``_giving_back`` (held while retired segments are deleted), ``mutex`` (guards all memory, held
-briefly, never over a write or a sync).
+Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction), ``_writing`` (held over the
+writes of a commit), the store's ``reading`` (held over a read), ``_giving_back`` (held while retired segments are
+deleted), ``mutex`` (guards all memory, held briefly, never over a write or a sync).
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from typing import NamedTuple
 
 from .errors import ClosedError, PersistentQueueError
 from .intervals import Run
@@ -24,6 +25,15 @@ from .transaction import Transaction
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
+
+
+class Compacted(NamedTuple):
+    """What a compaction did."""
+
+    segments: int
+    """How many segments were emptied."""
+    copied_bytes: int
+    """Bytes of blocks that were written for that."""
 
 
 class _Member:
@@ -56,6 +66,7 @@ class Group:
         self.transactions = 0
         self._reading = threading.Lock()
         self._giving_back = threading.Lock()
+        self._compacting = threading.Lock()
         self.store = open_store(self.mutex, self._reading)
         self._give_back_soon()
 
@@ -94,6 +105,34 @@ class Group:
             self.check()
             self.store.trim()
         self.give_back()
+
+    def compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None = None) -> Compacted:
+        """Copy what lives in sparse segments together, commit that, and go on until there are none.
+
+        Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
+        """
+        segments = copied_bytes = 0
+        with self._compacting:
+            while True:
+                with self._writing:
+                    self.check()
+                    copy = self.store.begin_compaction(below, settled_only)
+                if copy is None:
+                    return Compacted(segments, copied_bytes)
+                try:
+                    while copy.step():
+                        self.check()
+                        if progress is not None:
+                            progress(copied_bytes + copy.copied_bytes)
+                    transaction = Transaction()
+                    transaction.compaction = copy.finish()
+                    if transaction.compaction is not None:
+                        self.commit(transaction)
+                        segments += len(copy.done)
+                        copied_bytes += copy.copied_bytes
+                finally:
+                    with self._writing:
+                        self.store.end_compaction(copy)
 
     def give_back(self) -> None:
         """Delete retired segments."""
@@ -168,7 +207,7 @@ class Group:
                 return
             self.closed = reason
             self._has_ready.notify_all()
-        with self._writing, self._reading, self._giving_back:
+        with self._compacting, self._writing, self._reading, self._giving_back:
             self.store.close()
 
     def disown(self, reason: str) -> None:

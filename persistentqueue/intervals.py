@@ -94,6 +94,12 @@ class Intervals:
         first = max(self._firsts[at], sequence)
         return first, self._ends[at] - first
 
+    def between(self, first: int, end: int) -> list[Run]:
+        """The runs that have members in ``first … end - 1``, in order, whole."""
+        at = bisect_right(self._ends, first)
+        stop = bisect_left(self._firsts, end)
+        return [(start, self._ends[i] - start) for i, start in enumerate(self._firsts[at:stop], at)]
+
     def overlap(self, first: int, end: int) -> int:
         """How many members lie in ``first … end - 1``."""
         at = bisect_right(self._ends, first)

@@ -6,7 +6,7 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -15,7 +15,7 @@ from typing import Any
 
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
-from .group import Group
+from .group import Compacted, Group
 from .recovery import RecoveryReport
 from .session import Session
 from .store import Store
@@ -222,6 +222,22 @@ class PersistentQueue:
         Everything committed is durable on return, whatever ``sync`` is. Raises ``DiskFullError``, ``BrokenQueueError``.
         """
         self._open().trim()
+
+    def compact(self, *, below: float = 0.3, progress: Callable[[int], None] | None = None) -> Compacted:
+        """Copy what lives in sparse segments, of which less than ``below`` (a share of their bytes) lives, to new ones,
+        and delete the old ones; sessions go on meanwhile.
+
+        ``progress`` is called with the bytes copied so far, at least once for each mebibyte. The extra room that it
+        takes is at most one segment, and the log. On return everything committed is durable. Damaged segments are left
+        as they are. Raises ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError``
+        where a segment cannot be written, which leaves the queue as it was.
+        """
+        if not 0 <= below <= 1:
+            raise ValueError(f"below must be a share from 0 to 1, got {below}")
+        group = self._open()
+        compacted = group.compact(below, False, progress)
+        group.trim()
+        return compacted
 
     def stats(self) -> Stats:
         """The queue at this moment. Costs a look into its directories."""

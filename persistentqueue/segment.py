@@ -208,19 +208,21 @@ class Segment:
         self._disk.ftruncate(self._fd, self.end)
         self.capacity_bytes = self.end - HEADER_BYTES
 
-    def load(self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int) -> Loaded:
+    def load(
+        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, enough: int | None = None
+    ) -> Loaded:
         """Read the blocks from ``offset`` on, as far as one reading goes, but those before ``wanted`` only by header.
 
-        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
-        the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
-        items from ``next_ordinal`` on are lost.
+        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them; those
+        before ``enough`` are all that is asked for. Stops at the first damage: with items before it in ``items`` if
+        there are any that are wanted, else reporting how many items from ``next_ordinal`` on are lost.
         """
         window = self._window(end)
         items: list[bytes] = []
         first = ordinal
         limit = None
         try:
-            while offset < end and (limit is None or offset < limit):
+            while offset < end and (limit is None or (offset < limit and (enough is None or ordinal < enough))):
                 header = self._header(window, offset, ordinal, end, end_ordinal)
                 body_at = offset + BLOCK_HEADER_BYTES
                 if ordinal + header.count > wanted:
@@ -238,7 +240,7 @@ class Segment:
                 return Loaded(first, items, offset, ordinal, None, 0)
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
-                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted)
+                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, enough)
             return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
         return Loaded(first, items, offset, ordinal, None, 0)
 

@@ -193,13 +193,13 @@ class Segments:
         segment.write_header()
 
     def cut(self, rows: Iterable[SegmentInfo]) -> None:
-        """Give back the room behind the youngest segment's last block, which a crash left reserved."""
-        youngest = max(rows, key=lambda row: row.number, default=None)
-        if youngest is not None and youngest.live and self.exists(youngest.number):
-            with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
-                segment = self._opened(youngest, first=True)
-                segment.end = max(youngest.end, HEADER_BYTES)
-                segment.seal()
+        """Give back the room behind the last block of the segments, which a crash left reserved in one of them."""
+        for row in rows:
+            if row.live and self.file_bytes(row.number) > row.end:
+                with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
+                    segment = self._opened(row, first=True)
+                    segment.end = max(row.end, HEADER_BYTES)
+                    segment.seal()
 
     def write_on(self, info: SegmentInfo) -> None:
         """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
@@ -209,16 +209,19 @@ class Segments:
         self.current = segment
 
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
-        """Size the next segment by the youngest of those that exist."""
-        youngest = max(rows, key=lambda row: row.number, default=None)
-        if youngest is not None:
-            self._size_next(youngest.end - HEADER_BYTES)
+        """Size the next segment by the largest of those that exist."""
+        largest_bytes = max((row.end - HEADER_BYTES for row in rows), default=0)
+        if largest_bytes > 0:
+            self._size_next(largest_bytes)
 
     # --- reading -----------------------------------------------------------------------------------------------------
 
-    def pin(self, info: SegmentInfo) -> Segment:
-        """The open segment, which stays open and is not retired until ``unpin``. Raises ``CorruptionError``."""
-        segment = self._opened(info)
+    def pin(self, info: SegmentInfo, first: bool = False) -> Segment:
+        """The open segment, which stays open and is not retired until ``unpin``. Raises ``CorruptionError``.
+
+        A damaged header is reported to the first who asks; ``first`` leaves that to the next one.
+        """
+        segment = self._opened(info, first)
         self._pins[info.number] += 1
         return segment
 
@@ -258,22 +261,26 @@ class Segments:
 
     def exists(self, number: int) -> bool:
         """Whether the segment's file is there."""
+        return self.file_bytes(number) >= 0
+
+    def file_bytes(self, number: int) -> int:
+        """How long the segment's file is; -1 where there is none."""
         try:
-            self._disk.lstat(self.path(number))
+            return self._disk.lstat(self.path(number)).st_size
         except FileNotFoundError:
-            return False
-        return True
+            return -1
 
     def path(self, number: int) -> str:
         """The path of a segment."""
         return join(self.directory, segment_name(number))
 
-    def drop_unlogged(self) -> None:
-        """Delete the segments that no frame has told of: only rolled-back blocks are in them."""
+    def drop_unlogged(self, only: int | None = None) -> None:
+        """Delete the segments, or the ``only`` one, that no frame has told of: only what was given up is in them."""
         for created in self.unlogged:
-            self.retire(created.number)
-            self.delete(created.number)
-        self.unlogged = []
+            if only in {None, created.number}:
+                self.retire(created.number)
+                self.delete(created.number)
+        self.unlogged = [created for created in self.unlogged if only not in {None, created.number}]
 
     def close(self) -> None:
         """Close every file. Without the mutex, which a forked child may find taken for ever; nobody else is here."""
@@ -281,6 +288,18 @@ class Segments:
             segment.close()
         self._open.clear()
         self.current = None
+
+    def create_aside(self, capacity_bytes: int) -> Segment:
+        """Make a segment that is not the one to write on in, and pin it. Raises ``OSError``."""
+        number = self._next_number
+        segment = Segment.create(self._disk, self.path(number), number, capacity_bytes)
+        self._next_number = number + 1
+        self.unlogged.append(SegmentCreated(number, segment.salt, segment.capacity_bytes))
+        with self._mutex:
+            self._open[number] = segment
+            self._pins[number] += 1
+            self._evict()
+        return segment
 
     def _roll(self, length_bytes: int) -> Segment:
         """Begin a new segment, made for a first block of this length at least."""

@@ -18,9 +18,22 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
+from operator import attrgetter
 
-from .frame import Checkpoint, Dequeue, Enqueue, ExtentRow, MarkerSet, Operation, SegmentCreated, SegmentRow
+from .frame import (
+    Checkpoint,
+    Compaction,
+    Dequeue,
+    Enqueue,
+    ExtentRow,
+    MarkerSet,
+    Move,
+    Operation,
+    SegmentCreated,
+    SegmentRow,
+)
 from .header import HEADER_BYTES
 from .intervals import Intervals, Run
 
@@ -109,6 +122,8 @@ class State:
             self.drained.add(number)
         elif isinstance(operation, MarkerSet):
             self.markers[operation.name] = operation.version
+        elif isinstance(operation, Compaction):
+            self.compact(*operation)
         else:
             raise StateError("an operation of a transaction", "a checkpoint")
 
@@ -174,6 +189,60 @@ class State:
         else:
             self.consumed.add(first, count)
         self._release(first, end)
+
+    def compact(self, sources: Sequence[int], moves: Sequence[Move]) -> None:
+        """Apply the fields of a ``Compaction``. What was consumed since it was copied does not move."""
+        gone = set(sources)
+        if not gone <= self.segments.keys():
+            raise StateError("a compaction of known segments", f"{sorted(gone)}")
+        extents = [extent for extent in self.extents if extent.segment not in gone]
+        moved = [extent for move in moves if (extent := self._moved(move, gone)) is not None]
+        extents = sorted(extents + moved, key=attrgetter("first"))
+        live = sum(self.segments[number].live for number in gone)
+        if live != sum(extent.live for extent in moved) or any(a.end > b.first for a, b in pairwise(extents)):
+            raise StateError(f"moves of all {live} live items of the segments {sorted(gone)}", f"{len(moves)} moves")
+        for number in gone:
+            self.segments[number].live = self.segments[number].live_bytes = 0
+        for extent in moved:
+            segment = self.segments[extent.segment]
+            segment.live += extent.live
+            segment.live_bytes += extent.live_bytes
+            self.drained.discard(extent.segment)
+        self.drained |= gone
+        self.extents = extents
+        self._firsts = [extent.first for extent in extents]
+
+    def _moved(self, move: Move, gone: set[int]) -> Extent | None:
+        """The extent that a move makes; None where nothing of it is unconsumed any more."""
+        first, count, number, offset, length_bytes, ordinal, _, copied = move
+        segment, end = self.segments.get(number), first + count
+        if segment is None or number in gone or offset < HEADER_BYTES or not 0 < copied <= count:
+            raise StateError("a move to a known segment that stays, behind its header", f"{move}")
+        if end > self.next_sequence:
+            raise StateError(f"moves of sequences below {self.next_sequence}", f"{move}")
+        segment.end = max(segment.end, offset + length_bytes)
+        segment.ordinal = max(segment.ordinal, ordinal + count)
+        live = self.live_between(first, end)
+        if not live:
+            return None
+        return Extent(
+            ExtentRow(first, count, number, offset, length_bytes, ordinal, live, length_bytes * live // copied)
+        )
+
+    def live_between(self, first: int, end: int) -> int:
+        """How many of the sequences ``first … end - 1`` are not consumed."""
+        start = max(first, self.frontier)
+        return end - start - self.consumed.overlap(start, end) if start < end else 0
+
+    def unconsumed(self, first: int, end: int) -> list[Run]:
+        """The runs of the sequences ``first … end - 1`` that are not consumed."""
+        runs: list[Run] = []
+        at = max(first, self.frontier)
+        for start, count in [*self.consumed.between(at, end), (end, 0)]:
+            if at < start:
+                runs.append((at, start - at))
+            at = max(at, start + count)
+        return runs
 
     def find(self, sequence: int) -> Extent:
         """The extent that holds the sequence."""
@@ -245,8 +314,7 @@ class State:
             raise StateError("extents in order, in known segments", f"one from {extent.first} in {extent.segment}")
         if extent.offset + extent.length_bytes > segment.end:
             raise StateError(f"an extent up to the end of its segment, {segment.end}", f"{extent.row()}")
-        start = max(extent.first, self.frontier)
-        live = extent.end - start - self.consumed.overlap(start, extent.end) if start < extent.end else 0
+        live = self.live_between(extent.first, extent.end)
         if live != extent.live or live == 0:
             raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
         segment.live += extent.live

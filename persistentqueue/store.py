@@ -26,8 +26,10 @@ import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from itertools import accumulate
 
 from .commit import Committer
+from .compact import HOLE_ITEMS, Copy, sparse_segments
 from .directory import (
     DATA_DIRECTORY,
     LOG_DIRECTORY,
@@ -93,6 +95,8 @@ class Store:
         self._log: Log | None = None
         self._log_path: str | None = None
         self._log_bytes = settings.log_bytes
+        self._unreadable: set[int] = set()
+        """Segments that cannot be compacted, since they are damaged."""
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
@@ -307,6 +311,33 @@ class Store:
         if log is not None:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
             committer.apply(group, operations)
+
+    def begin_compaction(self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS) -> Copy | None:
+        """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
+
+        With ``settled_only`` those are left alone that are about to be drained anyway. ``end_compaction`` it in any
+        case. Raises ``DiskFullError``, ``OSError``.
+        """
+        self.check()
+        current = self.segments.current
+        with self._mutex:
+            left_alone = self.segments.pinned | self._unreadable | ({current.number} if current is not None else set())
+            position = self.ready.position if settled_only else None
+            sparse = [info for info in sparse_segments(self.state, below, position) if info.number not in left_alone]
+        if not sparse:
+            return None
+        limit_bytes = max(self.settings.segment_bytes, sparse[0].live_bytes)
+        fitting = sum(live_bytes <= limit_bytes for live_bytes in accumulate(info.live_bytes for info in sparse))
+        return Copy(self._disk, self.state, self.segments, self._mutex, sparse[:fitting], limit_bytes, hole_items)
+
+    def end_compaction(self, copy: Copy) -> None:
+        """Let go of the target, which is deleted if nothing was committed. If that is unknown, it stays."""
+        copy.close()
+        with self._mutex:
+            self.segments.unpin([copy.target.number, *copy.done])
+            self._unreadable.update(copy.unreadable)
+        if self.broken is None:
+            self.segments.drop_unlogged(copy.target.number)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from .frame import Compaction
 from .intervals import Run
 from .pages import ITEM_OVERHEAD_BYTES
 from .segments import Piece
@@ -22,9 +23,20 @@ class Settings:
 
 class Transaction:
     """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
-    consume."""
+    consume; or a compaction."""
 
-    __slots__ = ("error", "items", "marker", "payload_bytes", "pieces", "runs", "settled", "skipped", "staged")
+    __slots__ = (
+        "compaction",
+        "error",
+        "items",
+        "marker",
+        "payload_bytes",
+        "pieces",
+        "runs",
+        "settled",
+        "skipped",
+        "staged",
+    )
 
     def __init__(self) -> None:
         self.items: list[bytes] = []
@@ -32,6 +44,7 @@ class Transaction:
         self.pieces: list[Piece] = []
         self.runs: list[Run] = []
         self.marker: tuple[str, int] | None = None
+        self.compaction: Compaction | None = None
         self.staged: list[Piece] = []
         self.error: BaseException | None = None
         self.settled = False

@@ -19,7 +19,7 @@ FLOORS = [
     {"state", "segment", "pool", "lock", "log"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction"},
-    {"commit", "salvage"},
+    {"commit", "compact", "salvage"},
     {"store"},
     {"fsck"},
     {"maintenance"},

@@ -14,7 +14,7 @@ from persistentqueue.transaction import Settings
 from .cuts import CutsUnavailable, run_cuts
 from .damage import add_reports
 from .exhaustive import SETTINGS, Exhaustive
-from .explorer import Explorer
+from .explorer import STYLES, Explorer
 from .flips import cut, flip_sealed, flips
 from .fuzz import fuzz
 from .kills import run_kills
@@ -29,7 +29,7 @@ def explore(options: argparse.Namespace) -> None:
         return
     began, schedules, lives, seeds = time.monotonic(), 0, 0, 0
     while seeds < options.count and (options.schedules is None or schedules < options.schedules):
-        explorer = Explorer(options.first + seeds * options.step, options.faults, options.trace)
+        explorer = Explorer(options.first + seeds * options.step, options.faults, options.trace, options.style)
         try:
             explorer.run()
         finally:
@@ -54,6 +54,8 @@ def _share(options: argparse.Namespace) -> None:
         arguments += ["--schedules", str(options.schedules // options.jobs)]
     if options.faults:
         arguments += ["--faults"]
+    if options.style is not None:
+        arguments += ["--style", options.style]
     command = [sys.executable, "-m", "tests.crash", "random", *arguments]
     running = [subprocess.Popen([*command, "--first", str(options.first + job)]) for job in range(options.jobs)]
     sys.exit(max(process.wait() for process in running))
@@ -133,6 +135,7 @@ def main() -> None:
     command.add_argument("--schedules", type=int, default=None, help="stop after so many schedules")
     command.add_argument("--step", type=int, default=1, help="from seed to seed")
     command.add_argument("--faults", action="store_true", help="calls fail, too")
+    command.add_argument("--style", choices=STYLES, default=None, help="only programs of this kind")
     command.add_argument("--trace", action="store_true", help="print what the disk was asked")
     command.add_argument("--progress", type=int, default=0, help="print the count after so many seeds")
     command.set_defaults(do=explore)

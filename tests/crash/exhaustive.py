@@ -241,6 +241,18 @@ def _trim(run: _Run, disk: SimulatedDisk) -> None:
     run.store.give_back()
 
 
+def _compact(run: _Run, disk: SimulatedDisk) -> None:
+    copy = run.store.begin_compaction(1.1, False)
+    if copy is not None:
+        while copy.step():
+            pass
+        transaction = Transaction()
+        transaction.compaction = copy.finish()
+        if transaction.compaction is not None:
+            run.commit([transaction], run.content.items)
+        run.store.end_compaction(copy)
+
+
 def _reopen(run: _Run, disk: SimulatedDisk) -> None:
     run.store.close()
     run.open(disk)
@@ -253,6 +265,7 @@ OPERATIONS: dict[str, Callable[[_Run, SimulatedDisk], None]] = {
     "group": _group,
     "discard": _discard,
     "trim": _trim,
+    "compact": _compact,
     "reopen": _reopen,
 }
 

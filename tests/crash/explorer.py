@@ -25,6 +25,7 @@ from itertools import chain, combinations
 from typing import NamedTuple
 
 from persistentqueue import fsck
+from persistentqueue.compact import Copy
 from persistentqueue.directory import delete_queue
 from persistentqueue.errors import (
     BrokenQueueError,
@@ -52,6 +53,20 @@ _FAULTS = {
     "short read": {"short read"},
 }
 """Which calls a fault is for."""
+_ACTIONS = ("enqueue", "take", "spill", "discard", "commit", "trim", "give back", "compact")
+STYLES = ("mixed", "drains", "compacts")
+_ODDS = {
+    "mixed": (40, 20, 5, 5, 25, 2, 1, 2),
+    "drains": (40, 20, 5, 5, 25, 2, 2, 1),
+    "compacts": (12, 38, 4, 1, 35, 1, 1, 8),
+}
+"""Of the actions, by the style of the program: one of all kinds; one that takes all there is, and commits that at once,
+so that the segment to write on has often nothing live in it; one whose consumers leave gaps, to be compacted."""
+_TAKES = {"mixed": (1, 1, 2, 5, 100), "drains": (100,), "compacts": (1, 1, 2, 5)}
+_COUNTS = {"mixed": (1, 1, 1, 2, 3, 20), "drains": (1, 1, 1, 2, 3, 20), "compacts": (7, 20)}
+_LENGTHS = {"mixed": (0, 0, 0, 10, 100, 600, 1500), "drains": (0, 0, 0, 10, 100, 600, 1500), "compacts": (0, 0, 10)}
+_SEGMENT_BYTES = {"mixed": (10, 80, 300, 1000, 4096), "drains": (10, 80, 300, 1000, 4096), "compacts": (80, 200, 400)}
+_STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "compacts": (60, 120)}
 _INTRUSION_ODDS = 0.01
 _PATIENCE_SECONDS = 30.0
 """Of computing, whatever else the machine does; a seed takes a few at most."""
@@ -120,7 +135,7 @@ def after(content: Content, works: list[Work]) -> Content:
 class Explorer:
     """All schedules of one seed. ``schedules`` counts them."""
 
-    def __init__(self, seed: int, faults: bool = False, trace: bool = False) -> None:
+    def __init__(self, seed: int, faults: bool = False, trace: bool = False, style: str | None = None) -> None:
         self.seed = seed
         self.random = random.Random(seed)
         self.schedules = 0
@@ -129,17 +144,16 @@ class Explorer:
         self._trace = trace
         self._faults = faults
         choose = self.random.choice
+        self._asked_style = style
+        self._style = style or choose(["mixed", "mixed", "mixed", "drains", "compacts"])
         self.settings = Settings(
             sync=self.random.random() < 0.85,
-            segment_bytes=choose([10, 80, 300, 1000, 4096]),
+            segment_bytes=choose(_SEGMENT_BYTES[self._style]),
             memory_bytes=choose([0, 200, 1 << 20]),
             inline_bytes=choose([0, 100, 400, 65536]),
             log_bytes=choose([300, 700, 2000, 4096, 12288]),
         )
         self._crash_odds = choose([0.03, 0.1, 0.3])
-        self._drains = self.random.random() < 0.2
-        """Whether all is taken, and at once committed, whenever something is: then the segment that is written on has
-        often nothing live in it."""
         self._item_number = 0
 
     def run(self) -> None:
@@ -155,8 +169,8 @@ class Explorer:
         try:
             self._live(disk, Model(Content()), [Content()], [Content()], depth=0)
         except Exception as error:
-            faults = " --faults" if self._faults else ""
-            replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{faults}"
+            options = (" --faults" if self._faults else "") + (f" --style {self._style}" if self._asked_style else "")
+            replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{options}"
             raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
         finally:
             signal.setitimer(signal.ITIMER_VIRTUAL, 0)
@@ -203,7 +217,8 @@ class Explorer:
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
         # In the last life no crash follows: it is enough to see now and then that the queue works.
-        steps = self.random.choice([0, 0, 0, 3] if depth == LIVES else [0, 2, 5, 10] if depth else [10, 20, 40])
+        few = [0, 0, 0, 3] if depth == LIVES else [0, 2, 5, 10]
+        steps = self.random.choice(few if depth else _STEPS[self._style])
         if not steps and depth == LIVES:
             store.abandon()
             return
@@ -349,48 +364,56 @@ class Explorer:
     # --- the program -------------------------------------------------------------------------------------------------
 
     def _program(self, disk: SimulatedDisk, store: Store, model: Model, steps: int) -> Iterator[None]:
-        choose = self.random.random
-        works = [Work() for _ in range(self.random.choice([1, 1, 2, 3]))]
+        choose, style = self.random.random, self._style
+        works = [Work() for _ in range(4 if style == "compacts" else self.random.choice([1, 1, 2, 3]))]
         held: list[bytes] = []
-        for _ in range(steps):
+        copies: list[Copy] = []
+        for action in self.random.choices(_ACTIONS, _ODDS[style], k=steps):
             yield
             work = self.random.choice(works)
             transaction = work.transaction
-            what = choose()
-            if what < 0.40:
+            if action == "enqueue":
                 for item in self._items():
                     transaction.items.append(item)
                     transaction.payload_bytes += len(item)
                     work.enqueued.append(item)
-            elif what < 0.60:
-                runs, items = store.reader.take(100 if self._drains else self.random.choice([1, 1, 2, 5, 100]))
-                expected = [item for item in model.content.items if item not in held][: len(items)]
-                if items != expected:
-                    raise ViolationError(f"took {items}, expected {expected}")
-                transaction.runs += runs
-                work.taken += items
-                held += items
-                if items and self._drains:
-                    held = self._commit(disk, store, model, [work], works, held)
-            elif what < 0.65:
+            elif action == "take":
+                held += self._take(store, model, work, held)
+            elif action == "spill":
                 if transaction.items:
                     self._try(partial(store.spill, transaction))
-            elif what < 0.70:
+            elif action == "discard":
                 store.discard(transaction)
                 held = [item for item in held if item not in work.taken]
                 works[works.index(work)] = Work()
-            elif what < 0.95:
-                group = [each for each in works if each is work or choose() < 0.3]
-                group = [each for each in group if each.enqueued or each.taken]
-                if group:
-                    held = self._commit(disk, store, model, group, works, held)
-            elif what < 0.98:
+            elif action == "trim":
                 self._try(store.trim)
                 if not store.broken:
                     model.settle(model.content, durable=not self._faults)
-            else:
+            elif action == "give back":
                 store.give_back()
+            elif action == "compact":
+                self._compact(store, model, copies)
+            if action == "commit" or (style == "drains" and work.taken):
+                if style == "compacts":  # the first one sleeps most of the time, and keeps an item here and there
+                    group = [work] if work is not works[0] or choose() < 0.05 else []
+                else:
+                    group = [each for each in works if each is work or choose() < 0.3]
+                group = [each for each in group if each.enqueued or each.taken]
+                if group:
+                    held = self._commit(disk, store, model, group, works, held)
             store.check()
+        for copy in copies:
+            store.end_compaction(copy)
+
+    def _take(self, store: Store, model: Model, work: Work, held: list[bytes]) -> list[bytes]:
+        runs, items = store.reader.take(self.random.choice(_TAKES[self._style]))
+        expected = [item for item in model.content.items if item not in held][: len(items)]
+        if items != expected:
+            raise ViolationError(f"took {items}, expected {expected}")
+        work.transaction.runs += runs
+        work.taken += items
+        return items
 
     def _commit(
         self, disk: SimulatedDisk, store: Store, model: Model, group: list[Work], works: list[Work], held: list[bytes]
@@ -415,13 +438,40 @@ class Explorer:
             work.transaction.marker = None
         return held
 
+    def _compact(self, store: Store, model: Model, copies: list[Copy]) -> None:
+        """Begin a compaction, or go on with one; commit it at its end or before, or give it up."""
+        choice, chance = self.random.choice, self.random.random
+        try:
+            if not copies:
+                copy = store.begin_compaction(choice([0.5, 0.7, 1.1]), chance() < 0.1, choice([0, 1, 64]))
+                copies += [copy] if copy is not None else []
+                if copy is None or chance() < 0.5:
+                    return
+            steps = choice([1, 3, 100])
+            while steps and copies[0].step():
+                steps -= 1
+            if steps or chance() < 0.2:
+                transaction = Transaction()
+                transaction.compaction = copies[0].finish()
+                if transaction.compaction is not None and chance() < 0.9:
+                    model.under_way = [model.content]
+                    store.commit([transaction])
+                    model.settle(model.content, durable=False)
+            elif chance() < 0.9:
+                return
+        except (DiskFullError, OSError) as error:
+            if not self._faults or isinstance(error, BrokenQueueError):
+                raise
+        if copies:
+            store.end_compaction(copies.pop())
+
     def _items(self) -> list[bytes]:
         """Items that never come twice."""
         result = []
-        for _ in range(self.random.choice([1, 1, 1, 2, 3, 20])):
+        for _ in range(self.random.choice(_COUNTS[self._style])):
             self._item_number += 1
             item = b"%d " % self._item_number
-            result.append(item.ljust(self.random.choice([0, 0, 0, 10, 100, 600, 1500]), b"."))
+            result.append(item.ljust(self.random.choice(_LENGTHS[self._style]), b"."))
         return result
 
     # --- faults ------------------------------------------------------------------------------------------------------

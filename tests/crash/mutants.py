@@ -2,7 +2,8 @@
 """Bugs planted on purpose, one at a time: a harness that lets one of them pass proves nothing.
 
 Each is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs the explorer on each copy,
-in a process of its own, until it notices. ``where`` is what it takes: random programs, or such with failing calls.
+in a process of its own, until it notices. ``where`` is what it takes: random programs, such with failing calls, or such
+of one style.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 import persistentqueue
+
+from .explorer import STYLES
 
 PACKAGE = Path(persistentqueue.__file__).parent
 TESTS = Path(__file__).parent.parent
@@ -106,6 +109,13 @@ MUTANTS = (
     # --- what was handed out
     Mutant("a rollback keeps what it held", "store", "            self.ready.release(transaction.runs)\n", "            pass\n"),
     Mutant("what was consumed out of order comes again", "state", "            self.position = first + count\n\n    def __len__", "            self.position = first\n\n    def __len__"),
+    # --- compaction
+    Mutant("what a compaction copied is not synced", "compact", "            self.target.sync()\n", "            pass\n", "compacts"),
+    Mutant("the name of what was copied to is not synced", "compact", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
+    Mutant("what is copied to may be retired meanwhile", "segments", "            self._pins[number] += 1\n            self._evict()\n", "            self._evict()\n", "compacts"),
+    Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if not live:", "        live = copied\n        if not live:", "compacts"),
+    Mutant("a source that was not copied whole is given up", "compact", "        return Compaction(self.done, ", "        return Compaction(self.done + [info.number for info in self._left], ", "compacts"),
+    Mutant("what was copied to is deleted after the commit", "store", "        if self.broken is None:\n            self.segments.drop_unlogged(copy.target.number)\n", "        self.segments.retire(copy.target.number)\n        self.segments.delete(copy.target.number)\n", "compacts"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
@@ -144,6 +154,8 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     arguments = ["random", "--schedules", str(schedules), "--progress", str(batch)]
     if mutant.where == "faults":
         arguments.append("--faults")
+    elif mutant.where in STYLES:
+        arguments += ["--style", mutant.where]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash", *arguments],
         cwd=root,

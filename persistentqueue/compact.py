@@ -1,0 +1,265 @@
+"""Compaction: what still lives in sparse segments is copied to a new one, so that theirs can be given back.
+
+One unconsumed item keeps a whole file (ActiveMQ's AMQ-3978: a few slow messages among many fast ones keep every file of
+a journal). So a segment of which less than a given share lives is a *source*: its live items are copied to the end of a
+*target*, several sources into one, and one frame of the log, a ``Compaction``, says that they are there now. The write
+order (``compact.1`` …):
+
+1. Make the target. *A crash leaves a segment with nothing in it, known or unknown, which the next opening gives up.*
+2. Copy: read the sources, check them, write blocks to the target. *A crash leaves the same.*
+3. Sync the target, then its name, whatever ``sync`` is: once the frame stands, the sources may go.
+4. Commit the ``Compaction``, in the order of all commits (see ``commit``): **its frame is the commit point**. What was
+   consumed since it was copied stays consumed. *A crash before leaves the sources as they were, after it the target.*
+
+Then the sources are segments without live items like any others: a trim retires them. Until then they are there beside
+the target, which is no larger than a segment: that is all the room it takes.
+
+An item keeps its sequence. Up to ``HOLE_ITEMS`` consumed items between two live ones are copied as empty items, since a
+hole in the blocks costs an extent, in memory and in every checkpoint.
+
+What cannot be read stays where it is, and so does its segment. Threads: ``begin``, the commit and ``end`` are for the
+writer; ``step`` and ``finish`` are for one thread beside all others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator
+from contextlib import contextmanager
+
+from .block import BLOCK_BYTES, BLOCK_ITEMS, combine_checksums, encode_block, split_items
+from .disk import NO_SPACE, Disk, sync_directory
+from .errors import CorruptionError, DiskFullError
+from .frame import Compaction, ExtentRow, Move
+from .header import HEADER_BYTES
+from .reader import Guard
+from .segment import Segment
+from .segments import Segments
+from .state import SegmentInfo, State
+
+HOLE_ITEMS = 64
+MOVES_MAX = 4096
+"""After so many moves no further source is begun: they make the frame."""
+
+
+def share(info: SegmentInfo) -> float:
+    """The part of a segment's blocks that lives."""
+    return info.live_bytes / max(info.end - HEADER_BYTES, 1)
+
+
+def sparse_segments(state: State, below: float, position: int | None) -> list[SegmentInfo]:
+    """The segments with live items of which less than this share lives, oldest first; the mutex is held.
+
+    With a ``position`` only those of which no item is at it or behind it: what is yet to be handed out for the first
+    time is about to be consumed, and its segment drained, so that a copy of it would be of no use.
+    """
+    sparse = {number: info for number, info in state.segments.items() if info.live and share(info) < below}
+    if sparse and position is not None:
+        for extent in reversed(state.extents):
+            if extent.end <= position:
+                break
+            sparse.pop(extent.segment, None)
+    return [sparse[number] for number in sorted(sparse)]
+
+
+@contextmanager
+def _room_in(directory: str) -> Iterator[None]:
+    """Raise ``DiskFullError`` where an ``OSError`` says that there is none."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFullError(directory, error.errno, "no room to compact to") from error
+        raise
+
+
+class _Writer:
+    """Puts items with their sequences into the target, as blocks, and notes where: the ``moves``."""
+
+    def __init__(self, disk: Disk, target: Segment, hole_items: int) -> None:
+        self._target = target
+        self._hole_items = hole_items
+        self._time_ns = disk.time_ns()
+        self.moves: list[Move] = []
+        self._kept = 0
+        """So many of the moves are of sources that were copied whole."""
+        self._first = self._live = self._payload_bytes = 0
+        self._items: list[bytes] = []
+        """What is to be encoded yet: the sequences from ``_first`` on, ``_live`` of them not empty for a hole."""
+        self._blocks: list[bytes] = []
+        self._blocks_bytes = self._blocks_count = 0
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence behind the last item that was put, if that was of the same source."""
+        return self._first + len(self._items)
+
+    def put(self, first: int, items: list[bytes], is_hole_consumed: bool) -> None:
+        """Append items; what lies between them and those before may be filled if it ``is_hole_consumed``."""
+        hole = first - self.next_sequence
+        if self._items and 0 <= hole <= self._hole_items and is_hole_consumed:
+            self._items += [b""] * hole
+        else:
+            self._encode()
+            self._first = first
+        self._items += items
+        self._live += len(items)
+        self._payload_bytes += sum(map(len, items))
+        if self._payload_bytes >= BLOCK_BYTES or len(self._items) >= BLOCK_ITEMS:
+            self._encode()
+
+    def keep(self) -> None:
+        """The source was copied whole."""
+        self._encode()
+        self._kept = len(self.moves)
+
+    def drop(self) -> None:
+        """Forget what was copied of the source; its blocks stay, and nothing refers to them."""
+        self._items, self._live, self._payload_bytes = [], 0, 0
+        del self.moves[self._kept :]
+
+    def write(self) -> int:
+        """Write the blocks, not durably; how many bytes they were. Raises ``OSError``."""
+        written_bytes = self._blocks_bytes
+        if self._blocks:
+            self._target.write(self._blocks, self._blocks_bytes, self._blocks_count)
+            self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
+        return written_bytes
+
+    def _encode(self) -> None:
+        if not self._items:
+            return
+        target, first, live = self._target, self._first, self._live
+        for part, _ in split_items(self._items, self._payload_bytes):
+            at, ordinal = target.end + self._blocks_bytes, target.ordinal + self._blocks_count
+            blocks, length_bytes, checksum = encode_block(part, target.salt, at, ordinal, self._time_ns)
+            self._blocks += blocks
+            self._blocks_bytes += length_bytes
+            self._blocks_count += len(part)
+            last = self.moves[-1] if len(self.moves) > self._kept else None
+            if last is not None and last.first + last.count == first and last.offset + last.length_bytes == at:
+                self.moves[-1] = last._replace(
+                    count=last.count + len(part),
+                    length_bytes=last.length_bytes + length_bytes,
+                    checksum=combine_checksums(last.checksum, checksum),
+                    live=last.live + live,
+                )
+            else:
+                combined = combine_checksums(0, checksum)
+                self.moves.append(Move(first, len(part), target.number, at, length_bytes, ordinal, combined, live))
+            first, live = first + len(part), 0
+        self._first, self._items, self._live, self._payload_bytes = first, [], 0, 0
+
+
+class Copy:
+    """One compaction under way, of some ``sources`` to one target of up to ``limit_bytes``.
+
+    Made by the writer. All of it raises ``DiskFullError``, and ``OSError`` for what else is wrong with the disk; then
+    nothing was committed, and the queue is as it was.
+    """
+
+    def __init__(
+        self,
+        disk: Disk,
+        state: State,
+        segments: Segments,
+        mutex: Guard,
+        sources: list[SegmentInfo],
+        limit_bytes: int,
+        hole_items: int,
+    ) -> None:
+        self._disk = disk
+        self._state = state
+        self._segments = segments
+        self._mutex = mutex
+        self._left = sources[::-1]
+        self._limit_bytes = limit_bytes
+        disk.failpoint("compact.1 make target")
+        with _room_in(segments.directory):
+            self.target = segments.create_aside(min(sum(info.live_bytes for info in sources), limit_bytes))
+        self.copied_bytes = 0
+        """How many bytes of blocks were written to the target."""
+        self.done: list[int] = []
+        """The sources that were copied whole."""
+        self.unreadable: list[int] = []
+        """The sources that were left as they are, since they are damaged."""
+        self._writer = _Writer(disk, self.target, hole_items)
+        self._steps: Generator[None, None, None] = (None for _ in ())
+
+    def step(self) -> bool:
+        """Copy up to about a mebibyte; whether there is more to copy."""
+        with _room_in(self._segments.directory):
+            for _ in self._steps:
+                return True
+        if not self._left or len(self._writer.moves) >= MOVES_MAX:
+            return False
+        source = self._left.pop()
+        if self.done and self.target.end + source.live_bytes > self._limit_bytes:
+            return False
+        self._steps = self._copy(source)
+        return True
+
+    def finish(self) -> Compaction | None:
+        """Make the target durable; what is then to be committed, None if nothing is. Sources not yet copied stay."""
+        self.close()
+        self._writer.drop()
+        if not self._writer.moves:
+            return None
+        self._disk.failpoint("compact.3 sync target")
+        with _room_in(self._segments.directory):
+            self.target.seal()
+            self.target.sync()
+            sync_directory(self._disk, self._segments.directory)
+        self._disk.failpoint("compact.4 commit")
+        return Compaction(self.done, self._writer.moves)
+
+    def close(self) -> None:
+        """Let go of the source that is being copied."""
+        self._steps.close()
+
+    def _copy(self, source: SegmentInfo) -> Generator[None, None, None]:
+        """Copy one source, in steps. One that was copied stays pinned, so that no trim retires it before the commit."""
+        self._disk.failpoint("compact.2 copy")
+        with self._mutex:
+            rows = [extent.row() for extent in self._state.extents if extent.segment == source.number]
+            if not rows:
+                return  # drained meanwhile
+            try:
+                segment = self._segments.pin(source, first=True)
+            except CorruptionError:
+                self.unreadable.append(source.number)
+                return
+        try:
+            for row in rows:
+                yield from self._copy_extent(segment, row)
+            self._writer.keep()
+            self.copied_bytes += self._writer.write()
+            self.done.append(source.number)
+        except CorruptionError:  # whoever dequeues there will hear of it
+            self._writer.drop()
+            self.unreadable.append(source.number)
+        finally:
+            if self.done[-1:] != [source.number]:
+                with self._mutex:
+                    self._segments.unpin([source.number])
+
+    def _copy_extent(self, segment: Segment, row: ExtentRow) -> Generator[None, None, None]:
+        with self._mutex:
+            runs = self._state.unconsumed(row.first, row.first + row.count)
+            filled = bool(runs) and self._state.live_between(self._writer.next_sequence, runs[0][0]) == 0
+        at, ordinal, end, end_ordinal = row.offset, row.ordinal, row.offset + row.length_bytes, row.ordinal + row.count
+        base = row.first - row.ordinal
+        while runs:
+            wanted, enough = runs[0][0] - base, sum(runs[0]) - base
+            loaded = segment.load(at, ordinal, end, end_ordinal, wanted, enough)
+            if loaded.damage is not None:
+                raise loaded.damage
+            at, ordinal, first = loaded.next_offset, loaded.next_ordinal, base + loaded.ordinal
+            while runs and runs[0][0] < base + ordinal:
+                start, count = runs.pop(0)
+                part = loaded.items[start - first : start - first + count]
+                self._writer.put(start, part, filled)
+                filled = True
+                if len(part) < count:
+                    runs.insert(0, (start + len(part), count - len(part)))
+            self.copied_bytes += self._writer.write()
+            yield

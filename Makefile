@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/store.py,*/recovery.py
 # The tests that do so; the others run without that measurement, which takes its time.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
-	queue repair seed_faults seed_weaknesses seed_log)
+	pool queue repair seed_faults seed_weaknesses seed_log)
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

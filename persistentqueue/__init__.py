@@ -17,9 +17,9 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
-``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
-``recovery``, ``transaction`` · ``commit`` (step by step), ``compact`` (likewise), ``salvage`` · ``store`` (trim, step by
-step) · ``fsck`` · ``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock`` · ``segments``, ``directory`` ·
+``reader``, ``recovery``, ``transaction`` · ``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) ·
+``fsck`` · ``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -36,7 +36,7 @@ from .errors import (
     UnsupportedFormatError,
 )
 from .fsck import CheckReport, RepairReport, check, repair
-from .group import Compacted
+from .group import Compacted, Maintained
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
@@ -47,6 +47,7 @@ __all__ = [
     "Stats",
     "RecoveryReport",
     "Compacted",
+    "Maintained",
     "CheckReport",
     "RepairReport",
     "check",

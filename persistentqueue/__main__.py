@@ -1,4 +1,4 @@
-"""``python -m persistentqueue check|repair PATH [NAME]``: inspect a queue, or repair it."""
+"""``python -m persistentqueue check|repair|compact|pool …``: inspect a queue, repair it, give its space back."""
 
 from __future__ import annotations
 
@@ -6,6 +6,9 @@ import argparse
 import sys
 
 from . import PersistentQueueError, check, repair
+from .directory import open_pool
+
+MIB = 1024 * 1024
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -17,15 +20,40 @@ def main(arguments: list[str] | None = None) -> int:
         ("repair", "keep what is intact, set aside what is not (*.damaged), and report what is lost"),
     ):
         choice = commands.add_parser(command, help=what, description=what)
-        choice.add_argument("path", help="the queue's directory, or the one that it is named in")
-        choice.add_argument("name", nargs="?", help="the queue's name")
+        _add_path(choice)
+    what = "make empty files for segments, also while the queue is in use, or say what the pool has"
+    choice = commands.add_parser("pool", help=what, description=what)
+    choice.add_argument("action", choices=["fill", "show", "clear"])
+    _add_path(choice)
+    choice.add_argument("--shared", action="store_true", help="the pool that all queues of PATH share")
+    choice.add_argument("--bytes", type=int, default=256 * MIB, help="fill: until it has so many (%(default)s)")
+    choice.add_argument("--file-bytes", type=int, default=64 * MIB + 64, help="fill: of each file (%(default)s)")
     options = parser.parse_args(arguments)
     try:
-        problems = _check(options) if options.command == "check" else _repair(options)
+        problems = {"check": _check, "repair": _repair, "pool": _pool}[options.command](options)
     except (PersistentQueueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return 1 if problems else 0
+
+
+def _add_path(choice: argparse.ArgumentParser) -> None:
+    choice.add_argument("path", help="the queue's directory, or the one that it is named in")
+    choice.add_argument("name", nargs="?", help="the queue's name")
+
+
+def _pool(options: argparse.Namespace) -> tuple[str, ...]:
+    pool = open_pool(options.path, options.name, shared=options.shared, max_bytes=options.bytes)
+    if options.action == "fill":
+        for name in pool.clean():
+            print(f"removed: {name}")
+        for size_bytes in pool.fill(options.bytes, options.file_bytes):
+            print(f"made: {size_bytes} bytes")
+    elif options.action == "clear":
+        print(f"deleted: {pool.shrink(0)} bytes")
+    files = pool.files()
+    print(f"{len(files)} files, {sum(each.size_bytes for each in files)} bytes")
+    return ()
 
 
 def _check(options: argparse.Namespace) -> tuple[str, ...]:

@@ -7,6 +7,7 @@
       log/<generation>.log        the transaction log: one generation, two only while trimming
       data/<number>.seg           the segments: append-only, never edited
       pool/log.free               the spare file that the next generation of the log will be written to
+      pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <path>/.pool
       deleted/                    what ``log`` is renamed to when the queue is being deleted
       */*.damaged                 what could not be read, moved aside
 
@@ -23,17 +24,32 @@ import re
 from collections.abc import Callable
 from contextlib import suppress
 
-from .disk import CREATE_NEW, DISK, READ, Disk, StrPath, basename, dirname, fspath, join, sync_directory, write_all
+from .disk import (
+    CREATE_NEW,
+    DISK,
+    READ,
+    Disk,
+    StrPath,
+    basename,
+    dirname,
+    fspath,
+    join,
+    make_directory,
+    sync_directory,
+    write_all,
+)
 from .errors import CorruptionError, InvalidNameError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
-from .pool import SPARE_NAME
+from .pool import Pool, parse_pool_name
 from .segment import parse_segment_name
+from .spare import SPARE_NAME
 
 LOG_DIRECTORY = "log"
 DATA_DIRECTORY = "data"
 POOL_DIRECTORY = "pool"
 DELETED_DIRECTORY = "deleted"
+SHARED_POOL = ".pool"
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -54,6 +70,27 @@ def queue_directory(path: StrPath, name: str | None) -> str:
             f"{name!r} cannot be a queue's name: 1 to 64 of A-Z a-z 0-9 . _ - are allowed, not beginning with a dot"
         )
     return join(path, name)
+
+
+def pool_directory(directory: str, shared: bool) -> str:
+    """Where the empty files of a queue are: its own, or those of all queues beside it."""
+    return join(dirname(directory.rstrip("/")) or ".", SHARED_POOL) if shared else join(directory, POOL_DIRECTORY)
+
+
+def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, disk: Disk = DISK) -> Pool:
+    """The pool of a queue, owned or not, or the one that the queues of ``path`` share, made if it is not there.
+
+    Raises ``QueueNotFoundError`` and ``InvalidNameError``.
+    """
+    directory = fspath(path) if shared and name is None else queue_directory(path, name)
+    if shared and name is None:
+        pool = join(directory, SHARED_POOL)
+    else:
+        if not find_generations(disk, directory):
+            raise QueueNotFoundError(f"{directory}: no queue here with a pool")
+        pool = pool_directory(directory, shared)
+    make_directory(disk, pool)
+    return Pool(disk, pool, max_bytes)
 
 
 def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
@@ -171,7 +208,7 @@ def finish_deletion(disk: Disk, directory: str) -> None:
     sync_directory(disk, directory)
     disk.failpoint("delete.3 sweep")
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
-    _sweep(disk, join(directory, POOL_DIRECTORY), lambda entry: entry if entry == SPARE_NAME else None)
+    _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
     # The log goes last, when they are gone durably: while it is there, whoever opens knows what these files are.
     sync_directory(disk, directory)
     _sweep(disk, join(directory, DELETED_DIRECTORY), parse_log_name)
@@ -179,6 +216,11 @@ def finish_deletion(disk: Disk, directory: str) -> None:
         with suppress(OSError):
             disk.rename(join(directory, DELETED_DIRECTORY), join(directory, LOG_DIRECTORY))
     sync_directory(disk, directory)
+
+
+def parse_spare_name(name: str) -> str | None:
+    """The name, if it is one of a file in the pool's directory; None for any other."""
+    return name if name == SPARE_NAME or parse_pool_name(name) is not None else None
 
 
 def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:

@@ -49,6 +49,7 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BUFFERS_PER_CALL = 1024
 PAGE_BYTES = 4096
 """What direct writes are made of; no disk in use has larger sectors."""
+ZEROS = bytes(1024 * 1024)
 _LOWEST_DESCRIPTOR = 3
 
 
@@ -144,6 +145,23 @@ def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
         parts.append(data)
         have_bytes += len(data)
     return b"".join(parts)
+
+
+def wipe_file(disk: Disk, path: str) -> None:
+    """Write zeros over all that the file holds, durably. Where the device keeps old copies, it keeps them.
+
+    Not if it has other names: a power cut can bring an old one back beside that of a file which is needed.
+    """
+    fd = disk.open(path, WRITE, 0)
+    try:
+        found = disk.fstat(fd)
+        size_bytes = found.st_size if found.st_nlink == 1 else 0
+        for at in range(0, size_bytes, len(ZEROS)):
+            chunk = ZEROS[: size_bytes - at]
+            write_all(disk, fd, [chunk], len(chunk), at)
+        disk.fdatasync(fd)
+    finally:
+        disk.close(fd)
 
 
 def page_memory(size_bytes: int) -> memoryview:

@@ -21,12 +21,12 @@ from .directory import (
     POOL_DIRECTORY,
     find_generations,
     names_in,
+    parse_spare_name,
     queue_directory,
 )
 from .disk import DISK, Disk, StrPath, join
 from .errors import CorruptionError, QueueNotFoundError
 from .log import parse_log_name
-from .pool import SPARE_NAME
 from .recovery import Recovered, recover
 from .salvage import Salvaged, salvage
 from .segment import Segment, parse_segment_name, segment_name
@@ -132,10 +132,9 @@ def _check_state(state: State) -> Iterator[str]:
 def _leftovers(disk: Disk, directory: str, recovered: Recovered) -> Iterator[str]:
     yield from recovered.sweep
     yield from recovered.set_aside
-    own = {LOG_DIRECTORY: parse_log_name, DATA_DIRECTORY: parse_segment_name}
+    own = {LOG_DIRECTORY: parse_log_name, DATA_DIRECTORY: parse_segment_name, POOL_DIRECTORY: parse_spare_name}
     for part, parse in own.items():
         yield from (join(part, name) for name in names_in(disk, directory, part) if parse(name) is None)
-    yield from (join(POOL_DIRECTORY, name) for name in names_in(disk, directory, POOL_DIRECTORY) if name != SPARE_NAME)
 
 
 @dataclass(frozen=True)

@@ -14,6 +14,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from typing import NamedTuple
 
 from .errors import ClosedError, PersistentQueueError
@@ -22,6 +23,8 @@ from .maintenance import MAINTENANCE
 from .store import Store
 from .transaction import Transaction
 
+MAINTENANCE_SECONDS = 1.0
+"""How long after a commit maintenance is due, at most."""
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
@@ -34,6 +37,17 @@ class Compacted(NamedTuple):
     """How many segments were emptied."""
     copied_bytes: int
     """Bytes of blocks that were written for that."""
+
+
+class Maintained(NamedTuple):
+    """What maintenance did."""
+
+    compacted_segments: int
+    """How many segments were emptied."""
+    copied_bytes: int
+    """Bytes of blocks that were written for that."""
+    pooled_bytes: int
+    """Bytes of the files that were made for the pool."""
 
 
 class _Member:
@@ -66,6 +80,9 @@ class Group:
         self.transactions = 0
         self._reading = threading.Lock()
         self._giving_back = threading.Lock()
+        self._is_disowned = False
+        self._is_due = False
+        """Whether maintenance will come by itself."""
         self._compacting = threading.Lock()
         self.store = open_store(self.mutex, self._reading)
         self._give_back_soon()
@@ -111,28 +128,58 @@ class Group:
 
         Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
+        try:
+            with self._compacting:
+                return self._compact(below, settled_only, progress)
+        finally:
+            if self._is_disowned:
+                self.store.release()
+
+    def _compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None) -> Compacted:
         segments = copied_bytes = 0
-        with self._compacting:
-            while True:
-                with self._writing:
+        while True:
+            with self._writing:
+                self.check()
+                copy = self.store.begin_compaction(below, settled_only)
+            if copy is None:
+                return Compacted(segments, copied_bytes)
+            try:
+                while copy.step():
                     self.check()
-                    copy = self.store.begin_compaction(below, settled_only)
-                if copy is None:
-                    return Compacted(segments, copied_bytes)
-                try:
-                    while copy.step():
-                        self.check()
-                        if progress is not None:
-                            progress(copied_bytes + copy.copied_bytes)
-                    transaction = Transaction()
-                    transaction.compaction = copy.finish()
-                    if transaction.compaction is not None:
-                        self.commit(transaction)
-                        segments += len(copy.done)
-                        copied_bytes += copy.copied_bytes
-                finally:
-                    with self._writing:
-                        self.store.end_compaction(copy)
+                    if progress is not None:
+                        progress(copied_bytes + copy.copied_bytes)
+                transaction = Transaction()
+                transaction.compaction = copy.finish()
+                if transaction.compaction is not None:
+                    self.commit(transaction)
+                    segments += len(copy.done)
+                    copied_bytes += copy.copied_bytes
+            finally:
+                with self._writing:
+                    self.store.end_compaction(copy)
+
+    def maintain(self) -> Maintained:
+        """Delete retired segments, compact what is worth it, fill the pool. Raises like ``compact``."""
+        self.give_back()
+        compacted = self.compact(self.store.settings.compact_below, True)
+        if compacted.segments:
+            self.trim()
+        with self._giving_back:
+            self.check()
+            pooled_bytes = sum(self.store.fill_pool())
+        return Maintained(compacted.segments, compacted.copied_bytes, pooled_bytes)
+
+    def _maintain_soon(self) -> None:
+        self._is_due = True
+        MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self)
+
+    def _maintain_by_itself(self) -> None:
+        self._is_due = False
+        # Whatever is wrong with the disk, or with the queue, the next flush will tell.
+        with suppress(PersistentQueueError, OSError):
+            self.check()
+            self.store.check()
+            self.maintain()
 
     def give_back(self) -> None:
         """Delete retired segments."""
@@ -207,14 +254,18 @@ class Group:
                 return
             self.closed = reason
             self._has_ready.notify_all()
+        MAINTENANCE.forget(self)
         with self._compacting, self._writing, self._reading, self._giving_back:
             self.store.close()
 
-    def disown(self, reason: str) -> None:
-        """Close the files without a lock or a write: in a forked child, or when nobody is left who could close."""
+    def disown(self, reason: str, alone: bool = False) -> None:
+        """Close the files without a lock or a write: in a forked child, ``alone``, or when nobody is left to do so."""
         if self.closed is None:
             self.closed = reason
-            self.store.release()
+            if alone or self._compacting.acquire(blocking=False):
+                self.store.release()
+            else:
+                self._is_disowned = True  # a thread is writing: it will do so
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
@@ -265,6 +316,8 @@ class Group:
                 heir.turn.release()
         if self.store.retired:
             self._give_back_soon()
+        if not self._is_due:
+            self._maintain_soon()
 
     def _follow(self, member: _Member) -> None:
         try:

@@ -1,63 +1,178 @@
-"""Empty, already-written files, ready to become a log.
+"""The pool of empty files, ready to become segments (the linearstore's Empty File Pool).
 
-Writing to a file whose bytes were written before needs no change of its size or its map of blocks, so that its sync is
-cheaper; and a file that is there already needs no room on a full disk. One spare is always kept, so that the log can be
-trimmed, and with it items dequeued, when the disk is full. What a spare contains is of no interest: whoever takes it
-writes under a fresh salt.
+A file that was written before needs no change of its size or its map of blocks when it is written again, so that its
+sync is cheaper, and nothing has to be found for it on a disk that is filling up. A retired segment goes to the pool
+instead of being deleted, as long as the pool stays below its upper bound; ``fill`` makes files up to its lower one,
+from the queue's own idle time or from outside. The name tells the size: ``<bytes>-<random>.free``, or ``.part`` while
+it is being filled, under a lock, so that what a killed process left is told from what one is at work on.
+
+All that counts is in the directory, and each step is one renaming, so that any number of queues and processes may share
+a pool. Nothing in it is trusted: what is no plain file of the named size with one name only is never taken (a power cut
+may bring an old name back beside the one of a live segment), and ``clean`` removes it. What a file holds is of no
+interest, since a segment's salt is new. Files with other names are not ours, and are left alone.
 """
 
 from __future__ import annotations
 
+import re
+import stat
+from collections.abc import Iterator
 from contextlib import suppress
+from typing import NamedTuple
 
-from .disk import CREATE, Disk, join, write_all
+from .disk import CREATE_NEW, WRITE, ZEROS, Disk, join, write_all
 
-SPARE_NAME = "log.free"
-_ZEROS = bytes(1024 * 1024)
+SUFFIX = ".free"
+PART_SUFFIX = ".part"
+_NAME = re.compile(r"([0-9]{12})-[0-9a-f]{16}(\.free|\.part)", re.ASCII)
+
+
+class Empty(NamedTuple):
+    """A file of the pool."""
+
+    size_bytes: int
+    name: str
+
+
+def parse_pool_name(name: str) -> int | None:
+    """The size in the name of a pooled file; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 class Pool:
-    """The directory of spare files. Not synchronized: it belongs to whoever writes."""
+    """A directory of empty files. For any thread, and beside other processes; bounds may be missed by a file then."""
 
-    def __init__(self, disk: Disk, directory: str) -> None:
+    def __init__(self, disk: Disk, directory: str, max_bytes: int) -> None:
         self._disk = disk
-        self.path = join(directory, SPARE_NAME)
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self.taken = 0
+        """How many files were taken."""
 
-    def fill(self, least_bytes: int, most_bytes: int | None = None) -> None:
-        """Make sure that there is a spare, and that its length is within these bounds.
+    def files(self) -> list[Empty]:
+        """The files that may be taken, smallest first."""
+        found = []
+        for name in self._names():
+            size_bytes = parse_pool_name(name)
+            if size_bytes is not None and name.endswith(SUFFIX):
+                found.append(Empty(size_bytes, name))
+        return sorted(found)
 
-        Raises ``OSError`` when there is no room; a spare that was there before is then still there, no longer than it
-        was, so that what room there is stays free.
+    def size_bytes(self) -> int:
+        """The length of all of them."""
+        return sum(each.size_bytes for each in self.files())
+
+    def take(self, path: str, least_bytes: int, most_bytes: int) -> int | None:
+        """Rename the largest file within these bounds to ``path``, where there is none yet; its length, None if there
+        is no such file. The renaming is not durable. Raises ``OSError``."""
+        for size_bytes, name in reversed(self.files()):
+            if not least_bytes <= size_bytes <= most_bytes:
+                continue
+            source = join(self.directory, name)
+            with suppress(FileNotFoundError):  # another process took it
+                if not self._is_sound(source, size_bytes):
+                    self._disk.unlink(source)
+                    continue
+                self._disk.rename(source, path)
+                self.taken += 1
+                return size_bytes
+        return None
+
+    def give(self, path: str) -> bool:
+        """Take in the file at ``path``, which nobody needs any more; False if there is no room for it, or no use.
+
+        Smaller files make room for it. Raises ``OSError``.
         """
-        with suppress(FileNotFoundError):
-            if self._disk.lstat(self.path).st_nlink > 1:
-                # A power cut brought this name back beside the younger one of a log: what is written here is there.
-                self._disk.unlink(self.path)
-        fd = self._disk.open(self.path, CREATE, 0o600)
-        try:
-            size_bytes = self._disk.fstat(fd).st_size
-            if most_bytes is not None and size_bytes > most_bytes:
-                self._disk.ftruncate(fd, most_bytes)
-                size_bytes = most_bytes
-            filled_bytes = size_bytes
+        size_bytes = self._disk.lstat(path).st_size
+        if size_bytes == 0 or size_bytes > self.max_bytes or not self._is_sound(path, size_bytes):
+            return False
+        files = self.files()
+        room_bytes = self.max_bytes - sum(each.size_bytes for each in files)
+        smaller = [each for each in files if each.size_bytes < size_bytes]
+        if room_bytes + sum(each.size_bytes for each in smaller) < size_bytes:
+            return False
+        for each in smaller:
+            if room_bytes >= size_bytes:
+                break
+            self._remove(each.name)
+            room_bytes += each.size_bytes
+        self._disk.rename(path, join(self.directory, self._new_name(size_bytes, SUFFIX)))
+        return True
+
+    def fill(self, min_bytes: int, file_bytes: int) -> Iterator[int]:
+        """Make files of this size until all together have ``min_bytes``, or the bound is near; yields their lengths.
+
+        What was yielded is written durably, but for its name. Raises ``OSError``; no half of a file stays then.
+        """
+        while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
+            part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
+            fd = self._disk.open(part, CREATE_NEW, 0o600)
             try:
-                while filled_bytes < least_bytes:
-                    chunk = _ZEROS[: least_bytes - filled_bytes]
-                    write_all(self._disk, fd, [chunk], len(chunk), filled_bytes)
-                    filled_bytes += len(chunk)
-            except OSError:
-                self._disk.ftruncate(fd, size_bytes)
+                self._disk.lock(fd)
+                for at in range(0, file_bytes, len(ZEROS)):
+                    chunk = ZEROS[: file_bytes - at]
+                    write_all(self._disk, fd, [chunk], len(chunk), at)
+                self._disk.fdatasync(fd)
+                self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
+            except BaseException:
+                with suppress(FileNotFoundError):
+                    self._disk.unlink(part)
                 raise
+            finally:
+                self._disk.close(fd)
+            yield file_bytes
+
+    def shrink(self, max_bytes: int) -> int:
+        """Delete files, largest first, until they have no more than this in all; how many bytes were given back."""
+        files = self.files()
+        size_bytes = total_bytes = sum(each.size_bytes for each in files)
+        while files and size_bytes > max_bytes:
+            each = files.pop()
+            self._remove(each.name)
+            size_bytes -= each.size_bytes
+        return total_bytes - size_bytes
+
+    def clean(self) -> list[str]:
+        """Remove what has a name of ours and cannot be used; the names. Raises ``OSError``."""
+        removed = []
+        for name in self._names():
+            size_bytes = parse_pool_name(name)
+            if size_bytes is None:
+                continue
+            path = join(self.directory, name)
+            with suppress(FileNotFoundError):
+                if name.endswith(PART_SUFFIX) and self._is_being_filled(path):
+                    continue
+                if name.endswith(PART_SUFFIX) or not self._is_sound(path, size_bytes):
+                    with suppress(IsADirectoryError, PermissionError):
+                        self._disk.unlink(path)
+                        removed.append(name)
+        return removed
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(self._disk.listdir(self.directory))
+        except FileNotFoundError:
+            return []
+
+    def _is_sound(self, path: str, size_bytes: int) -> bool:
+        found = self._disk.lstat(path)
+        return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == size_bytes
+
+    def _is_being_filled(self, path: str) -> bool:
+        try:
+            fd = self._disk.open(path, WRITE, 0)
+        except OSError:  # a link, or a directory
+            return False
+        try:
+            return not self._disk.lock(fd)
         finally:
             self._disk.close(fd)
 
-    def size_bytes(self) -> int:
-        """The length of the spare; 0 if there is none."""
-        try:
-            return self._disk.lstat(self.path).st_size
-        except FileNotFoundError:
-            return 0
+    def _remove(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            self._disk.unlink(join(self.directory, name))
 
-    def give(self, path: str) -> None:
-        """Make the file at ``path``, which nobody needs any more, the spare."""
-        self._disk.rename(path, self.path)
+    def _new_name(self, size_bytes: int, suffix: str) -> str:
+        return f"{size_bytes:012d}-{self._disk.urandom(8).hex()}{suffix}"

@@ -15,13 +15,21 @@ from typing import Any
 
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
-from .group import Compacted, Group
+from .group import Compacted, Group, Maintained
 from .recovery import RecoveryReport
 from .session import Session
 from .store import Store
 from .transaction import Settings, Transaction
 
 _LOGGER = logging.getLogger("persistentqueue")
+_LEAST = {
+    "segment_bytes": 1,
+    "memory_bytes": 0,
+    "inline_bytes": 0,
+    "log_bytes": 4096,
+    "pool_min_bytes": 0,
+    "compact_below": 0,
+}
 _OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
 
 
@@ -42,9 +50,15 @@ class Stats:
     live_bytes: int
     """Bytes of the blocks that hold ready, held and damaged items; of a block that is partly consumed, by average."""
     disk_bytes: int
-    """Bytes of all files of the queue: segments, log, spare log."""
+    """Bytes of all files of the queue: segments, log, spare log, pool, unless that is shared."""
     segments: int
     """Data files that are in use."""
+    pool_files: int
+    """Empty files in the pool."""
+    pool_bytes: int
+    """Bytes of the files in the pool."""
+    pool_taken: int
+    """Segments that were made of files of the pool since the queue was opened."""
     log_bytes: int
     """Bytes of the transaction log that are used."""
     log_capacity_bytes: int
@@ -74,6 +88,14 @@ class PersistentQueue:
     - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued.
     - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (64 KiB).
     - ``log_bytes``: the size that the transaction log starts with (1 MiB); it grows with the rate of commits.
+    - ``pool_min_bytes``, ``pool_max_bytes``: how much of its drained files a queue keeps to write to again, which is
+      quicker than to make new ones (nothing; at most the minimum). Maintenance makes files up to the minimum.
+    - ``shared_pool``: whether all queues of ``path`` that say so keep these files together.
+    - ``wipe``: whether what was dequeued durably is overwritten when its file is given back. It is in the log until
+      that is trimmed. A device, or a file system that copies on write, may keep old copies.
+    - ``compact_below``: a segment of which less than this part lives is compacted by maintenance (0.3; 0: never).
+
+    Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
     A forked child cannot use its parent's queue: all calls raise ``ClosedError`` there. Use it in a ``with`` block, or
     call ``close``; a queue that is dropped instead frees its lock with a ``ResourceWarning``, and the next opening
@@ -96,16 +118,34 @@ class PersistentQueue:
         memory_bytes: int = Settings.memory_bytes,
         inline_bytes: int = Settings.inline_bytes,
         log_bytes: int = Settings.log_bytes,
+        pool_min_bytes: int = Settings.pool_min_bytes,
+        pool_max_bytes: int | None = None,
+        shared_pool: bool = Settings.shared_pool,
+        wipe: bool = Settings.wipe,
+        compact_below: float = Settings.compact_below,
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
         directory = queue_directory(path, name)
         if not lock_timeout >= 0:
             raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
-        settings = Settings(sync, segment_bytes, memory_bytes, inline_bytes, log_bytes)
-        for setting, least in (("segment_bytes", 1), ("memory_bytes", 0), ("inline_bytes", 0), ("log_bytes", 4096)):
+        settings = Settings(
+            sync=sync,
+            segment_bytes=segment_bytes,
+            memory_bytes=memory_bytes,
+            inline_bytes=inline_bytes,
+            log_bytes=log_bytes,
+            pool_min_bytes=pool_min_bytes,
+            pool_max_bytes=pool_min_bytes if pool_max_bytes is None else pool_max_bytes,
+            shared_pool=shared_pool,
+            wipe=wipe,
+            compact_below=compact_below,
+        )
+        for setting, least in _LEAST.items():
             if getattr(settings, setting) < least:
                 raise ValueError(f"{setting} must be at least {least}, got {getattr(settings, setting)}")
+        if settings.pool_max_bytes < settings.pool_min_bytes:
+            raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {pool_min_bytes}, got {pool_max_bytes}")
         self._path = fspath(path)
         self._name = name
         self._disk = disk
@@ -239,11 +279,21 @@ class PersistentQueue:
         group.trim()
         return compacted
 
+    def maintain(self) -> Maintained:
+        """Do now what is done by itself about a second after a commit: delete drained segments, compact those of which
+        little lives, fill the pool up to its minimum.
+
+        Segments whose items are about to be dequeued for the first time are not compacted, since they will be drained
+        (``compact`` does not make that difference). Raises like ``compact``.
+        """
+        return self._open().maintain()
+
     def stats(self) -> Stats:
         """The queue at this moment. Costs a look into its directories."""
         group = self._open()
         store = group.store
         disk_bytes = 0
+        pooled = store.pool.files()
         for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):
             for name in names_in(self._disk, store.directory, part):
                 try:
@@ -261,6 +311,9 @@ class PersistentQueue:
                 live_bytes=store.state.live_bytes,
                 disk_bytes=disk_bytes,
                 segments=len(store.state.segments),
+                pool_files=len(pooled),
+                pool_bytes=sum(each.size_bytes for each in pooled),
+                pool_taken=store.pool.taken,
                 log_bytes=log_bytes,
                 log_capacity_bytes=log_capacity_bytes,
                 generation=store.generation,
@@ -307,7 +360,7 @@ def _disown_all(*_: Any) -> None:
     for queue in list(_OPEN):
         if queue._group is not None:
             queue._group.disown(
-                "the queue belongs to the parent process: open it in the child after the parent closed it"
+                "the queue belongs to the parent process: open it in the child after the parent closed it", alone=True
             )
 
 

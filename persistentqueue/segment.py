@@ -30,6 +30,7 @@ READ_AHEAD_BYTES = 1024 * 1024
 _START_SYNC_BYTES = 512 * 1024
 _FIRST_READ_BYTES = 4096
 _DIRECT_BYTES = 64 * 1024
+_UNUSED_PART = 16
 
 
 def segment_name(number: int) -> str:
@@ -43,6 +44,11 @@ def parse_segment_name(name: str) -> int | None:
     if name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and segment_name(int(stem)) == name:
         return int(stem)
     return None
+
+
+def is_little(size_bytes: int, end: int) -> bool:
+    """Whether so little of a file is unused that it does not matter."""
+    return size_bytes - end <= size_bytes // _UNUSED_PART
 
 
 class Loaded(NamedTuple):
@@ -97,6 +103,8 @@ class Segment:
         self.ordinal = 0
         self.dirty = False
         """Whether there are blocks that were not synced."""
+        self.recycled = False
+        """Whether the file was written before, all of it."""
         self.deferred_bytes = 0
         """How many bytes of blocks ``write`` still has to write."""
         self._deferred: tuple[int, list[bytes]] = (0, [])
@@ -118,6 +126,21 @@ class Segment:
         try:
             disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
             segment = cls(disk, path, fd, number, salt, capacity_bytes)
+            segment.write_header()
+        except OSError:
+            disk.close(fd)
+            disk.unlink(path)
+            raise
+        return segment
+
+    @classmethod
+    def reuse(cls, disk: Disk, path: str, number: int) -> Segment:
+        """Make a segment of the file that was put there. Raises ``OSError``, leaving no file behind."""
+        fd = disk.open(path, WRITE, 0)
+        try:
+            capacity_bytes = disk.fstat(fd).st_size - HEADER_BYTES
+            segment = cls(disk, path, fd, number, int.from_bytes(disk.urandom(8), "little"), capacity_bytes)
+            segment.recycled = True
             segment.write_header()
         except OSError:
             disk.close(fd)
@@ -204,9 +227,13 @@ class Segment:
         self.dirty = False
 
     def seal(self) -> None:
-        """Give back the room behind the last block: there will be no other."""
-        self._disk.ftruncate(self._fd, self.end)
-        self.capacity_bytes = self.end - HEADER_BYTES
+        """Give back the room behind the last block: there will be no other.
+
+        A little of it stays in a file that is to be recycled again, for which its size must not change.
+        """
+        if not (self.recycled and is_little(HEADER_BYTES + self.capacity_bytes, self.end)):
+            self._disk.ftruncate(self._fd, self.end)
+            self.capacity_bytes = self.end - HEADER_BYTES
 
     def load(
         self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, enough: int | None = None

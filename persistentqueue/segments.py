@@ -16,11 +16,12 @@ from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
 from .block import BLOCK_HEADER_BYTES, combine_checksums, encode_block, split_items
-from .disk import NO_SPACE, Disk, join, sync_directory
+from .disk import NO_SPACE, Disk, join, sync_directory, wipe_file
 from .errors import CorruptionError
 from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
-from .segment import Segment, segment_name
+from .pool import Pool
+from .segment import Segment, is_little, segment_name
 from .state import SegmentInfo
 
 SEGMENT_BYTES_FIRST = 1024 * 1024
@@ -45,16 +46,26 @@ class Piece(NamedTuple):
 
 
 class Segments:
-    """The data directory. ``segment_bytes`` is the size that segments grow to."""
+    """The data directory. ``segment_bytes`` is the size that segments grow to; ``pool`` has files to make them of, and
+    takes them back, ``wipe`` says whether what they held is overwritten before."""
 
     def __init__(
-        self, disk: Disk, directory: str, segment_bytes: int, next_number: int, mutex: AbstractContextManager[object]
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        next_number: int,
+        mutex: AbstractContextManager[object],
+        pool: Pool | None = None,
+        wipe: bool = False,
     ) -> None:
         self._disk = disk
         self.directory = directory
         self._segment_bytes = segment_bytes
         self._next_number = next_number
         self._mutex = mutex
+        self._pool = pool
+        self._wipe = wipe
         self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
         """What the next segment will be made for."""
         self._open: dict[int, Segment] = {}
@@ -195,7 +206,7 @@ class Segments:
     def cut(self, rows: Iterable[SegmentInfo]) -> None:
         """Give back the room behind the last block of the segments, which a crash left reserved in one of them."""
         for row in rows:
-            if row.live and self.file_bytes(row.number) > row.end:
+            if row.live and not is_little(self.file_bytes(row.number), row.end):
                 with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
                     segment = self._opened(row, first=True)
                     segment.end = max(row.end, HEADER_BYTES)
@@ -256,8 +267,15 @@ class Segments:
             segment.close()
 
     def delete(self, number: int) -> None:
-        """Delete the file of a retired segment. For any thread, since nobody else knows it any more."""
-        self._disk.unlink(self.path(number))
+        """Give the file of a retired segment to the pool, or delete it; wiped before, if that is asked for.
+
+        For any thread, since nobody else knows the segment any more. Raises ``OSError``.
+        """
+        path = self.path(number)
+        if self._wipe:
+            wipe_file(self._disk, path)
+        if self._pool is None or not self._pool.give(path):
+            self._disk.unlink(path)
 
     def exists(self, number: int) -> bool:
         """Whether the segment's file is there."""
@@ -321,6 +339,10 @@ class Segments:
 
     def _create(self, number: int, length_bytes: int) -> Segment:
         path, wanted_bytes = self.path(number), max(self.next_bytes, length_bytes)
+        if self._pool is not None:
+            least_bytes = max(length_bytes, wanted_bytes // 2)
+            if self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes) is not None:
+                return Segment.reuse(self._disk, path, number)
         while True:
             try:
                 return Segment.create(self._disk, path, number, wanted_bytes)

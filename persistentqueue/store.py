@@ -9,8 +9,8 @@ the log:
    same.*
 6. The old generation becomes the spare; segments that the checkpoint does not name are retired. *A crash leaves files
    that the next opening sweeps.*
-7. Retired segments are deleted, in ``give_back``, which may come later and from another thread. *A crash leaves the
-   same.*
+7. Retired segments go to the pool, or are deleted, in ``give_back``, which may come later and from another thread. *A
+   crash leaves the same.*
 
 A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
@@ -24,7 +24,7 @@ from __future__ import annotations
 
 import errno
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from itertools import accumulate
 
@@ -36,12 +36,13 @@ from .directory import (
     POOL_DIRECTORY,
     find_generations,
     finish_deletion,
+    pool_directory,
     set_aside,
 )
-from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
+from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names, wipe_file
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
-from .header import Header
+from .header import HEADER_BYTES, Header
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
 from .pages import Pages
@@ -49,6 +50,7 @@ from .pool import Pool
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
 from .segments import Segments
+from .spare import Spare
 from .state import Ready, State
 from .transaction import Settings, Transaction
 
@@ -81,9 +83,11 @@ class Store:
         self._disk = disk
         self._lock = lock
         self._mutex = mutex
-        self._pool = Pool(disk, self._path(POOL_DIRECTORY))
+        self._spare = Spare(disk, self._path(POOL_DIRECTORY))
         data = self._path(DATA_DIRECTORY)
-        self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex)
+        self.pool = Pool(disk, pool_directory(directory, settings.shared_pool), settings.pool_max_bytes)
+        pool = self.pool if settings.pool_max_bytes else None
+        self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
         self._committer = Committer(
             disk, settings, state, self.ready, self.pages, self.segments, mutex, self._make_room
         )
@@ -145,12 +149,13 @@ class Store:
         return store
 
     def _begin(self, recovered: Recovered | None) -> None:
-        for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):  # a copy may lack those that were empty
-            make_directory(self._disk, self._path(part))
+        parts = map(self._path, (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY))
+        for path in dict.fromkeys([*parts, self.pool.directory]):  # a copy may lack those that were empty
+            make_directory(self._disk, path)
         if recovered is None:
             sync_names(self._disk, self.directory)
             self.trim()
-            self._pool.fill(self.settings.log_bytes)
+            self._spare.fill(self.settings.log_bytes)
             return
         replay = recovered.replay
         self.generation, self._number = replay.header.number, replay.last_number
@@ -194,8 +199,13 @@ class Store:
                 swept=tuple(recovered.sweep),
                 set_aside=tuple(aside),
             )
-        for name in recovered.sweep:
+        self._sweep(recovered.sweep)
+
+    def _sweep(self, names: list[str]) -> None:
+        for name in names:
             with suppress(FileNotFoundError):  # by an owner who ended just now, and deleted on
+                if self.settings.wipe:
+                    wipe_file(self._disk, self._path(name))
                 self._disk.unlink(self._path(name))
 
     def _set_aside(self, recovered: Recovered) -> None:
@@ -362,7 +372,7 @@ class Store:
             drained = [n for n in self.state.drained if n not in kept and (current is None or n != current.number)]
             checkpoint = self.state.checkpoint(self._disk.time_ns(), current, kept)
         path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))
-        spare = self._pool.path
+        spare = self._spare.path
         body = encode_transaction([checkpoint])
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
@@ -391,17 +401,26 @@ class Store:
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
-            self._pool.fill(log.capacity_bytes, max(2 * wanted_bytes, log.capacity_bytes))
+            self._spare.fill(log.capacity_bytes, max(2 * wanted_bytes, log.capacity_bytes))
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
-        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._pool.size_bytes()))
+        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare.size_bytes()))
 
     def give_back(self) -> None:
-        """Delete the files of retired segments. What cannot be deleted is swept by the next opening."""
+        """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
         while self.retired:
-            self._disk.failpoint("trim.7 delete segment")
+            self._disk.failpoint("trim.7 give back segment")
             with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
                 self.segments.delete(self.retired.popleft()[0])
+
+    def fill_pool(self) -> Iterator[int]:
+        """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
+
+        For any thread. Raises ``OSError``.
+        """
+        if self.settings.pool_max_bytes:
+            self.pool.clean()
+            yield from self.pool.fill(self.settings.pool_min_bytes, HEADER_BYTES + self.segments.next_bytes)
 
     def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
@@ -458,15 +477,15 @@ class Store:
     def _provide_spare(self, wanted_bytes: int, least_bytes: int) -> None:
         """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
         try:
-            self._pool.fill(wanted_bytes, 2 * wanted_bytes)
+            self._spare.fill(wanted_bytes, 2 * wanted_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self._log_bytes = self.settings.log_bytes
             try:
-                self._pool.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
+                self._spare.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
             except OSError:
-                if self._pool.size_bytes() < least_bytes:
+                if self._spare.size_bytes() < least_bytes:
                     raise
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
@@ -488,7 +507,7 @@ class Store:
                     set_aside(self._disk, old_path)
                     sync_directory(self._disk, self._path(LOG_DIRECTORY))  # before a generation that does not tell
                 else:
-                    self._pool.give(old_path)
+                    self._spare.give(old_path, self.settings.wipe)
         for number in drained:
             size_bytes = self.state.segments[number].end
             with self._mutex:

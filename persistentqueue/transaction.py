@@ -12,13 +12,18 @@ from .segments import Piece
 
 @dataclass(frozen=True)
 class Settings:
-    """What an owner may choose; all in bytes but for ``sync``."""
+    """What an owner may choose; see ``PersistentQueue``."""
 
     sync: bool = True
     segment_bytes: int = 64 * 1024 * 1024
     memory_bytes: int = 64 * 1024 * 1024
     inline_bytes: int = 64 * 1024
     log_bytes: int = 1024 * 1024
+    pool_min_bytes: int = 0
+    pool_max_bytes: int = 0
+    shared_pool: bool = False
+    wipe: bool = False
+    compact_below: float = 0.3
 
 
 class Transaction:

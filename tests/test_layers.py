@@ -16,7 +16,7 @@ FLOORS = [
     {"errors"},
     {"disk", "intervals", "header"},
     {"block", "frame", "pages", "direct"},
-    {"state", "segment", "pool", "lock", "log"},
+    {"state", "segment", "pool", "spare", "lock", "log"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction"},
     {"commit", "compact", "salvage"},

@@ -22,7 +22,7 @@ from .explorer import DIRECTORY, Content, ViolationError, content_of
 _FREE = nullcontext()
 SETTINGS = (
     Settings(segment_bytes=150, log_bytes=300, memory_bytes=0),
-    Settings(segment_bytes=10, log_bytes=8192, memory_bytes=1000, inline_bytes=0),
+    Settings(segment_bytes=10, log_bytes=8192, memory_bytes=1000, inline_bytes=0, pool_max_bytes=600),
 )
 OUTCOMES_MAX = 12
 """How many outcomes of one file's pending writes are tried; more than three sectors have more."""

@@ -54,19 +54,31 @@ _FAULTS = {
 }
 """Which calls a fault is for."""
 _ACTIONS = ("enqueue", "take", "spill", "discard", "commit", "trim", "give back", "compact")
-STYLES = ("mixed", "drains", "compacts")
+STYLES = ("mixed", "drains", "recycles", "compacts")
 _ODDS = {
-    "mixed": (40, 20, 5, 5, 25, 2, 1, 2),
-    "drains": (40, 20, 5, 5, 25, 2, 2, 1),
-    "compacts": (12, 38, 4, 1, 35, 1, 1, 8),
+    "mixed": (40, 20, 5, 5, 25, 2, 3, 1),
+    "drains": (40, 20, 5, 5, 25, 8, 5, 1),
+    "recycles": (40, 25, 2, 1, 28, 6, 6, 0),
+    "compacts": (12, 38, 4, 1, 35, 1, 2, 8),
 }
 """Of the actions, by the style of the program: one of all kinds; one that takes all there is, and commits that at once,
-so that the segment to write on has often nothing live in it; one whose consumers leave gaps, to be compacted."""
-_TAKES = {"mixed": (1, 1, 2, 5, 100), "drains": (100,), "compacts": (1, 1, 2, 5)}
-_COUNTS = {"mixed": (1, 1, 1, 2, 3, 20), "drains": (1, 1, 1, 2, 3, 20), "compacts": (7, 20)}
-_LENGTHS = {"mixed": (0, 0, 0, 10, 100, 600, 1500), "drains": (0, 0, 0, 10, 100, 600, 1500), "compacts": (0, 0, 10)}
-_SEGMENT_BYTES = {"mixed": (10, 80, 300, 1000, 4096), "drains": (10, 80, 300, 1000, 4096), "compacts": (80, 200, 400)}
-_STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "compacts": (60, 120)}
+so that the segment to write on has often nothing live in it; one of small segments, which come from the pool and go to
+it; one whose consumers leave gaps, to be compacted."""
+_TAKES = {"mixed": (1, 1, 2, 5, 100), "drains": (100,), "recycles": (2, 5), "compacts": (1, 1, 2, 5)}
+_COUNTS = {"mixed": (1, 1, 1, 2, 3, 20), "drains": (1, 1, 1, 2, 3, 20), "recycles": (1, 2), "compacts": (7, 20)}
+_LENGTHS = {
+    "mixed": (0, 0, 0, 10, 100, 600, 1500),
+    "drains": (0, 0, 0, 10, 100, 600, 1500),
+    "recycles": (10, 40),
+    "compacts": (0, 0, 10),
+}
+_SEGMENT_BYTES = {
+    "mixed": (10, 80, 300, 1000, 4096),
+    "drains": (10, 80, 300, 1000, 4096),
+    "recycles": (100,),
+    "compacts": (80, 200, 400),
+}
+_STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "recycles": (20, 40), "compacts": (60, 120)}
 _INTRUSION_ODDS = 0.01
 _PATIENCE_SECONDS = 30.0
 """Of computing, whatever else the machine does; a seed takes a few at most."""
@@ -145,13 +157,16 @@ class Explorer:
         self._faults = faults
         choose = self.random.choice
         self._asked_style = style
-        self._style = style or choose(["mixed", "mixed", "mixed", "drains", "compacts"])
+        self._style = style or choose(["mixed", "mixed", "mixed", *STYLES])
         self.settings = Settings(
             sync=self.random.random() < 0.85,
             segment_bytes=choose(_SEGMENT_BYTES[self._style]),
             memory_bytes=choose([0, 200, 1 << 20]),
             inline_bytes=choose([0, 100, 400, 65536]),
             log_bytes=choose([300, 700, 2000, 4096, 12288]),
+            pool_min_bytes=choose([0, 500, 2000]),
+            pool_max_bytes=5000 if self._style == "recycles" else choose([0, 5000]),
+            wipe=self.random.random() < 0.2,
         )
         self._crash_odds = choose([0.03, 0.1, 0.3])
         self._item_number = 0
@@ -392,6 +407,7 @@ class Explorer:
                     model.settle(model.content, durable=not self._faults)
             elif action == "give back":
                 store.give_back()
+                self._try(partial(sum, store.fill_pool()))
             elif action == "compact":
                 self._compact(store, model, copies)
             if action == "commit" or (style == "drains" and work.taken):
@@ -495,11 +511,11 @@ class Explorer:
 
         disk.fault = fault
 
-    def _try(self, call: Callable[[], None]) -> None:
+    def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except DiskFullError:
-            if not self._faults:
+        except (DiskFullError, OSError) as error:
+            if not self._faults or isinstance(error, BrokenQueueError):
                 raise
 
 

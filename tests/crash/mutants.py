@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("an older generation goes before the name of the next is durable", "store", "            sync_directory(self._disk, self._path(LOG_DIRECTORY))\n", "            pass\n"),
     Mutant("directories that a killed owner made are not synced", "store", "            sync_names(self._disk, self.directory)\n", "            pass\n"),
     Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
-    Mutant("a spare is not asked for its other names", "pool", "st_nlink > 1:", "st_nlink > 9:"),
+    Mutant("a spare is not asked for its other names", "spare", "st_nlink > 1:", "st_nlink > 9:"),
     # --- order
     Mutant("the log is recycled before the next one is there", "store", "        spare = self._pool.path\n", "        spare = self._pool.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
     Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n', '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.segments.delete(n)\n'),
@@ -116,6 +116,10 @@ MUTANTS = (
     Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if not live:", "        live = copied\n        if not live:", "compacts"),
     Mutant("a source that was not copied whole is given up", "compact", "        return Compaction(self.done, ", "        return Compaction(self.done + [info.number for info in self._left], ", "compacts"),
     Mutant("what was copied to is deleted after the commit", "store", "        if self.broken is None:\n            self.segments.drop_unlogged(copy.target.number)\n", "        self.segments.retire(copy.target.number)\n        self.segments.delete(copy.target.number)\n", "compacts"),
+    # --- pool
+    Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
+    Mutant("what is taken from the pool keeps its old header", "segment", "            segment.recycled = True\n            segment.write_header()\n", "            segment.recycled = segment.dirty = True\n", "recycles"),
+    Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),

@@ -1,0 +1,63 @@
+"""The spare file that the next generation of the log will be written to.
+
+One is always kept, so that the log can be trimmed, and with it items dequeued, when the disk is full. Its bytes were
+written before, so that a sync of what is written to it changes neither its size nor its map of blocks, and is cheaper.
+What it contains is of no interest: whoever takes it writes under a fresh salt.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from .disk import CREATE, ZEROS, Disk, join, wipe_file, write_all
+
+SPARE_NAME = "log.free"
+
+
+class Spare:
+    """``log.free`` in the pool's directory. Not synchronized: it belongs to whoever writes."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self.path = join(directory, SPARE_NAME)
+
+    def fill(self, least_bytes: int, most_bytes: int | None = None) -> None:
+        """Make sure that there is a spare, and that its length is within these bounds.
+
+        Raises ``OSError`` when there is no room; a spare that was there before is then still there, no longer than it
+        was, so that what room there is stays free.
+        """
+        with suppress(FileNotFoundError):
+            if self._disk.lstat(self.path).st_nlink > 1:
+                # A power cut brought this name back beside the younger one of a log: what is written here is there.
+                self._disk.unlink(self.path)
+        fd = self._disk.open(self.path, CREATE, 0o600)
+        try:
+            size_bytes = self._disk.fstat(fd).st_size
+            if most_bytes is not None and size_bytes > most_bytes:
+                self._disk.ftruncate(fd, most_bytes)
+                size_bytes = most_bytes
+            filled_bytes = size_bytes
+            try:
+                while filled_bytes < least_bytes:
+                    chunk = ZEROS[: least_bytes - filled_bytes]
+                    write_all(self._disk, fd, [chunk], len(chunk), filled_bytes)
+                    filled_bytes += len(chunk)
+            except OSError:
+                self._disk.ftruncate(fd, size_bytes)
+                raise
+        finally:
+            self._disk.close(fd)
+
+    def size_bytes(self) -> int:
+        """The length of the spare; 0 if there is none."""
+        try:
+            return self._disk.lstat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def give(self, path: str, wipe: bool = False) -> None:
+        """Make the file at ``path``, which nobody needs any more, the spare; ``wipe`` it before, durably."""
+        if wipe:
+            wipe_file(self._disk, path)
+        self._disk.rename(path, self.path)

@@ -80,6 +80,11 @@ class BlockHeader(NamedTuple):
     time_ns: int
     checksum: int
 
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of the items, without their lengths."""
+        return self.body_bytes - LENGTH_BYTES * (1 if self.flags == UNIFORM else self.count)
+
 
 class Encoded(NamedTuple):
     """A block ready to be written: ``buffers`` back to back are its ``length_bytes`` bytes."""

@@ -82,17 +82,14 @@ class State:
         self.drained: set[int] = set()
         self.extents: list[Extent] = []
         self.markers: dict[str, int] = {}
+        self.live_bytes = 0
+        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
         self._firsts: list[int] = []
 
     @property
     def consumed_count(self) -> int:
         """How many items were consumed since the queue was made."""
         return self.frontier + len(self.consumed)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
-        return sum(segment.live_bytes for segment in self.segments.values())
 
     def apply(self, operation: Operation) -> None:
         """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
@@ -137,6 +134,7 @@ class State:
             self.drained.discard(number)
         segment.live += count
         segment.live_bytes += length_bytes
+        self.live_bytes += length_bytes
         if self.extents:
             last = self.extents[-1]
             if (
@@ -251,6 +249,7 @@ class State:
             raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
         segment.live += extent.live
         segment.live_bytes += extent.live_bytes
+        self.live_bytes += extent.live_bytes
         self.extents.append(extent)
         self._firsts.append(extent.first)
 
@@ -274,6 +273,7 @@ class State:
             segment = self.segments[extent.segment]
             segment.live -= count
             segment.live_bytes -= share_bytes
+            self.live_bytes -= share_bytes
             if extent.live == 0:
                 emptied.append(at)
             if segment.live == 0:
@@ -305,6 +305,15 @@ class Ready:
 
     def __len__(self) -> int:
         return len(self.returned) + self._state.next_sequence - self.position
+
+    def front(self) -> int:
+        """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
+        run = self.returned.run_from(0)
+        return run[0] if run is not None else self.position
+
+    def runs(self) -> list[Run]:
+        """All that may be handed out, in order."""
+        return [*self.returned.runs(), (self.position, self._state.next_sequence - self.position)]
 
     def hold(self, count: int) -> list[Run]:
         """Hand out up to ``count`` ready sequences, lowest first."""

@@ -19,7 +19,7 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
 ``recovery``, ``transaction`` · ``commit`` (step by step), ``salvage`` · ``store`` (trim, step by step) · ``fsck`` ·
-``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``maintenance``, ``memory`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (commands).
 """
 
 from .directory import delete_queue, list_queues
@@ -36,6 +36,7 @@ from .errors import (
     UnsupportedFormatError,
 )
 from .fsck import CheckReport, RepairReport, check, repair
+from .memory import MemoryBudget
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
@@ -43,6 +44,7 @@ from .session import Session
 __all__ = [
     "PersistentQueue",
     "Session",
+    "MemoryBudget",
     "Stats",
     "RecoveryReport",
     "CheckReport",

@@ -5,8 +5,8 @@ and followers). When the leader is done, the first of those who came in the mean
 alone pays for no thread but itself; many share a sync. No thread is started here, but for ``maintenance``.
 
 Locks, in the order in which they may be taken: ``_writing`` (held over the writes of a commit), the store's ``reading``
-(held over a read), ``_giving_back`` (held while retired segments are deleted), ``mutex`` (guards all memory, held
-briefly, never over a write or a sync).
+(held over a read), ``_giving_back`` (held while retired segments are deleted), that of a memory budget, ``mutex``
+(guards all memory, held briefly, never over a write or a sync).
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from collections.abc import Callable, Iterator
 from .errors import ClosedError, PersistentQueueError
 from .intervals import Run
 from .maintenance import MAINTENANCE
+from .memory import MemoryBudget, Share
 from .store import Store
 from .transaction import Transaction
 
@@ -56,6 +57,8 @@ class Group:
         self.transactions = 0
         self._reading = threading.Lock()
         self._giving_back = threading.Lock()
+        self._share: Share | None = None
+        """What the queue has of a memory budget, if it has joined one."""
         self.store = open_store(self.mutex, self._reading)
         self._give_back_soon()
 
@@ -94,6 +97,25 @@ class Group:
             self.check()
             self.store.trim()
         self.give_back()
+
+    def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
+        """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
+        with self._writing:
+            self.check()
+            if memory_bytes is not None:
+                self._leave_budget()
+                if isinstance(memory_bytes, MemoryBudget):
+                    self._share = memory_bytes.join(self.store.state, self.store.pages, self.mutex)
+                else:
+                    with self.mutex:
+                        self.store.pages.resize(memory_bytes)
+            if segment_bytes is not None:
+                self.store.segments.resize(segment_bytes)
+
+    def _leave_budget(self) -> None:
+        if self._share is not None:
+            self._share.budget.leave(self._share)
+            self._share = None
 
     def give_back(self) -> None:
         """Delete retired segments."""
@@ -169,13 +191,18 @@ class Group:
             self.closed = reason
             self._has_ready.notify_all()
         with self._writing, self._reading, self._giving_back:
-            self.store.close()
+            try:
+                self.store.close()
+            finally:
+                self._leave_budget()
 
     def disown(self, reason: str) -> None:
         """Close the files without a lock or a write: in a forked child, or when nobody is left who could close."""
         if self.closed is None:
             self.closed = reason
             self.store.release()
+            if self._share is not None:
+                self._share.abandon()
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
@@ -226,6 +253,9 @@ class Group:
                 heir.turn.release()
         if self.store.retired:
             self._give_back_soon()
+        share = self._share
+        if share is not None and share.is_due():
+            share.budget.balance()
 
     def _follow(self, member: _Member) -> None:
         try:

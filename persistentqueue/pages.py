@@ -146,8 +146,7 @@ class Pages:
         """Change the bound; what exceeds it goes at once."""
         self.memory_bytes = memory_bytes
         self._make_room(0, None)
-        if self.cost_bytes > memory_bytes:  # it is one page, the first
-            page = self._pages[0]
+        for page in self._pages[: self.cost_bytes > memory_bytes]:  # it is one page, the first
             start = max(self._front() - page.first, 0)
             items, cost_bytes = _fitting(page.items, start, memory_bytes)
             self.clear()
@@ -155,26 +154,25 @@ class Pages:
                 self.append(page.first + start, items, cost_bytes)
 
     def clear(self) -> None:
-        """Let go of everything."""
-        self._firsts.clear()
-        self._pages.clear()
+        """Let go of everything. May come between any two steps of another call, from a finalizer."""
+        self._firsts, self._pages = [], []
         self.cost_bytes = 0
 
     def _make_room(self, cost_bytes: int, first: int | None) -> None:
         """Let go of what may go for a page that begins at ``first``, or for the tail, until there is so much room."""
-        front = self._front()
-        while self._pages and self.cost_bytes + cost_bytes > self.memory_bytes:
-            count = len(self._pages)
-            if self._pages[0].end <= front:
+        front, pages, firsts = self._front(), self._pages, self._firsts
+        while pages and self.cost_bytes + cost_bytes > self.memory_bytes:
+            count = len(pages)
+            if pages[0].end <= front:
                 at = 0
             elif first is None:
                 at = (count + 1) // 2
             else:
-                at = count - 1 if self._firsts[-1] > first else count
+                at = count - 1 if firsts[-1] > first else count
             if at == count:
                 break
-            self.cost_bytes -= self._pages[at].cost_bytes
-            del self._pages[at], self._firsts[at]
+            self.cost_bytes -= pages[at].cost_bytes
+            del pages[at], firsts[at]
 
 
 def _part(page: Page, wanted: int, room_bytes: int) -> Page:

@@ -208,6 +208,11 @@ class Segments:
         segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
         self.current = segment
 
+    def resize(self, segment_bytes: int) -> None:
+        """Change the size that segments grow to, from the next one on."""
+        self._segment_bytes = segment_bytes
+        self.next_bytes = min(self.next_bytes, segment_bytes)
+
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
         """Size the next segment by the youngest of those that exist."""
         youngest = max(rows, key=lambda row: row.number, default=None)

@@ -250,6 +250,8 @@ class Segment:
                     block_bytes = header.payload_bytes + ITEM_OVERHEAD_BYTES * header.count
                     if limit is None:
                         first, limit = ordinal, offset + READ_AHEAD_BYTES
+                        if next_ordinal >= ahead.taken:
+                            window.narrow(room_bytes)
                     elif (
                         behind > limit or ordinal >= ahead.stop or (ordinal >= ahead.taken and block_bytes > room_bytes)
                     ):
@@ -398,13 +400,28 @@ class _Window:
     From ``deferred_at`` on it is not the file that counts but ``deferred``, if that is not empty.
     """
 
-    __slots__ = ("_ahead_bytes", "_data", "_deferred", "_deferred_at", "_disk", "_end", "_fd", "_start")
+    __slots__ = (
+        "_ahead_bytes",
+        "_ahead_bytes_max",
+        "_data",
+        "_deferred",
+        "_deferred_at",
+        "_disk",
+        "_end",
+        "_fd",
+        "_start",
+    )
 
     def __init__(self, disk: Disk, fd: int, end: int, deferred_at: int, deferred: bytes) -> None:
         self._disk, self._fd, self._end = disk, fd, end
         self._deferred_at, self._deferred = deferred_at, deferred
         self._start, self._data = 0, b""
         self._ahead_bytes = _FIRST_READ_BYTES
+        self._ahead_bytes_max = READ_AHEAD_BYTES
+
+    def narrow(self, ahead_bytes: int) -> None:
+        """Read ahead no more than about so much, since it would not be looked at."""
+        self._ahead_bytes_max = min(max(ahead_bytes, _FIRST_READ_BYTES), READ_AHEAD_BYTES)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
         """The bytes at ``offset``; fewer where the file or the range ends."""
@@ -417,7 +434,7 @@ class _Window:
         if at > len(self._data):
             # A body was passed over, or was large; what comes next is likely alike: a header is all to read ahead.
             self._ahead_bytes = _FIRST_READ_BYTES
-        ahead_bytes = min(max(self._ahead_bytes, length_bytes), self._end - offset)
+        ahead_bytes = min(max(min(self._ahead_bytes, self._ahead_bytes_max), length_bytes), self._end - offset)
         self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
         self._start = offset
         self._data = self.read_once(offset, ahead_bytes)

@@ -11,7 +11,8 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 
 1. Extents are disjoint and sorted; each unconsumed sequence below ``next_sequence`` lies in exactly one.
 2. An extent's ``live`` is the number of its unconsumed sequences, and above 0.
-3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0.
+3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0. ``live_bytes`` is summed
+   up over extents and segments alike.
 4. ready + held + damaged + consumed = next_sequence.
 """
 

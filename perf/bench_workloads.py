@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from . import harness, opening
+from . import backlog, harness, opening
 from .workloads import SMOKE, WORKLOADS, Sizes, Workload
 
-TIMED = Sizes(singles=400, batches=20, large=20, backlog=10_000)
+TIMED = Sizes(singles=400, batches=20, large=20, backlog=10_000, flood=200_000)
 CASES = [
     pytest.param(workload, contender, id=f"{workload.name}-{contender.replace(' ', '_')}")
     for workload in WORKLOADS
@@ -58,3 +58,11 @@ def test_opening_is_measured(tmp_path: Path) -> None:
         "Opening 10,000 items after a crash",
     ]
     assert all("MiB" in line.ours for line in lines)
+
+
+def test_backlog_is_measured(tmp_path: Path) -> None:
+    """A backlog has lines for its memory, in, out, and opening; a small one grows the memory by little."""
+    lines = list(backlog.rows(tmp_path, SMOKE.flood, 1))
+    whats = [line.what.rpartition(", ")[2] for line in lines]
+    assert whats == ["memory"] * 2 + ["in", "out"] * 2 + ["Opening 200,000 items"]
+    assert lines[0].met == lines[1].met == "yes"

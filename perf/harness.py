@@ -93,7 +93,7 @@ def rows(workload: Workload, times: Mapping[str, Times]) -> Iterator[Row]:
             shown["ours"],
             shown.get("bare", ""),
             shown.get("SQLite", ""),
-            " · ".join(f"{_spread(ratios[name])} × {name}" for name in others),
+            " · ".join(f"{spread(ratios[name])} × {name}" for name in others),
             " · ".join(f"{bar:g} × {name}" for name, bar in bars.items()),
             met(all(median(ratios[name]) >= bar for name, bar in bars.items())) if bars else "",
         )
@@ -114,7 +114,7 @@ def table_head() -> str:
     return f"{table_line(HEADINGS)}\n|---|---:|---:|---:|---|---|---|"
 
 
-def _spread(ratios: list[float]) -> str:
+def spread(ratios: list[float]) -> str:
     """The median of the rounds' ratios, and between which two the middle half of them lies."""
     ordered = sorted(ratios)
     quarter = len(ordered) // 4

@@ -114,7 +114,7 @@ def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
         )
 
 
-def _memory_mib() -> float:
+def memory_mib() -> float:
     """The most memory that this process has taken so far."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / _MIB
@@ -124,7 +124,7 @@ def _main() -> None:
     start = time.perf_counter()
     queue = PersistentQueue(sys.argv[1], create=False)
     seconds = time.perf_counter() - start
-    print(json.dumps([seconds, _memory_mib()]))
+    print(json.dumps([seconds, memory_mib()]))
     queue.close()
 
 

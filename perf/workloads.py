@@ -40,20 +40,22 @@ ITEMS = [_RANDOM.randbytes(ITEM_BYTES) for _ in range(BATCH)]
 
 
 class Sizes(NamedTuple):
-    """How much a run does: flushes of one item, flushes of a batch, large items, and the items of a full queue."""
+    """How much a run does: flushes of one item, flushes of a batch, large items, the items of a full queue, and of one
+    that is far larger than memory."""
 
     singles: int
     batches: int
     large: int
     backlog: int
+    flood: int
 
     def scaled(self, scale: float) -> Sizes:
         """These sizes times ``scale``, none of them below what shows anything."""
         return Sizes(*(max(round(size * scale), least) for size, least in zip(self, SMOKE, strict=True)))
 
 
-SMOKE = Sizes(singles=16, batches=2, large=3, backlog=10_000)
-REAL = Sizes(singles=4_000, batches=1_000, large=5_000, backlog=10_000_000)
+SMOKE = Sizes(singles=16, batches=2, large=3, backlog=10_000, flood=200_000)
+REAL = Sizes(singles=4_000, batches=1_000, large=5_000, backlog=10_000_000, flood=100_000_000)
 
 
 class Contender(NamedTuple):

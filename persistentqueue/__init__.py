@@ -19,7 +19,7 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock`` · ``segments``, ``directory`` ·
 ``reader``, ``recovery``, ``transaction`` · ``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) ·
-``fsck`` · ``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``fsck`` · ``maintenance``, ``memory`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__``.
 """
 
 from .directory import delete_queue, list_queues
@@ -37,6 +37,7 @@ from .errors import (
 )
 from .fsck import CheckReport, RepairReport, check, repair
 from .group import Compacted, Maintained
+from .memory import MemoryBudget
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
@@ -44,6 +45,7 @@ from .session import Session
 __all__ = [
     "PersistentQueue",
     "Session",
+    "MemoryBudget",
     "Stats",
     "RecoveryReport",
     "Compacted",

@@ -41,7 +41,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate
+from itertools import accumulate, chain
 from typing import NamedTuple
 from zlib import crc32
 
@@ -62,6 +62,7 @@ UNIFORM = 1
 _FIELDS = struct.Struct("<4sIIIQQQ")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
+_MANY, _TOGETHER = 512, 64
 
 assert _FIELDS.size + _CHECKSUM.size == BLOCK_HEADER_BYTES
 LENGTH_BYTES = _LENGTH.size
@@ -79,6 +80,11 @@ class BlockHeader(NamedTuple):
     body_bytes: int
     time_ns: int
     checksum: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of the items, without their lengths."""
+        return self.body_bytes - LENGTH_BYTES * (1 if self.flags == UNIFORM else self.count)
 
 
 class Encoded(NamedTuple):
@@ -170,7 +176,7 @@ def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offs
         if start + size * header.count == end:
             if size == 0:
                 return [b""] * header.count
-            return [data[at : at + size] for at in range(start, end, size)]
+            return _cut(data, start, end, size)
     else:
         start = position + LENGTH_BYTES * header.count
         sizes = array("I")
@@ -179,6 +185,18 @@ def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offs
         if ends[-1] == end:
             return list(map(data.__getitem__, map(slice, ends, ends[1:])))
     raise CorruptionError(file, offset, f"lengths that add up to {header.body_bytes} bytes", "others")
+
+
+def _cut(data: bytes, start: int, end: int, size: int) -> list[bytes]:
+    """The items of ``size`` bytes each from ``start`` to ``end``."""
+    items: list[bytes] = []
+    if end - start >= _MANY * size:  # many at once are cut in a third of the time
+        together = struct.Struct(f"{size}s" * _TOGETHER)
+        behind = end - (end - start) % together.size
+        items += chain.from_iterable(together.iter_unpack(memoryview(data)[start:behind]))
+        start = behind
+    items += [data[at : at + size] for at in range(start, end, size)]
+    return items
 
 
 def _check_body(parts: Sequence[bytes | memoryview], header: BlockHeader, salt: int, offset: int, file: str) -> None:

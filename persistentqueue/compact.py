@@ -32,7 +32,7 @@ from .errors import CorruptionError, DiskFullError
 from .frame import Compaction, ExtentRow, Move
 from .header import HEADER_BYTES
 from .reader import Guard
-from .segment import Segment
+from .segment import NO_BOUND, Segment
 from .segments import Segments
 from .state import SegmentInfo, State
 
@@ -249,8 +249,8 @@ class Copy:
         at, ordinal, end, end_ordinal = row.offset, row.ordinal, row.offset + row.length_bytes, row.ordinal + row.count
         base = row.first - row.ordinal
         while runs:
-            wanted, enough = runs[0][0] - base, sum(runs[0]) - base
-            loaded = segment.load(at, ordinal, end, end_ordinal, wanted, enough)
+            wanted, ahead = runs[0][0] - base, NO_BOUND._replace(stop=sum(runs[0]) - base)
+            loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead)
             if loaded.damage is not None:
                 raise loaded.damage
             at, ordinal, first = loaded.next_offset, loaded.next_ordinal, base + loaded.ordinal

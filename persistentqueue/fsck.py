@@ -125,6 +125,9 @@ def _check_state(state: State) -> Iterator[str]:
     for number, segment in state.segments.items():
         if segment.live != live[number] or (segment.live == 0) != (number in state.drained):
             yield f"segment {number} counts {segment.live} live items, its extents {live[number]}"
+    live_bytes = sum(segment.live_bytes for segment in state.segments.values())
+    if live_bytes != state.live_bytes:
+        yield f"the segments count {live_bytes} live bytes, the state {state.live_bytes}"
     if sum(live.values()) + state.consumed_count != state.next_sequence:
         yield f"{sum(live.values())} live and {state.consumed_count} consumed of {state.next_sequence} items"
 

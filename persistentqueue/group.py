@@ -6,7 +6,7 @@ alone pays for no thread but itself; many share a sync. No thread is started her
 
 Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction), ``_writing`` (held over the
 writes of a commit), the store's ``reading`` (held over a read), ``_giving_back`` (held while retired segments are
-deleted), ``mutex`` (guards all memory, held briefly, never over a write or a sync).
+deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never over a write or a sync).
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from typing import NamedTuple
 from .errors import ClosedError, PersistentQueueError
 from .intervals import Run
 from .maintenance import MAINTENANCE
+from .memory import MemoryBudget, Share
 from .store import Store
 from .transaction import Transaction
 
@@ -84,6 +85,8 @@ class Group:
         self._is_due = False
         """Whether maintenance will come by itself."""
         self._compacting = threading.Lock()
+        self._share: Share | None = None
+        """What the queue has of a memory budget, if it has joined one."""
         self.store = open_store(self.mutex, self._reading)
         self._give_back_soon()
 
@@ -181,6 +184,25 @@ class Group:
             self.store.check()
             self.maintain()
 
+    def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
+        """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
+        with self._writing:
+            self.check()
+            if memory_bytes is not None:
+                self._leave_budget()
+                if isinstance(memory_bytes, MemoryBudget):
+                    self._share = memory_bytes.join(self.store.state, self.store.pages, self.mutex)
+                else:
+                    with self.mutex:
+                        self.store.pages.resize(memory_bytes)
+            if segment_bytes is not None:
+                self.store.segments.resize(segment_bytes)
+
+    def _leave_budget(self) -> None:
+        if self._share is not None:
+            self._share.budget.leave(self._share)
+            self._share = None
+
     def give_back(self) -> None:
         """Delete retired segments."""
         with self._giving_back:
@@ -256,7 +278,10 @@ class Group:
             self._has_ready.notify_all()
         MAINTENANCE.forget(self)
         with self._compacting, self._writing, self._reading, self._giving_back:
-            self.store.close()
+            try:
+                self.store.close()
+            finally:
+                self._leave_budget()
 
     def disown(self, reason: str, alone: bool = False) -> None:
         """Close the files without a lock or a write: in a forked child, ``alone``, or when nobody is left to do so."""
@@ -266,6 +291,8 @@ class Group:
                 self.store.release()
             else:
                 self._is_disowned = True  # a thread is writing: it will do so
+            if self._share is not None:
+                self._share.abandon()
 
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
@@ -318,6 +345,9 @@ class Group:
             self._give_back_soon()
         if not self._is_due:
             self._maintain_soon()
+        share = self._share
+        if share is not None and share.is_due():
+            share.budget.balance()
 
     def _follow(self, member: _Member) -> None:
         try:

@@ -1,24 +1,33 @@
 """The page cache: runs of items in memory, bounded in bytes. Pure data, not synchronized.
 
 A page is a run of consecutive items. Pages come from two sides: the head, read ahead of the consumer, and the tail,
-just written, so that a consumer close behind a producer reads no file. A queue is consumed from the front, so the page
-that is needed last is the one with the highest sequences: when the bound is reached the tail is not kept any more (the
-queue has flowed to disk), and what the consumer has already passed goes first.
+just written, so that a consumer close behind a producer reads no file. The bound holds at every moment, over all pages.
+What must go when there is no room, in this order:
+
+1. What the consumers have passed: it comes back only if a session rolls back.
+2. For what was just written: the page in the middle. The lower half of the pages waits for the consumers and is never
+   given up for younger items; the upper half slides along with the producers. (The queue has flowed to disk.) The first
+   page stays, even if it is the only one, so that a producer and a consumer far apart do not take turns reading.
+3. For what is being read: the farthest page, since it is needed last; never one that is needed before.
+
+What does not fit as a whole is kept in part, from where the consumer goes on. Each item is so read about once on its
+way through the queue, whatever the bound; a bound below the size of a block makes that block be read again.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from itertools import islice
 
 ITEM_OVERHEAD_BYTES = 48
 """What an item costs beside its payload: the header of a ``bytes`` object, its terminator, and its place in a list."""
 TAIL_PAGE_BYTES = 256 * 1024
-"""Small transactions share a page up to this size."""
+"""Small transactions share a page up to this size, or up to an eighth of the bound."""
 
 
 class Page:
-    """The items ``first … end - 1``, and what they cost."""
+    """The items ``first … end - 1``, and what they cost. Items are only ever added, at its end."""
 
     __slots__ = ("cost_bytes", "first", "items")
 
@@ -39,18 +48,27 @@ def cost(items: Sequence[bytes]) -> int:
 
 
 class Pages:
-    """Disjoint pages in order of their sequences, never more than ``memory_bytes`` of them."""
+    """Disjoint pages in order of their sequences, never more than ``memory_bytes`` of them.
 
-    __slots__ = ("_firsts", "_pages", "cost_bytes", "memory_bytes")
+    ``front`` tells the lowest sequence that may be asked for next: pages below it were passed.
+    """
 
-    def __init__(self, memory_bytes: int) -> None:
+    __slots__ = ("_firsts", "_front", "_pages", "cost_bytes", "memory_bytes")
+
+    def __init__(self, memory_bytes: int, front: Callable[[], int] = lambda: 0) -> None:
         self.memory_bytes = memory_bytes
         self.cost_bytes = 0
+        self._front = front
         self._firsts: list[int] = []
         self._pages: list[Page] = []
 
     def __len__(self) -> int:
         return len(self._pages)
+
+    @property
+    def read_ahead_bytes(self) -> int:
+        """How much may be read ahead of a consumer, as a cost: the other half is for the tail."""
+        return self.memory_bytes // 2
 
     def find(self, sequence: int) -> Page | None:
         """The page that holds the sequence."""
@@ -59,24 +77,42 @@ class Pages:
             return self._pages[at]
         return None
 
+    def next_after(self, sequence: int) -> int | None:
+        """Where the first page begins that begins behind the sequence; None if none does."""
+        at = bisect_right(self._firsts, sequence)
+        return self._firsts[at] if at < len(self._firsts) else None
+
+    def runs(self) -> list[tuple[int, int]]:
+        """The first sequence of each page, and the one behind its last."""
+        return [(page.first, page.end) for page in self._pages]
+
     def append(self, first: int, items: list[bytes], cost_bytes: int) -> None:
-        """Keep what was just enqueued, if there is room. ``first`` is above every page."""
+        """Keep what was just enqueued, as far as there is room. ``first`` is above every page."""
         if self.cost_bytes + cost_bytes > self.memory_bytes:
-            return
+            if cost_bytes > self.memory_bytes // 2:
+                items, cost_bytes = _fitting(items, 0, self.memory_bytes // 2)
+            self._make_room(cost_bytes, None)
+            if self.cost_bytes + cost_bytes > self.memory_bytes:
+                items, cost_bytes = _fitting(items, 0, self.memory_bytes - self.cost_bytes)
+            if not items:
+                return
         self.cost_bytes += cost_bytes
         if self._pages:
             last = self._pages[-1]
-            if last.first + len(last.items) == first and last.cost_bytes + cost_bytes <= TAIL_PAGE_BYTES:
-                last.items += items
-                last.cost_bytes += cost_bytes
-                return
+            if last.first + len(last.items) == first:
+                shared_bytes = last.cost_bytes + cost_bytes
+                if shared_bytes <= TAIL_PAGE_BYTES and shared_bytes <= self.memory_bytes >> 3:
+                    last.items += items
+                    last.cost_bytes = shared_bytes
+                    return
         self._firsts.append(first)
-        self._pages.append(Page(first, items, cost_bytes))
+        self._pages.append(Page(first, items.copy(), cost_bytes))  # the list of a transaction is its session's
 
-    def insert(self, page: Page, sequence: int, position: int) -> None:
-        """Keep a page that was read for ``sequence``, by a consumer who reads on at ``position``, if there is room.
+    def insert(self, page: Page, sequence: int, wanted: int, displaces: bool = True) -> int:
+        """Keep a page that was read for ``sequence``, where a consumer goes on at ``wanted``, as far as there is room.
 
-        Of what is in memory already, a second copy is not kept.
+        With ``displaces`` others make room. Returns the sequence up to which no part of the page is missing from
+        ``wanted`` on. Of what is in memory already, a second copy is not kept.
         """
         at = bisect_right(self._firsts, sequence)
         low = max(page.first, self._pages[at - 1].end) if at else page.first
@@ -84,13 +120,16 @@ class Pages:
         if (low, high) != (page.first, page.end):
             items = page.items[low - page.first : high - page.first]
             page = Page(low, items, cost(items))
-        self._make_room(page.cost_bytes, position)
-        if self.cost_bytes + page.cost_bytes > self.memory_bytes:
-            return
-        at = bisect_right(self._firsts, page.first)
-        self._firsts.insert(at, page.first)
-        self._pages.insert(at, page)
-        self.cost_bytes += page.cost_bytes
+        if displaces:
+            page = _part(page, wanted, self.memory_bytes)
+            self._make_room(page.cost_bytes, page.first)
+        page = _part(page, wanted, self.memory_bytes - self.cost_bytes)
+        if page.items:
+            at = bisect_right(self._firsts, page.first)
+            self._firsts.insert(at, page.first)
+            self._pages.insert(at, page)
+            self.cost_bytes += page.cost_bytes
+        return page.end
 
     def drop_below(self, frontier: int) -> None:
         """Let go of the pages that nobody will read again."""
@@ -103,15 +142,54 @@ class Pages:
         if count:
             del self._pages[:count], self._firsts[:count]
 
+    def resize(self, memory_bytes: int) -> None:
+        """Change the bound; what exceeds it goes at once."""
+        self.memory_bytes = memory_bytes
+        self._make_room(0, None)
+        for page in self._pages[: self.cost_bytes > memory_bytes]:  # it is one page, the first
+            start = max(self._front() - page.first, 0)
+            items, cost_bytes = _fitting(page.items, start, memory_bytes)
+            self.clear()
+            if items:
+                self.append(page.first + start, items, cost_bytes)
+
     def clear(self) -> None:
-        """Let go of everything."""
-        self._firsts.clear()
-        self._pages.clear()
+        """Let go of everything. May come between any two steps of another call, from a finalizer."""
+        self._firsts, self._pages = [], []
         self.cost_bytes = 0
 
-    def _make_room(self, cost_bytes: int, position: int) -> None:
-        while self._pages and self.cost_bytes + cost_bytes > self.memory_bytes:
-            # What the consumer has passed comes back only if a session rolls back; else the farthest is needed last.
-            at = 0 if self._pages[0].end <= position else len(self._pages) - 1
-            self.cost_bytes -= self._pages[at].cost_bytes
-            del self._pages[at], self._firsts[at]
+    def _make_room(self, cost_bytes: int, first: int | None) -> None:
+        """Let go of what may go for a page that begins at ``first``, or for the tail, until there is so much room."""
+        front, pages, firsts = self._front(), self._pages, self._firsts
+        while pages and self.cost_bytes + cost_bytes > self.memory_bytes:
+            count = len(pages)
+            if pages[0].end <= front:
+                at = 0
+            elif first is None:
+                at = (count + 1) // 2
+            else:
+                at = count - 1 if firsts[-1] > first else count
+            if at == count:
+                break
+            self.cost_bytes -= pages[at].cost_bytes
+            del pages[at], firsts[at]
+
+
+def _part(page: Page, wanted: int, room_bytes: int) -> Page:
+    """The page, if it fits, else from ``wanted`` on as much of it as fits."""
+    if page.cost_bytes <= room_bytes:
+        return page
+    first = min(max(page.first, wanted), page.end)
+    items, cost_bytes = _fitting(page.items, first - page.first, room_bytes)
+    return Page(first, items, cost_bytes)
+
+
+def _fitting(items: list[bytes], start: int, room_bytes: int) -> tuple[list[bytes], int]:
+    """The items from ``start`` on that fit, and what they cost."""
+    cost_bytes, stop = 0, start
+    for item in islice(items, start, None):
+        if cost_bytes + len(item) + ITEM_OVERHEAD_BYTES > room_bytes:
+            break
+        cost_bytes += len(item) + ITEM_OVERHEAD_BYTES
+        stop += 1
+    return items[start:stop], cost_bytes

@@ -6,7 +6,7 @@ import logging
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
@@ -16,6 +16,7 @@ from typing import Any
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
 from .group import Compacted, Group, Maintained
+from .memory import MemoryBudget
 from .recovery import RecoveryReport
 from .session import Session
 from .store import Store
@@ -65,8 +66,20 @@ class Stats:
     """Bytes of the transaction log's file."""
     generation: int
     """Of the log: how often it was trimmed since the queue was made."""
+    memory_bytes: int
+    """What the items in memory may take: the queue's own bound, or its share of a budget at this moment."""
     cached_bytes: int
     """What the items in memory take; at most ``memory_bytes``."""
+    cached: int
+    """Ready items that are in memory."""
+    flowed: bool
+    """Whether the queue has flowed to disk: part of what is ready is not in memory. It comes back by itself."""
+    pages: int
+    """Runs of items that are in memory."""
+    page_hits: int
+    """How often, since the queue was opened, what was dequeued was found in memory, page by page."""
+    page_reads: int
+    """How often, since the queue was opened, a page was read from a file, to dequeue or to browse."""
     groups: int
     """Groups of transactions committed since the queue was opened, each with one write of the log."""
     transactions: int
@@ -85,7 +98,8 @@ class PersistentQueue:
     - ``sync=False``: no sync on a flush. The queue is as atomic as ever and survives the death of its process, but a
       power cut may take the latest flushes, in order from the last. Closing, and trimming the log, still sync.
     - ``segment_bytes``: the size that data files grow to (64 MiB; the first is smaller).
-    - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued.
+    - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued; or the
+      ``MemoryBudget`` that the queue shares with others.
     - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (64 KiB).
     - ``log_bytes``: the size that the transaction log starts with (1 MiB); it grows with the rate of commits.
     - ``pool_min_bytes``, ``pool_max_bytes``: how much of its drained files a queue keeps to write to again, which is
@@ -115,7 +129,7 @@ class PersistentQueue:
         create: bool = True,
         lock_timeout: float = 0.0,
         segment_bytes: int = Settings.segment_bytes,
-        memory_bytes: int = Settings.memory_bytes,
+        memory_bytes: int | MemoryBudget = Settings.memory_bytes,
         inline_bytes: int = Settings.inline_bytes,
         log_bytes: int = Settings.log_bytes,
         pool_min_bytes: int = Settings.pool_min_bytes,
@@ -129,10 +143,11 @@ class PersistentQueue:
         directory = queue_directory(path, name)
         if not lock_timeout >= 0:
             raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
+        own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
         settings = Settings(
             sync=sync,
             segment_bytes=segment_bytes,
-            memory_bytes=memory_bytes,
+            memory_bytes=own_bytes,
             inline_bytes=inline_bytes,
             log_bytes=log_bytes,
             pool_min_bytes=pool_min_bytes,
@@ -141,9 +156,7 @@ class PersistentQueue:
             wipe=wipe,
             compact_below=compact_below,
         )
-        for setting, least in _LEAST.items():
-            if getattr(settings, setting) < least:
-                raise ValueError(f"{setting} must be at least {least}, got {getattr(settings, setting)}")
+        _check(vars(settings))
         if settings.pool_max_bytes < settings.pool_min_bytes:
             raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {pool_min_bytes}, got {pool_max_bytes}")
         self._path = fspath(path)
@@ -154,6 +167,8 @@ class PersistentQueue:
             return Store.open(disk, directory, settings, create, lock_timeout, mutex, reading)
 
         self._group = Group(open_store)
+        if isinstance(memory_bytes, MemoryBudget):
+            self._group.resize(memory_bytes, None)
         _OPEN.add(self)
         _report(directory, self.recovery)
 
@@ -288,6 +303,19 @@ class PersistentQueue:
         """
         return self._open().maintain()
 
+    def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
+        """Change settings of the open queue, for any thread and while others use it; None leaves one as it is.
+
+        Of the items in memory, those that a smaller ``memory_bytes`` has no room for are let go before this returns.
+        With a ``MemoryBudget`` the queue joins it, with a number it leaves the one that it had joined.
+        ``segment_bytes`` counts from the next data file on. Nothing on disk changes; the next opening has its own
+        settings. Raises ``ValueError`` like the constructor; then nothing changed.
+        """
+        group = self._open()
+        chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
+        _check({name: value for name, value in chosen.items() if isinstance(value, int)})
+        group.resize(memory_bytes, segment_bytes)
+
     def stats(self) -> Stats:
         """The queue at this moment. Costs a look into its directories."""
         group = self._open()
@@ -301,9 +329,10 @@ class PersistentQueue:
                 except FileNotFoundError:  # retired meanwhile
                     continue
         with group.mutex:
+            ready, cached = len(store.ready), store.reader.in_memory()
             log_bytes, log_capacity_bytes = store.log_bytes()
             return Stats(
-                ready=len(store.ready),
+                ready=ready,
                 held=store.ready.held,
                 damaged=len(store.ready.damaged),
                 enqueued=store.state.next_sequence,
@@ -317,7 +346,13 @@ class PersistentQueue:
                 log_bytes=log_bytes,
                 log_capacity_bytes=log_capacity_bytes,
                 generation=store.generation,
+                memory_bytes=store.pages.memory_bytes,
                 cached_bytes=store.pages.cost_bytes,
+                cached=cached,
+                flowed=cached < ready,
+                pages=len(store.pages),
+                page_hits=store.reader.page_hits,
+                page_reads=store.reader.page_reads,
                 groups=group.groups,
                 transactions=group.transactions,
                 syncs=store.syncs,
@@ -338,6 +373,12 @@ class PersistentQueue:
         assert self._group is not None
         self._group.check()
         return self._group
+
+
+def _check(settings: Mapping[str, int]) -> None:
+    for name, least in _LEAST.items():
+        if settings.get(name, least) < least:
+            raise ValueError(f"{name} must be at least {least}, got {settings[name]}")
 
 
 def _report(directory: str, report: RecoveryReport) -> None:

@@ -2,6 +2,9 @@
 
 Everything here is for any thread. The mutex guards the memory and is never held over a read; ``reading`` is held by
 whoever reads a file, so that two consumers do not read the same. Without threads both may be null contexts.
+
+A consumer that finds no page in memory reads its block and what follows, as far as that can be kept. Who browses reads
+the same way with a cursor of his own, keeps the page that he is at, and leaves others their memory.
 """
 
 from __future__ import annotations
@@ -10,12 +13,16 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from .errors import ClosedError, CorruptionError
+from .frame import ExtentRow
 from .intervals import Run, join_runs
-from .pages import Page, Pages, cost
+from .pages import Page, Pages
+from .segment import NO_BOUND, Ahead, Loaded, Segment
 from .segments import Segments
 from .state import Ready, State, StateError
 
 Guard = AbstractContextManager[object]
+Cursors = dict[int, tuple[int, int]]
+"""Per segment the offset and the ordinal of the block where reading goes on."""
 
 
 class _UnreadableError(Exception):
@@ -39,8 +46,11 @@ class Reader:
         self._reading = reading
         self.closed = False
         """Set by whoever closes the files, under ``reading``."""
-        self._cursors: dict[int, tuple[int, int]] = {}
-        """Per segment the offset and the ordinal of the block behind the last one read."""
+        self._cursors: Cursors = {}
+        self.page_hits = 0
+        """How often a page that was asked for was in memory."""
+        self.page_reads = 0
+        """How often it was read from a file, also by those who browse."""
 
     def take(self, max_items: int) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` ready items, lowest first: their runs and themselves. Nothing ready: both empty.
@@ -53,6 +63,7 @@ class Reader:
                 first, count = runs[0]
                 page = self._pages.find(first)
                 if page is not None and first + count <= page.end:
+                    self.page_hits += 1
                     at = first - page.first
                     return runs, page.items[at : at + count]
         return self._read_runs(runs) if runs else ([], [])
@@ -60,22 +71,40 @@ class Reader:
     def browse(self) -> Iterator[list[bytes]]:
         """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
         sequence = 0
+        page: Page | None = None
+        cursors: Cursors = {}
         while True:
             with self._mutex:
                 run = self._ready.next_run(sequence)
             if run is None:
                 return
             first, count = run
-            try:
-                page = self._page(first)
-            except StateError:
-                continue  # it was consumed meanwhile, and is not ready any more
-            except _UnreadableError as unreadable:
-                self._set_aside(unreadable)
-                raise unreadable.damage from None
+            if page is None or not page.first <= first < page.end:
+                page = None  # before the next one is read
+                try:
+                    page = self._page(first, cursors=cursors)
+                except StateError:
+                    continue  # it was consumed meanwhile, and is not ready any more
+                except _UnreadableError as unreadable:
+                    self._set_aside(unreadable)
+                    raise unreadable.damage from None
             at = first - page.first
-            yield page.items[at : at + count]
-            sequence = min(first + count, page.end)
+            items = page.items[at : at + count]
+            sequence = first + len(items)
+            yield items
+
+    def in_memory(self) -> int:
+        """How many of the ready items are in memory; the mutex is held."""
+        pages = self._pages.runs()
+        at = found = 0
+        for first, count in self._ready.runs():
+            while at < len(pages) and pages[at][1] <= first:
+                at += 1
+            next_at = at
+            while next_at < len(pages) and pages[next_at][0] < first + count:
+                found += min(pages[next_at][1], first + count) - max(pages[next_at][0], first)
+                next_at += 1
+        return found
 
     def forget(self, number: int) -> None:
         """Forget where reading of a segment stopped, since it is retired; the mutex is held."""
@@ -106,11 +135,12 @@ class Reader:
             raise
         return done, items
 
-    def _page(self, sequence: int, takes: int = 0) -> Page:
+    def _page(self, sequence: int, takes: int = 0, cursors: Cursors | None = None) -> Page:
         """The page with this unconsumed sequence, from memory or read from its segment.
 
-        A page whose rest the caller takes whole, since it ``takes`` so many items, is not kept in memory.
-        Raises ``_UnreadableError``, and ``StateError`` where the sequence was consumed.
+        Who takes says how many items he ``takes`` from it: a page whose rest he takes whole is not kept in memory. Who
+        browses has his own ``cursors``. Raises ``_UnreadableError``, and ``StateError`` where the sequence was
+        consumed.
         """
         with self._reading:
             if self.closed:
@@ -118,35 +148,55 @@ class Reader:
             with self._mutex:
                 page = self._pages.find(sequence)
                 if page is not None:
+                    self.page_hits += cursors is None
                     return page
-                extent = self._state.find(sequence)
-                first, count, number, offset, length_bytes, ordinal, _, _ = extent.row()
+                row = self._state.find(sequence).row()
                 try:
-                    segment = self._segments.pin(self._state.segments[number])
+                    segment = self._segments.pin(self._state.segments[row.segment])
                 except CorruptionError as damage:
                     # Without its file the whole extent is lost; a damaged header is reported, and costs nothing.
-                    end = first if self._segments.exists(number) else first + count
-                    raise _UnreadableError(damage, first, end) from None
-                at, at_ordinal = self._cursors.get(number, (offset, ordinal))
-            end, end_ordinal = offset + length_bytes, ordinal + count
-            wanted = ordinal + sequence - first
-            if not (offset <= at < end and ordinal <= at_ordinal <= wanted):
-                at, at_ordinal = offset, ordinal
+                    end = row.first if self._segments.exists(row.segment) else row.first + row.count
+                    raise _UnreadableError(damage, row.first, end) from None
+                known = self._cursors if cursors is None else cursors
+                at = known.get(row.segment, (row.offset, row.ordinal))
+                base = row.first - row.ordinal
+                stop = self._pages.next_after(sequence)
+                ahead = Ahead(
+                    sequence + takes - base,
+                    NO_BOUND.stop if stop is None else stop - base,
+                    self._pages.read_ahead_bytes,
+                )
             try:
-                loaded = segment.load(at, at_ordinal, end, end_ordinal, wanted)
+                loaded = self._load(segment, row, at, sequence - base, ahead)
             finally:
                 with self._mutex:
-                    self._segments.unpin([number])
-            base = first - ordinal
+                    self._segments.unpin([row.segment])
             if loaded.damage is not None:
                 lost_first = base + loaded.next_ordinal
                 raise _UnreadableError(loaded.damage, lost_first, lost_first + loaded.lost)
-            page = Page(base + loaded.ordinal, loaded.items, cost(loaded.items))
+            page = Page(base + loaded.ordinal, loaded.items, loaded.cost_bytes)
             with self._mutex:
-                self._cursors[number] = (loaded.next_offset, loaded.next_ordinal)
-                if page.end > sequence + takes:
-                    self._pages.insert(page, sequence, self._ready.position)
+                self.page_reads += 1
+                end = page.end
+                if cursors is not None:
+                    self._pages.insert(page, sequence, sequence, displaces=sequence == self._ready.front())
+                elif end > sequence + takes:
+                    end = self._pages.insert(page, sequence, sequence + takes)
+                # Of a block that was kept in part the rest will be read again.
+                is_whole = end == page.end
+                known[row.segment] = (
+                    (loaded.next_offset, loaded.next_ordinal) if is_whole else (loaded.last_offset, loaded.last_ordinal)
+                )
             return page
+
+    @staticmethod
+    def _load(segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead) -> Loaded:
+        """Read what is ``wanted`` of an extent, from ``at`` on if that is before it."""
+        end, end_ordinal = row.offset + row.length_bytes, row.ordinal + row.count
+        offset, ordinal = at
+        if not (row.offset <= offset < end and row.ordinal <= ordinal <= wanted):
+            offset, ordinal = row.offset, row.ordinal
+        return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead)
 
     def _release(self, runs: Iterable[Run]) -> None:
         with self._mutex:

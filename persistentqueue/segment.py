@@ -23,6 +23,7 @@ from .block import (
 from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from .errors import CorruptionError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
+from .pages import ITEM_OVERHEAD_BYTES
 
 SUFFIX = ".seg"
 READ_AHEAD_BYTES = 1024 * 1024
@@ -54,7 +55,8 @@ def is_little(size_bytes: int, end: int) -> bool:
 class Loaded(NamedTuple):
     """What ``load`` read: the items from ``ordinal`` on; the first block behind them; the damage that stopped it.
 
-    ``lost`` is how many items the damage costs, from ``next_ordinal`` on; 0 where ``damage`` is None.
+    ``lost`` is how many items the damage costs, from ``next_ordinal`` on; 0 where ``damage`` is None. The last block
+    that was read begins at ``last_offset``, with the item ``last_ordinal``; ``cost_bytes`` is what the items take.
     """
 
     ordinal: int
@@ -63,6 +65,24 @@ class Loaded(NamedTuple):
     next_ordinal: int
     damage: CorruptionError | None
     lost: int
+    last_offset: int = 0
+    last_ordinal: int = 0
+    cost_bytes: int = 0
+
+
+class Ahead(NamedTuple):
+    """How far a reading goes beyond what is wanted, in ordinals; never beyond ``READ_AHEAD_BYTES``.
+
+    Up to ``taken`` the items are handed out at once; behind them no more is read than costs ``room_bytes`` in memory,
+    whole blocks at a time. From ``stop`` on they are in memory already.
+    """
+
+    taken: int
+    stop: int
+    room_bytes: int
+
+
+NO_BOUND = Ahead(2**64, 2**64, 0)
 
 
 class Intact(NamedTuple):
@@ -236,40 +256,53 @@ class Segment:
             self.capacity_bytes = self.end - HEADER_BYTES
 
     def load(
-        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, enough: int | None = None
+        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, ahead: Ahead = NO_BOUND
     ) -> Loaded:
-        """Read the blocks from ``offset`` on, as far as one reading goes, but those before ``wanted`` only by header.
+        """Read the blocks from the one with ``wanted`` on, at least that one, as far as one reading goes.
 
-        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them; those
-        before ``enough`` are all that is asked for. Stops at the first damage: with items before it in ``items`` if
-        there are any that are wanted, else reporting how many items from ``next_ordinal`` on are lost.
+        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
+        the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
+        items from ``next_ordinal`` on are lost.
         """
         window = self._window(end)
         items: list[bytes] = []
-        first = ordinal
+        first, last_offset, last_ordinal, cost_bytes, room_bytes = ordinal, 0, 0, 0, ahead.room_bytes
         limit = None
+        has_sought = False
         try:
-            while offset < end and (limit is None or (offset < limit and (enough is None or ordinal < enough))):
+            while offset < end and (limit is None or offset < limit):
                 header = self._header(window, offset, ordinal, end, end_ordinal)
-                body_at = offset + BLOCK_HEADER_BYTES
-                if ordinal + header.count > wanted:
+                behind, next_ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
+                if next_ordinal > wanted:
+                    block_bytes = header.payload_bytes + ITEM_OVERHEAD_BYTES * header.count
                     if limit is None:
                         first, limit = ordinal, offset + READ_AHEAD_BYTES
-                    elif body_at + header.body_bytes > limit:
+                        if next_ordinal >= ahead.taken:
+                            window.narrow(room_bytes)
+                    elif (
+                        behind > limit or ordinal >= ahead.stop or (ordinal >= ahead.taken and block_bytes > room_bytes)
+                    ):
                         break
                     items += self._body(window, offset, header)
-                offset = body_at + header.body_bytes
-                ordinal += header.count
+                    last_offset, last_ordinal = offset, ordinal
+                    cost_bytes += block_bytes
+                    if next_ordinal > ahead.taken:
+                        room_bytes -= block_bytes
+                elif not has_sought:
+                    has_sought = True
+                    offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
+                    continue
+                offset, ordinal = behind, next_ordinal
             if ordinal <= wanted:
                 raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
         except CorruptionError as damage:
             if items:
-                return Loaded(first, items, offset, ordinal, None, 0)
+                return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
-                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, enough)
+                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, ahead)
             return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
-        return Loaded(first, items, offset, ordinal, None, 0)
+        return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
 
     def checksums(self, offset: int, end: int) -> tuple[int, int]:
         """Check every block in ``offset … end``; their combined checksum and the number of their items.
@@ -326,13 +359,34 @@ class Segment:
         at, found = self._find_header(window, offset + 1, end, range(ordinal + 1, end_ordinal))
         return (at, found.ordinal) if found is not None else (end, end_ordinal)
 
+    def _seek(
+        self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int
+    ) -> tuple[int, int]:
+        """A block not far before the one with ``wanted``, or that one: its offset and its ordinal.
+
+        By bisection: a valid header tells by itself what stands before it, wherever it is found.
+        """
+        high = end
+        while high - offset > _DIRECT_BYTES:
+            middle = (offset + high) // 2
+            stop = min(high, middle + READ_AHEAD_BYTES)
+            at, found = self._find_header(window, middle, stop, range(ordinal + 1, end_ordinal))
+            if found is not None and found.ordinal <= wanted:
+                offset, ordinal = at, found.ordinal
+            elif found is None and stop < high:
+                break  # among items so large there are few headers to go along
+            else:
+                high = middle
+        return offset, ordinal
+
     def _find_header(self, window: _Window, start: int, end: int, ordinals: range) -> tuple[int, BlockHeader | None]:
         """The first valid header from ``start`` on of a block with one of these ordinals, and its offset.
 
         Payloads that look like one do not check out, since the checksum covers the offset.
         """
+        size_bytes = _FIRST_READ_BYTES
         while start < end:
-            data = window.read_once(start, min(READ_AHEAD_BYTES + BLOCK_HEADER_BYTES, end - start))
+            data = window.read_once(start, min(size_bytes + BLOCK_HEADER_BYTES, end - start))
             at = -1
             while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
                 try:
@@ -341,7 +395,8 @@ class Segment:
                     continue
                 if header.ordinal in ordinals and start + at < end:
                     return start + at, header
-            start += READ_AHEAD_BYTES
+            start += size_bytes
+            size_bytes = min(8 * size_bytes, READ_AHEAD_BYTES)
         return end, None
 
     def intact(self, offset: int, end: int) -> Iterator[Intact]:
@@ -372,13 +427,28 @@ class _Window:
     From ``deferred_at`` on it is not the file that counts but ``deferred``, if that is not empty.
     """
 
-    __slots__ = ("_ahead_bytes", "_data", "_deferred", "_deferred_at", "_disk", "_end", "_fd", "_start")
+    __slots__ = (
+        "_ahead_bytes",
+        "_ahead_bytes_max",
+        "_data",
+        "_deferred",
+        "_deferred_at",
+        "_disk",
+        "_end",
+        "_fd",
+        "_start",
+    )
 
     def __init__(self, disk: Disk, fd: int, end: int, deferred_at: int, deferred: bytes) -> None:
         self._disk, self._fd, self._end = disk, fd, end
         self._deferred_at, self._deferred = deferred_at, deferred
         self._start, self._data = 0, b""
         self._ahead_bytes = _FIRST_READ_BYTES
+        self._ahead_bytes_max = READ_AHEAD_BYTES
+
+    def narrow(self, ahead_bytes: int) -> None:
+        """Read ahead no more than about so much, since it would not be looked at."""
+        self._ahead_bytes_max = min(max(ahead_bytes, _FIRST_READ_BYTES), READ_AHEAD_BYTES)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
         """The bytes at ``offset``; fewer where the file or the range ends."""
@@ -386,11 +456,12 @@ class _Window:
         if at >= 0 and at + length_bytes <= len(self._data):
             return self._data[at : at + length_bytes]
         length_bytes = min(length_bytes, self._end - offset)
-        if length_bytes >= _DIRECT_BYTES:
-            # A large body is its own buffer, and what comes next is likely large too: a header is all to read ahead.
-            self._ahead_bytes = _FIRST_READ_BYTES
+        if length_bytes >= _DIRECT_BYTES:  # a large body is its own buffer
             return self.read_once(offset, length_bytes)
-        ahead_bytes = min(max(self._ahead_bytes, length_bytes), self._end - offset)
+        if at > len(self._data):
+            # A body was passed over, or was large; what comes next is likely alike: a header is all to read ahead.
+            self._ahead_bytes = _FIRST_READ_BYTES
+        ahead_bytes = min(max(min(self._ahead_bytes, self._ahead_bytes_max), length_bytes), self._end - offset)
         self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
         self._start = offset
         self._data = self.read_once(offset, ahead_bytes)

@@ -219,6 +219,11 @@ class Segments:
         segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
         self.current = segment
 
+    def resize(self, segment_bytes: int) -> None:
+        """Change the size that segments grow to, from the next one on."""
+        self._segment_bytes = segment_bytes
+        self.next_bytes = min(self.next_bytes, segment_bytes)
+
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
         """Size the next segment by the largest of those that exist."""
         largest_bytes = max((row.end - HEADER_BYTES for row in rows), default=0)

@@ -11,7 +11,8 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 
 1. Extents are disjoint and sorted; each unconsumed sequence below ``next_sequence`` lies in exactly one.
 2. An extent's ``live`` is the number of its unconsumed sequences, and above 0.
-3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0.
+3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0. ``live_bytes`` is summed
+   up over extents and segments alike.
 4. ready + held + damaged + consumed = next_sequence.
 """
 
@@ -95,17 +96,14 @@ class State:
         self.drained: set[int] = set()
         self.extents: list[Extent] = []
         self.markers: dict[str, int] = {}
+        self.live_bytes = 0
+        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
         self._firsts: list[int] = []
 
     @property
     def consumed_count(self) -> int:
         """How many items were consumed since the queue was made."""
         return self.frontier + len(self.consumed)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
-        return sum(segment.live_bytes for segment in self.segments.values())
 
     def apply(self, operation: Operation) -> None:
         """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
@@ -152,6 +150,7 @@ class State:
             self.drained.discard(number)
         segment.live += count
         segment.live_bytes += length_bytes
+        self.live_bytes += length_bytes
         if self.extents:
             last = self.extents[-1]
             if (
@@ -202,11 +201,13 @@ class State:
         if live != sum(extent.live for extent in moved) or any(a.end > b.first for a, b in pairwise(extents)):
             raise StateError(f"moves of all {live} live items of the segments {sorted(gone)}", f"{len(moves)} moves")
         for number in gone:
+            self.live_bytes -= self.segments[number].live_bytes
             self.segments[number].live = self.segments[number].live_bytes = 0
         for extent in moved:
             segment = self.segments[extent.segment]
             segment.live += extent.live
             segment.live_bytes += extent.live_bytes
+            self.live_bytes += extent.live_bytes
             self.drained.discard(extent.segment)
         self.drained |= gone
         self.extents = extents
@@ -319,6 +320,7 @@ class State:
             raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
         segment.live += extent.live
         segment.live_bytes += extent.live_bytes
+        self.live_bytes += extent.live_bytes
         self.extents.append(extent)
         self._firsts.append(extent.first)
 
@@ -342,6 +344,7 @@ class State:
             segment = self.segments[extent.segment]
             segment.live -= count
             segment.live_bytes -= share_bytes
+            self.live_bytes -= share_bytes
             if extent.live == 0:
                 emptied.append(at)
             if segment.live == 0:
@@ -373,6 +376,15 @@ class Ready:
 
     def __len__(self) -> int:
         return len(self.returned) + self._state.next_sequence - self.position
+
+    def front(self) -> int:
+        """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
+        run = self.returned.run_from(0)
+        return run[0] if run is not None else self.position
+
+    def runs(self) -> list[Run]:
+        """All that may be handed out, in order."""
+        return [*self.returned.runs(), (self.position, self._state.next_sequence - self.position)]
 
     def hold(self, count: int) -> list[Run]:
         """Hand out up to ``count`` ready sequences, lowest first."""

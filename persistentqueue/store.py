@@ -77,7 +77,7 @@ class Store:
         self.settings = settings
         self.state = state
         self.ready = Ready(state)
-        self.pages = Pages(settings.memory_bytes)
+        self.pages = Pages(settings.memory_bytes, self.ready.front)
         self.recovery = RecoveryReport()
         self._trims = 0
         self._disk = disk

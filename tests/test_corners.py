@@ -164,7 +164,7 @@ def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:
 
 def test_reading_stops_after_enough(open_queue: OpenQueue) -> None:
     """One reading takes about so much, and the next goes on behind it."""
-    queue = open_queue(memory_bytes=0)
+    queue = open_queue(memory_bytes=2 * READ_AHEAD_BYTES)
     items = [bytes([n]) * 200_000 for n in range(12)] + [b"end"]
     put(queue, *items)
     put(queue, *items)
@@ -261,11 +261,11 @@ def test_consumed_between_a_look_and_its_read(open_queue: OpenQueue, monkeypatch
     page = type(reader)._page
     raised = [False]
 
-    def consumed(self: Any, sequence: int) -> Any:
+    def consumed(self: Any, sequence: int, **cursors: Any) -> Any:
         if not raised[0]:
             raised[0] = True
             raise StateError("an extent", "none")
-        return page(self, sequence)
+        return page(self, sequence, **cursors)
 
     monkeypatch.setattr(type(reader), "_page", consumed)
     assert list(queue.browse()) == [b"a", b"b"]

@@ -97,6 +97,7 @@ BLOCKS = [
     [b"PQBk" * 20, b"PQFr" * 20],
     [bytes([n % 256]) * (n % 7) for n in range(300)],
     [b"x" * 100] * 1000,
+    *([b"%04d" % n for n in range(count)] for count in (511, 512, 513, 576, 639)),
     [b""] * BLOCK_ITEMS,
     [b"y" * BLOCK_BYTES],
 ]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 from persistentqueue import PersistentQueue
 from persistentqueue.disk import DISK
 from persistentqueue.pages import ITEM_OVERHEAD_BYTES, TAIL_PAGE_BYTES, Page, Pages, cost
@@ -42,15 +44,50 @@ def test_small_transactions_share_a_page() -> None:
     assert pages.cost_bytes == 100 * (6 + TAIL_PAGE_BYTES // 100)
 
 
-def test_tail_is_not_kept_beyond_the_bound() -> None:
-    """What is enqueued when the bound is reached stays on disk only."""
+def test_the_middle_is_let_go() -> None:
+    """When the bound is reached the lower half of the pages stays, and the upper half slides along with the tail."""
+    pages = Pages(1000)
+    for first in range(20):
+        append(pages, first, 1)
+    assert kept(pages) == [(n, n + 1) for n in (0, 1, 2, 3, 4, 15, 16, 17, 18, 19)]
+    assert pages.cost_bytes == 1000
+
+
+def test_the_first_page_stays() -> None:
+    """A page alone is the head: what is written then is kept only as far as there is room beside it."""
     pages = Pages(1000)
     append(pages, 0, 8)
     append(pages, 8, 3)
-    assert kept(pages) == [(0, 8)]
-    append(pages, 11, 2)
-    assert kept(pages) == [(0, 8), (11, 13)]
+    append(pages, 20, 3)
+    assert kept(pages) == [(0, 8), (20, 22)]
     assert pages.cost_bytes == 1000
+
+
+def test_a_large_transaction_is_kept_in_part() -> None:
+    """Of what costs more than half of the memory its beginning is kept, if there is not room for all; the head is."""
+    pages = Pages(1000)
+    append(pages, 0, 3)
+    append(pages, 3, 30)
+    assert kept(pages) == [(0, 3), (3, 8)]
+    assert pages.cost_bytes == 800
+
+
+def test_an_item_larger_than_the_bound_displaces_nothing() -> None:
+    """What cannot be kept at all leaves all others where they are, written or read."""
+    pages = Pages(1000)
+    append(pages, 0, 5)
+    pages.append(5, [bytes(1000)], 1000 + ITEM_OVERHEAD_BYTES)
+    append(pages, 6, 2)
+    assert pages.insert(Page(5, [bytes(1000)], 1000 + ITEM_OVERHEAD_BYTES), 5, 5) == 5
+    assert kept(pages) == [(0, 5), (6, 8)]
+
+
+def test_the_list_of_a_transaction_is_not_touched() -> None:
+    """What is added to a page later does not show in the list that it was begun with."""
+    pages, items = Pages(100_000), [ITEM]
+    pages.append(0, items, 100)
+    append(pages, 1, 1)
+    assert (kept(pages), items) == ([(0, 2)], [ITEM])
 
 
 def test_head_displaces_the_farthest() -> None:
@@ -58,26 +95,66 @@ def test_head_displaces_the_farthest() -> None:
     pages = Pages(1000)
     append(pages, 50, 4)
     append(pages, 80, 6)
-    pages.insert(page(0, 5), 0, 0)
+    assert pages.insert(page(0, 5), 0, 0) == 5
     assert kept(pages) == [(0, 5), (50, 54)]
 
 
-def test_what_the_consumer_has_passed_goes_first() -> None:
-    """Held items are the first to leave the memory."""
+def test_what_is_needed_before_is_not_displaced() -> None:
+    """What is read makes room among what is behind it only."""
     pages = Pages(1000)
+    append(pages, 0, 8)
+    assert pages.insert(page(10, 5), 10, 10) == 12
+    assert kept(pages) == [(0, 8), (10, 12)]
+
+
+def test_who_browses_displaces_nothing() -> None:
+    """What is read without a claim to room is kept as far as there is free room."""
+    pages = Pages(1000, lambda: 100)
+    append(pages, 50, 4)
+    append(pages, 80, 4)
+    assert pages.insert(page(0, 5), 0, 0, displaces=False) == 2
+    assert kept(pages) == [(0, 2), (50, 54), (80, 84)]
+
+
+@pytest.mark.parametrize("way", ["append", "insert"])
+def test_what_the_consumers_have_passed_goes_first(way: str) -> None:
+    """Held items are the first to leave the memory, for what is written as for what is read."""
+    pages = Pages(1000, lambda: 5)
     append(pages, 0, 5)
     append(pages, 20, 5)
-    pages.insert(page(10, 5), 10, 10)
-    assert kept(pages) == [(10, 15), (20, 25)]
+    if way == "append":
+        append(pages, 40, 5)
+        assert kept(pages) == [(20, 25), (40, 45)]
+    else:
+        pages.insert(page(10, 5), 10, 10)
+        assert kept(pages) == [(10, 15), (20, 25)]
 
 
-def test_page_larger_than_the_bound_is_not_kept() -> None:
-    """The bound holds also for one large page; it displaces everything and is then not kept."""
-    pages = Pages(1000)
+def test_page_larger_than_the_bound_is_kept_in_part() -> None:
+    """The bound holds also for one large page: from where the consumer goes on, as much of it as fits is kept."""
+    pages = Pages(1000, lambda: 5)
     append(pages, 0, 5)
-    pages.insert(page(10, 11), 10, 10)
-    assert len(pages) == 0
-    assert pages.cost_bytes == 0
+    assert pages.insert(page(10, 13), 10, 12) == 22
+    assert kept(pages) == [(12, 22)]
+    assert pages.cost_bytes == 1000
+
+
+@pytest.mark.parametrize("front", [0, 2, 4])
+def test_a_smaller_bound_lets_go_at_once(front: int) -> None:
+    """Of what exceeds a new bound the middle goes first, then part of the first page; a larger one brings room."""
+    pages = Pages(1000, lambda: front)
+    append(pages, 0, 4)
+    append(pages, 10, 3)
+    append(pages, 20, 3)
+    pages.resize(750)
+    assert kept(pages) == ([(0, 4), (10, 13)] if front < 4 else [(10, 13), (20, 23)])
+    pages.resize(199)
+    assert kept(pages) == [(front, front + 1) if front < 4 else (10, 11)]
+    pages.resize(0)
+    assert (kept(pages), pages.cost_bytes) == ([], 0)
+    pages.resize(500)
+    append(pages, 30, 5)
+    assert kept(pages) == [(30, 35)]
 
 
 def test_nothing_is_kept_twice() -> None:

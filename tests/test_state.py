@@ -219,6 +219,18 @@ def test_returned_items_come_out_first_and_in_order() -> None:
     assert ready.hold(1) == []
 
 
+def test_front_is_what_comes_out_next() -> None:
+    """What may be handed out, and the lowest of it, or where that will be when there is nothing."""
+    ready = ready_of(10)
+    assert (ready.front(), ready.runs()) == (0, [(0, 10)])
+    one, _ = ready.hold(2), ready.hold(2)
+    assert (ready.front(), ready.runs()) == (4, [(4, 6)])
+    ready.release(one)
+    assert (ready.front(), ready.runs()) == (0, [(0, 2), (4, 6)])
+    ready.hold(9)
+    assert (ready.front(), ready.runs()) == (10, [(10, 0)])
+
+
 def test_consumed_is_not_held_any_more() -> None:
     """Consuming ends a hold."""
     ready = ready_of(5)

@@ -146,6 +146,13 @@ class QueueMachine(RuleBasedStateMachine):
         assert self.queue is not None
         self.queue.trim()
 
+    @rule(memory_bytes=st.sampled_from([0, 300, 10_000, 1 << 26]), segment_bytes=st.sampled_from([10, 5000, 1 << 20]))
+    def resize(self, memory_bytes: int, segment_bytes: int) -> None:
+        assert self.queue is not None
+        self.settings.update(memory_bytes=memory_bytes, segment_bytes=segment_bytes)
+        self.queue.resize(memory_bytes=memory_bytes, segment_bytes=segment_bytes)
+        assert self.queue.stats().cached_bytes <= memory_bytes
+
     @rule()
     def clear(self) -> None:
         assert self.queue is not None
@@ -172,7 +179,9 @@ class QueueMachine(RuleBasedStateMachine):
         assert stats.enqueued == len(self.items)
         assert stats.held == sum(len(each.held) for each in self.sessions)
         assert stats.dequeued == stats.enqueued - stats.ready - stats.held
-        assert stats.cached_bytes <= self.settings["memory_bytes"]
+        assert stats.cached_bytes <= self.settings["memory_bytes"] == stats.memory_bytes
+        assert stats.cached <= stats.ready
+        assert stats.flowed is (stats.cached < stats.ready)
         for name, version in self.markers.items():
             assert self.queue.marker(name) == version
 

@@ -126,6 +126,8 @@ def _check_state(state: State) -> Iterator[str]:
     for number, segment in state.segments.items():
         if segment.live != live[number] or (segment.live == 0) != (number in state.drained):
             yield f"segment {number} counts {segment.live} live items, its extents {live[number]}"
+    if state.live_bytes != sum(segment.live_bytes for segment in state.segments.values()):
+        yield f"{state.live_bytes} live bytes, not those of the segments"
     if sum(live.values()) + state.consumed_count != state.next_sequence:
         yield f"{sum(live.values())} live and {state.consumed_count} consumed of {state.next_sequence} items"
 

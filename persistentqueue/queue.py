@@ -16,6 +16,7 @@ from typing import Any
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
 from .group import Group
+from .limits import LOGS
 from .recovery import RecoveryReport
 from .session import Session
 from .store import Store
@@ -59,6 +60,13 @@ class Stats:
     """Transactions committed, or skipped for their marker, since the queue was opened."""
     syncs: int
     """Syncs of files and directories since the queue was opened, a durable write counting as one."""
+    fill: float
+    """How full the queue is by the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes`` (what is kept for the
+    log to grow included): 1.0 at the limit, 0.0 where none is set."""
+    waiting: int
+    """Flushes that wait for room."""
+    refused: int
+    """Flushes that were refused for a limit since the queue was opened."""
 
 
 class PersistentQueue:
@@ -74,6 +82,15 @@ class PersistentQueue:
     - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued.
     - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (64 KiB).
     - ``log_bytes``: the size that the transaction log starts with (1 MiB); it grows with the rate of commits.
+    - ``max_items``: how many items the queue may hold, those on hold included (no limit).
+    - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
+      what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
+    - ``max_disk_bytes``: what all files of the queue may take (no limit). A part is kept for the log to grow, so that
+      items can always be dequeued: as much as log and spare log have. At least five times ``log_bytes``.
+    - ``min_free_bytes``: enqueues take no more of the file system when less than this would be left free (0: off).
+      Dequeueing goes on. It is looked at where files are made or grow.
+    - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
+      it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
 
     A forked child cannot use its parent's queue: all calls raise ``ClosedError`` there. Use it in a ``with`` block, or
     call ``close``; a queue that is dropped instead frees its lock with a ``ResourceWarning``, and the next opening
@@ -96,16 +113,30 @@ class PersistentQueue:
         memory_bytes: int = Settings.memory_bytes,
         inline_bytes: int = Settings.inline_bytes,
         log_bytes: int = Settings.log_bytes,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        max_disk_bytes: int | None = None,
+        min_free_bytes: int = 0,
+        full: str = "raise",
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
         directory = queue_directory(path, name)
         if not lock_timeout >= 0:
             raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
-        settings = Settings(sync, segment_bytes, memory_bytes, inline_bytes, log_bytes)
-        for setting, least in (("segment_bytes", 1), ("memory_bytes", 0), ("inline_bytes", 0), ("log_bytes", 4096)):
-            if getattr(settings, setting) < least:
-                raise ValueError(f"{setting} must be at least {least}, got {getattr(settings, setting)}")
+        settings = Settings(
+            sync,
+            segment_bytes,
+            memory_bytes,
+            inline_bytes,
+            log_bytes,
+            max_items=max_items,
+            max_bytes=max_bytes,
+            max_disk_bytes=max_disk_bytes,
+            min_free_bytes=min_free_bytes,
+            full=full,
+        )
+        _check_settings(settings)
         self._path = fspath(path)
         self._name = name
         self._disk = disk
@@ -252,12 +283,15 @@ class PersistentQueue:
                 groups=group.groups,
                 transactions=group.transactions,
                 syncs=store.syncs,
+                fill=store.limits.fill,
+                waiting=group.waiting_for_room,
+                refused=group.refused,
             )
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.
 
-        Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` gets
+        Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
         ``ClosedError``. Raises ``DiskFullError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
         the same, its lock free, and the next opening recovers.
         """
@@ -269,6 +303,26 @@ class PersistentQueue:
         assert self._group is not None
         self._group.check()
         return self._group
+
+
+def _check_settings(settings: Settings) -> None:
+    least_bytes = {"segment_bytes": 1, "log_bytes": 4096, "max_items": 1, "max_bytes": 1}
+    least_bytes["max_disk_bytes"] = (LOGS + 1) * settings.log_bytes
+    for setting in (
+        "segment_bytes",
+        "memory_bytes",
+        "inline_bytes",
+        "log_bytes",
+        "max_items",
+        "max_bytes",
+        "max_disk_bytes",
+        "min_free_bytes",
+    ):
+        value, least = getattr(settings, setting), least_bytes.get(setting, 0)
+        if value is not None and value < least:
+            raise ValueError(f"{setting} must be at least {least}, got {value}")
+    if settings.full not in {"raise", "block"}:
+        raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
 
 
 def _report(directory: str, report: RecoveryReport) -> None:

@@ -82,17 +82,14 @@ class State:
         self.drained: set[int] = set()
         self.extents: list[Extent] = []
         self.markers: dict[str, int] = {}
+        self.live_bytes = 0
+        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
         self._firsts: list[int] = []
 
     @property
     def consumed_count(self) -> int:
         """How many items were consumed since the queue was made."""
         return self.frontier + len(self.consumed)
-
-    @property
-    def live_bytes(self) -> int:
-        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
-        return sum(segment.live_bytes for segment in self.segments.values())
 
     def apply(self, operation: Operation) -> None:
         """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
@@ -137,6 +134,7 @@ class State:
             self.drained.discard(number)
         segment.live += count
         segment.live_bytes += length_bytes
+        self.live_bytes += length_bytes
         if self.extents:
             last = self.extents[-1]
             if (
@@ -181,6 +179,19 @@ class State:
         if at < 0 or sequence >= self.extents[at].end:
             raise StateError(f"an extent with sequence {sequence}", "none")
         return self.extents[at]
+
+    def share_bytes(self, runs: Iterable[Run]) -> int:
+        """What consuming these runs would take off ``live_bytes``, if it were done now."""
+        total_bytes = 0
+        for first, count in runs:
+            at, left = bisect_right(self._firsts, first) - 1, count
+            while left:
+                extent = self.extents[at]
+                part = min(left, extent.end - max(first, extent.first))
+                total_bytes += extent.live_bytes * part // extent.live
+                left -= part
+                at += 1
+        return total_bytes
 
     def checkpoint(self, time_ns: int, current: SegmentRow | None, kept: Iterable[int]) -> Checkpoint:
         """The whole state as one operation.
@@ -251,6 +262,7 @@ class State:
             raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
         segment.live += extent.live
         segment.live_bytes += extent.live_bytes
+        self.live_bytes += extent.live_bytes
         self.extents.append(extent)
         self._firsts.append(extent.first)
 
@@ -274,6 +286,7 @@ class State:
             segment = self.segments[extent.segment]
             segment.live -= count
             segment.live_bytes -= share_bytes
+            self.live_bytes -= share_bytes
             if extent.live == 0:
                 emptied.append(at)
             if segment.live == 0:

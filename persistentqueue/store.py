@@ -26,6 +26,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from dataclasses import replace
 
 from .commit import Committer
 from .directory import (
@@ -40,10 +41,12 @@ from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory,
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import Header
+from .limits import LOGS, Limits
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
 from .pages import Pages
 from .pool import Pool
+from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
 from .segments import Segments
@@ -59,6 +62,8 @@ _CHECKPOINTS_PER_LOG = 4
 _ENQUEUES_PER_LOG = 0.7
 """The part of a log for frames that enqueue: what takes 78 bytes there, a new segment with an extent, takes 104 in a
 checkpoint, and then a frame that dequeues must fit behind it."""
+_LOGS_PER_LIMIT = 16
+"""So many times a log may have to be doubled before it takes all of ``max_disk_bytes``, and a frame, too."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
 
@@ -69,6 +74,14 @@ class Store:
     def __init__(
         self, disk: Disk, directory: str, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
     ) -> None:
+        self._quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes)
+        self._log_bytes_max = LOG_BYTES_MAX
+        if settings.max_disk_bytes is not None:
+            # So that neither the log nor what is kept for it to grow takes much of what there is.
+            part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
+            settings = replace(settings, inline_bytes=min(settings.inline_bytes, part_bytes))
+            self._log_bytes_max = min(LOG_BYTES_MAX, part_bytes)
+        disk = self._quota.disk
         self.directory = directory
         self.settings = settings
         self.state = state
@@ -82,8 +95,9 @@ class Store:
         self._pool = Pool(disk, self._path(POOL_DIRECTORY))
         data = self._path(DATA_DIRECTORY)
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex)
+        self.limits = Limits(disk, directory, settings, state, self.ready, self._quota)
         self._committer = Committer(
-            disk, settings, state, self.ready, self.pages, self.segments, mutex, self._make_room
+            disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
         )
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
         self.retired: deque[tuple[int, int]] = deque()
@@ -141,13 +155,20 @@ class Store:
         return store
 
     def _begin(self, recovered: Recovered | None) -> None:
-        for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):  # a copy may lack those that were empty
-            make_directory(self._disk, self._path(part))
+        parts = [self._path(part) for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY)]
+        for part in parts:  # a copy may lack those that were empty
+            make_directory(self._disk, part)
+        self._quota.learn(parts)
         if recovered is None:
             sync_names(self._disk, self.directory)
             self.trim()
             self._pool.fill(self.settings.log_bytes)
-            return
+        else:
+            self._go_on(recovered)
+        self._quota.reserve_bytes = self._quota.reserve_bytes or LOGS // 2 * self.settings.log_bytes
+        self._quota.pressing_bytes = self.settings.max_disk_bytes
+
+    def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay
         self.generation, self._number = replay.header.number, replay.last_number
         self._log_path = replay.file
@@ -280,6 +301,7 @@ class Store:
         try:
             if not self._committer.commit_short(group, self._log):
                 self._commit_long(group)
+                self._committer.come_again(group)
             if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
                 # The group is durable, so a trim that finds no room must not make its flush look failed.
                 with suppress(PersistentQueueError):
@@ -308,10 +330,11 @@ class Store:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
             committer.apply(group, operations)
 
-    def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
+    def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
 
-        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``.
+        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``,
+        which ``enqueues``, and for which the limits on the disk are not stretched, or does not.
         Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
         """
         self.check()
@@ -336,7 +359,7 @@ class Store:
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         try:
-            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes)
+            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes, enqueues)
             number = self._number if old is None else old.number
             mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
             header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
@@ -364,6 +387,7 @@ class Store:
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._pool.size_bytes()))
+        self._quota.reserve_bytes = LOGS // 2 * log.capacity_bytes
 
     def give_back(self) -> None:
         """Delete the files of retired segments. What cannot be deleted is swept by the next opening."""
@@ -380,17 +404,18 @@ class Store:
         if self._log is not None:
             fewest, most = _GROUPS_PER_LOG
             if self._log.groups < fewest:
-                self._log_bytes = min(2 * self._log_bytes, max(LOG_BYTES_MAX, self.settings.log_bytes))
+                self._log_bytes = min(2 * self._log_bytes, max(self._log_bytes_max, self.settings.log_bytes))
             elif self._log.groups > most:
                 self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
         try:
-            self.trim(extra_bytes=body_bytes)
+            self.trim(extra_bytes=body_bytes, enqueues=enqueues)
             if self._log is not None and not self._log.has_room(body_bytes, enqueues):
-                raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, "what room there is, is for dequeueing")
+                reason = "what room there is, is for dequeueing"
+                raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
         except DiskFullError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
-                transaction.error, transaction.staged = error, []
+                transaction.error, transaction.staged = self.limits.explain(transaction, error), []
             if len(refused) < len(group):
                 self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None
@@ -401,10 +426,10 @@ class Store:
 
         Whether there was any of that. Raises ``BrokenQueueError``.
         """
-        if not self.retired and not self._drained() and self._log_bytes == self.settings.log_bytes:
+        made = self.segments.drop_unlogged() or bool(self.retired)
+        if not made and not self._drained() and self._log_bytes == self.settings.log_bytes:
             return False
         self._log_bytes = self.settings.log_bytes
-        made = bool(self.retired)
         with suppress(DiskFullError):
             self.trim()
             made = True
@@ -424,8 +449,9 @@ class Store:
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
 
-    def _provide_spare(self, wanted_bytes: int, least_bytes: int) -> None:
+    def _provide_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> None:
         """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
+        self._quota.refusal = None
         try:
             self._pool.fill(wanted_bytes, 2 * wanted_bytes)
         except OSError as error:
@@ -434,9 +460,16 @@ class Store:
             self._log_bytes = self.settings.log_bytes
             try:
                 self._pool.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
-            except OSError:
-                if self._pool.size_bytes() < least_bytes:
+            except OSError as least_error:
+                if self._pool.size_bytes() >= least_bytes:
+                    return
+                if enqueues or not isinstance(least_error, OverLimitError):
                     raise
+                self._quota.pressing = True
+                try:
+                    self._pool.fill(least_bytes)
+                finally:
+                    self._quota.pressing = False
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
         """The segment to write on in; at a clean close only if it holds items."""

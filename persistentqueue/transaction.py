@@ -11,13 +11,19 @@ from .segments import Piece
 
 @dataclass(frozen=True)
 class Settings:
-    """What an owner may choose; all in bytes but for ``sync``."""
+    """What an owner may choose; in bytes where the name says so."""
 
     sync: bool = True
     segment_bytes: int = 64 * 1024 * 1024
     memory_bytes: int = 64 * 1024 * 1024
     inline_bytes: int = 64 * 1024
     log_bytes: int = 1024 * 1024
+    max_items: int | None = None
+    max_bytes: int | None = None
+    max_disk_bytes: int | None = None
+    min_free_bytes: int = 0
+    full: str = "raise"
+    """What a flush does that a limit leaves no room for: ``"raise"``, or ``"block"`` until there is."""
 
 
 class Transaction:
@@ -43,6 +49,11 @@ class Transaction:
     def enqueues(self) -> bool:
         """Whether it puts anything into the queue, in memory or written before."""
         return bool(self.items or self.pieces)
+
+    @property
+    def count(self) -> int:
+        """How many items it enqueues."""
+        return len(self.items) + sum(piece.count for piece in self.pieces)
 
     @property
     def cost_bytes(self) -> int:

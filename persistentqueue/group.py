@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from operator import attrgetter
 
 from .errors import ClosedError, PersistentQueueError, QueueFullError
 from .intervals import Run
@@ -26,6 +27,7 @@ from .maintenance import MAINTENANCE
 from .store import Store
 from .transaction import Transaction
 
+_SETTLED = attrgetter("settled")
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
@@ -309,7 +311,7 @@ class Group:
                 self.store.commit(group)
                 enqueued = self.store.state.next_sequence - before
                 self.groups += 1
-                self.transactions += len(group)
+                self.transactions += sum(map(_SETTLED, group))
         except PersistentQueueError as error:
             for failed in group:
                 failed.error = error
@@ -317,7 +319,7 @@ class Group:
             with self.mutex:
                 if self._waiting and enqueued:
                     self._has_ready.notify(enqueued)
-                if self._seats and (self.store.broken is not None or any(each.runs for each in group)):
+                if self._seats and (self.store.broken is not None or any(each.runs and each.settled for each in group)):
                     self._rooms += 1
                     self._seats[0].notify()
                 heir = self._line.pop(0) if self._line else None

@@ -17,15 +17,17 @@ from .quota import OverLimitError, Quota
 from .state import Ready, State
 from .transaction import Settings, Transaction
 
-LOGS = 4
-"""A queue takes so many times the log at least: the log, its spare, and what is kept for both to grow."""
+LOGS_LEAST = 5
+"""``max_disk_bytes`` is so many times ``log_bytes`` at least: the log, its spare, what is kept for both, and items."""
+_RESERVED = 8
+"""One part in so many of ``max_disk_bytes`` is kept for the log and its spare to grow."""
 
 
 def measure_bytes(transaction: Transaction) -> int:
     """What the blocks of the transaction take at most."""
     count, payload_bytes = len(transaction.items), transaction.payload_bytes
     # Of two blocks in a row, one is full of items, or both together have more bytes than one may have.
-    blocks = 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES) if count else 0
+    blocks = min(count, 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES))
     pieces_bytes = sum(piece.length_bytes for piece in transaction.pieces)
     return pieces_bytes + BLOCK_HEADER_BYTES * blocks + LENGTH_BYTES * count + payload_bytes
 
@@ -64,6 +66,10 @@ class Limits:
     def fill(self) -> float:
         """How full the queue is by the limit that is nearest: 0.0 without limits, 1.0 at one."""
         return max(self._fills(), default=(0.0, ""))[0]
+
+    def reserve_bytes(self, log_bytes: int) -> int:
+        """What is kept of the disk for a log of this length, and its spare, to grow for those who dequeue."""
+        return max(2 * log_bytes, (self._settings.max_disk_bytes or 0) // _RESERVED)
 
     def refuse(self, transaction: Transaction, limit: str) -> QueueFullError:
         """What the transaction hears that this limit leaves no room for."""
@@ -106,7 +112,9 @@ class Limits:
 
     @property
     def _least_bytes(self) -> int:
-        return LOGS * self._settings.log_bytes + HEADER_BYTES
+        """What an empty queue takes of the disk, with a segment that has no block yet."""
+        log_bytes = self._settings.log_bytes
+        return 2 * log_bytes + self.reserve_bytes(log_bytes) + HEADER_BYTES
 
 
 class Tally:

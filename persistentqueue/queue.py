@@ -16,7 +16,7 @@ from typing import Any
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
 from .group import Group
-from .limits import LOGS
+from .limits import LOGS_LEAST
 from .recovery import RecoveryReport
 from .session import Session
 from .store import Store
@@ -85,8 +85,8 @@ class PersistentQueue:
     - ``max_items``: how many items the queue may hold, those on hold included (no limit).
     - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
       what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
-    - ``max_disk_bytes``: what all files of the queue may take (no limit). A part is kept for the log to grow, so that
-      items can always be dequeued: as much as log and spare log have. At least five times ``log_bytes``.
+    - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
+      is kept, or as much as log and spare log have, for both to grow for those who dequeue.
     - ``min_free_bytes``: enqueues take no more of the file system when less than this would be left free (0: off).
       Dequeueing goes on. It is looked at where files are made or grow.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
@@ -307,7 +307,7 @@ class PersistentQueue:
 
 def _check_settings(settings: Settings) -> None:
     least_bytes = {"segment_bytes": 1, "log_bytes": 4096, "max_items": 1, "max_bytes": 1}
-    least_bytes["max_disk_bytes"] = (LOGS + 1) * settings.log_bytes
+    least_bytes["max_disk_bytes"] = LOGS_LEAST * settings.log_bytes
     for setting in (
         "segment_bytes",
         "memory_bytes",

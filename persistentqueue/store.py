@@ -41,7 +41,7 @@ from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory,
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import Header
-from .limits import LOGS, Limits
+from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
 from .pages import Pages
@@ -62,8 +62,10 @@ _CHECKPOINTS_PER_LOG = 4
 _ENQUEUES_PER_LOG = 0.7
 """The part of a log for frames that enqueue: what takes 78 bytes there, a new segment with an extent, takes 104 in a
 checkpoint, and then a frame that dequeues must fit behind it."""
+_LOG_SLACK = 2
+"""So many times as long as it should be a log may stay, and its spare, as long as there is room."""
 _LOGS_PER_LIMIT = 16
-"""So many times a log may have to be doubled before it takes all of ``max_disk_bytes``, and a frame, too."""
+"""``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
 
@@ -107,6 +109,8 @@ class Store:
         self._log: Log | None = None
         self._log_path: str | None = None
         self._log_bytes = settings.log_bytes
+        self._log_bytes_wanted = settings.log_bytes
+        self._slack = _LOG_SLACK
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
@@ -159,13 +163,15 @@ class Store:
         for part in parts:  # a copy may lack those that were empty
             make_directory(self._disk, part)
         self._quota.learn(parts)
+        self._quota.pressing = True
         if recovered is None:
             sync_names(self._disk, self.directory)
             self.trim()
             self._pool.fill(self.settings.log_bytes)
         else:
             self._go_on(recovered)
-        self._quota.reserve_bytes = self._quota.reserve_bytes or LOGS // 2 * self.settings.log_bytes
+        self._quota.pressing = False
+        self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
         self._quota.pressing_bytes = self.settings.max_disk_bytes
 
     def _go_on(self, recovered: Recovered) -> None:
@@ -197,6 +203,7 @@ class Store:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
                 for part in (LOG_DIRECTORY, DATA_DIRECTORY):
                     sync_directory(self._disk, self._path(part))
+            self._quota.pressing = False
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
             aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
@@ -383,11 +390,11 @@ class Store:
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
-            self._pool.fill(log.capacity_bytes, max(2 * wanted_bytes, log.capacity_bytes))
+            self._pool.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._pool.size_bytes()))
-        self._quota.reserve_bytes = LOGS // 2 * log.capacity_bytes
+        self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
 
     def give_back(self) -> None:
         """Delete the files of retired segments. What cannot be deleted is swept by the next opening."""
@@ -427,12 +434,18 @@ class Store:
         Whether there was any of that. Raises ``BrokenQueueError``.
         """
         made = self.segments.drop_unlogged() or bool(self.retired)
-        if not made and not self._drained() and self._log_bytes == self.settings.log_bytes:
+        is_long = self._pool.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
+        if not made and not self._drained() and not is_long and self._log_bytes == self.settings.log_bytes:
             return False
         self._log_bytes = self.settings.log_bytes
-        with suppress(DiskFullError):
+        self._slack = 1
+        try:
             self.trim()
             made = True
+        except DiskFullError:
+            pass
+        finally:
+            self._slack = _LOG_SLACK
         self.give_back()
         return made
 
@@ -451,9 +464,9 @@ class Store:
 
     def _provide_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> None:
         """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
-        self._quota.refusal = None
+        self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
         try:
-            self._pool.fill(wanted_bytes, 2 * wanted_bytes)
+            self._pool.fill(wanted_bytes, self._slack * wanted_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise

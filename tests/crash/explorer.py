@@ -35,7 +35,7 @@ from persistentqueue.errors import (
     QueueLockedError,
     QueueNotFoundError,
 )
-from persistentqueue.limits import LOGS
+from persistentqueue.limits import LOGS_LEAST
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -159,7 +159,7 @@ class Explorer:
             self.settings,
             max_items=draw.choice([None, 3, 10, 40]),
             max_bytes=draw.choice([None, 300, 2000, 10_000]),
-            max_disk_bytes=None if more_bytes is None else (LOGS + 1) * self.settings.log_bytes + more_bytes,
+            max_disk_bytes=None if more_bytes is None else LOGS_LEAST * self.settings.log_bytes + more_bytes,
         )
         return True
 

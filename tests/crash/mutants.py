@@ -87,6 +87,7 @@ MUTANTS = (
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
+    Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created"),
     # --- owners and deletion
     Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
@@ -106,6 +107,8 @@ MUTANTS = (
     # --- what was handed out
     Mutant("a rollback keeps what it held", "store", "            self.ready.release(transaction.runs)\n", "            pass\n"),
     Mutant("what was consumed out of order comes again", "state", "            self.position = first + count\n\n    def __len__", "            self.position = first\n\n    def __len__"),
+    # --- limits
+    Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),

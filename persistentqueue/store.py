@@ -434,16 +434,16 @@ class Store:
         Whether there was any of that. Raises ``BrokenQueueError``.
         """
         made = self.segments.drop_unlogged() or bool(self.retired)
-        is_long = self._pool.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
+        is_limited = self.settings.max_disk_bytes is not None
+        is_long = is_limited and self._pool.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
         if not made and not self._drained() and not is_long and self._log_bytes == self.settings.log_bytes:
             return False
         self._log_bytes = self.settings.log_bytes
-        self._slack = 1
+        self._slack = 1 if is_limited else _LOG_SLACK
         try:
-            self.trim()
-            made = True
-        except DiskFullError:
-            pass
+            with suppress(DiskFullError):
+                self.trim()
+                made = True
         finally:
             self._slack = _LOG_SLACK
         self.give_back()

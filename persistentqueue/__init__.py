@@ -17,9 +17,10 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
-``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock`` · ``segments``, ``directory`` ·
-``reader``, ``recovery``, ``transaction`` · ``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) ·
-``fsck`` · ``maintenance``, ``memory`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__``.
+``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock`` · ``segments``,
+``directory`` · ``reader``, ``recovery``, ``transaction`` · ``limits`` · ``commit``, ``compact`` (step by step),
+``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory`` · ``group`` (threads) · ``session`` ·
+``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -31,6 +32,7 @@ from .errors import (
     InvalidNameError,
     ItemTooLargeError,
     PersistentQueueError,
+    QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
     UnsupportedFormatError,
@@ -63,6 +65,7 @@ __all__ = [
     "ItemTooLargeError",
     "ClosedError",
     "DiskFullError",
+    "QueueFullError",
     "BrokenQueueError",
     "CorruptionError",
     "UnsupportedFormatError",

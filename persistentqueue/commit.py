@@ -39,6 +39,7 @@ from .frame import (
     encode_lone_enqueue,
 )
 from .intervals import Run, join_runs
+from .limits import Limits, Tally
 from .log import Log
 from .pages import ITEM_OVERHEAD_BYTES, Pages
 from .reader import Guard
@@ -59,6 +60,7 @@ class Committer:
         pages: Pages,
         segments: Segments,
         mutex: Guard,
+        limits: Limits,
         make_room: Callable[[], bool],
     ) -> None:
         self._disk = disk
@@ -68,6 +70,8 @@ class Committer:
         self._pages = pages
         self._segments = segments
         self._mutex = mutex
+        self._limits = limits
+        self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
         self._make_room = make_room
         """Called on a full disk: whether it is worth to try again."""
         self.syncs = 0
@@ -81,10 +85,20 @@ class Committer:
         The others are ``skipped``, or have their ``error`` set.
         """
         self._disk.failpoint("commit.1 write blocks")
-        return self._write_blocks(self._skip_marked(group), self._disk.time_ns(), self._settings.sync)
+        self._segments.touched = set()
+        return self._write_blocks(self._admit(group), self._disk.time_ns(), self._settings.sync)
+
+    def come_again(self, group: Sequence[Transaction]) -> None:
+        """Who was skipped for another of its group, which then was refused, is not: it was not tried at all."""
+        for transaction in group:
+            if transaction.skipped and transaction.marker is not None:
+                name, version = transaction.marker
+                if version > self._state.markers.get(name, -1):
+                    transaction.skipped = transaction.settled = False
 
     def spill_blocks(self, transaction: Transaction) -> None:
         """Step 1 ahead of time, for a transaction that is to be committed later."""
+        self._segments.touched = set()
         self._write_blocks([transaction], self._disk.time_ns(), may_defer=False)
 
     def sync_blocks(self, inline: bool) -> None:
@@ -131,7 +145,7 @@ class Committer:
     def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
         """Step 4."""
         self._disk.failpoint("commit.4 apply")
-        self._segments.unlogged = []
+        self._segments.unlogged, self._segments.touched = [], set()
         with self._mutex:
             sequence = self._state.next_sequence
             for transaction, its_operations in zip(group, operations, strict=True):
@@ -181,6 +195,7 @@ class Committer:
             or room_bytes > self._settings.inline_bytes
             or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
             or not segment.has_room(0, room_bytes)
+            or (self._counted is not None and not self._counted.fits(count, room_bytes))
             or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + COUNT_BYTES * (len(group) - 1), True)
         ):
             return False
@@ -224,10 +239,11 @@ class Committer:
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
-    def _skip_marked(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
-        """The transactions of the group that are to be committed; the others are marked as skipped."""
+    def _admit(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
+        """The transactions of the group that are to be committed; the others are skipped, or have their ``error``."""
         versions: dict[str, int] = {}
         kept = []
+        tally = Tally(self._counted) if self._counted is not None else None
         for transaction in group:
             if transaction.marker is not None:
                 name, version = transaction.marker
@@ -235,13 +251,18 @@ class Committer:
                 if recorded is not None and version <= recorded:
                     transaction.skipped = transaction.settled = True
                     continue
+            if tally is not None and not tally.admit(transaction):
+                continue
+            if transaction.marker is not None:
                 versions[name] = version
             kept.append(transaction)
         return kept
 
     def _write_blocks(
-        self, group: Sequence[Transaction], time_ns: int, may_defer: bool
+        self, group: Sequence[Transaction], time_ns: int, may_defer: bool, is_first: bool = True
     ) -> tuple[Sequence[Transaction], bool]:
+        for transaction in group:
+            transaction.staged = []  # it may have been tried before, in a group of which others were refused
         try:
             for first, items, payload_bytes in _batches(group):
                 first.staged = self._segments.stage(items, payload_bytes, time_ns)
@@ -251,16 +272,25 @@ class Committer:
             self._segments.write(may_defer=is_small)
         except OSError as error:
             self._segments.unstage()
-            for transaction in group:
-                transaction.staged = []
             if error.errno not in NO_SPACE:
                 raise
-            if self._make_room():
-                return self._write_blocks(group, time_ns, may_defer)
+            if is_first:
+                self._segments.touched = set()  # nothing of this group is to stay
+                if self._make_room():
+                    return self._write_blocks(group, time_ns, may_defer)
+            if not self._segments.shrinks:
+                self._segments.shrinks = True
+                try:
+                    return self._write_blocks(group, time_ns, may_defer, is_first=False)
+                finally:
+                    self._segments.shrinks = False
             if len(group) > 1:  # one that is too large must not fail the others
-                alone = [self._write_blocks([transaction], time_ns, may_defer=False)[0] for transaction in group]
+                alone = [self._write_blocks([each], time_ns, False, is_first=False)[0] for each in group]
                 return [transaction for fitting in alone for transaction in fitting], False
-            group[0].error = DiskFullError(self._segments.directory, error.errno, error.strerror or str(error))
+            full = DiskFullError(self._segments.directory, error.errno, error.strerror or str(error))
+            full.__cause__ = error
+            group[0].staged = []
+            group[0].error = self._limits.explain(group[0], full)
             return [], False
         return group, is_small
 
@@ -271,8 +301,7 @@ def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[b
     for transaction in [*group, None]:
         if batch and (transaction is None or transaction.pieces):
             items = batch[0].items if len(batch) == 1 else [item for each in batch for item in each.items]
-            if items:
-                yield batch[0], items, sum(each.payload_bytes for each in batch)
+            yield batch[0], items, sum(each.payload_bytes for each in batch)
             batch = []
-        if transaction is not None:
+        if transaction is not None and transaction.items:
             batch.append(transaction)

@@ -83,6 +83,8 @@ class Disk:
     listdir: Callable[[str], list[str]]
     lstat: Callable[[str], os.stat_result]
     fstat: Callable[[int], os.stat_result]
+    free_bytes: Callable[[str], int]
+    """``free_bytes(path)``: what the file system of an existing path has free for who is not root."""
     lock: Callable[[int], bool]
     """``lock(fd)``: take the exclusive lock on the open file without waiting; whether it was free."""
     urandom: Callable[[int], bytes]
@@ -256,6 +258,11 @@ def _extend(fd: int, offset: int, length_bytes: int) -> None:
         os.ftruncate(fd, offset + length_bytes)
 
 
+def _free_bytes(path: str) -> int:
+    found = os.statvfs(path)
+    return found.f_bavail * found.f_frsize
+
+
 def _start_sync(fd: int, offset: int, length_bytes: int) -> None:
     # Linux answers "not needed any more" by beginning to write what is dirty; what is being written stays in memory.
     os.posix_fadvise(fd, offset, length_bytes, os.POSIX_FADV_DONTNEED)
@@ -310,6 +317,7 @@ PORTABLE = Disk(
     listdir=os.listdir,
     lstat=os.lstat,
     fstat=os.fstat,
+    free_bytes=_free_bytes,
     lock=_lock,
     urandom=os.urandom,
     time_ns=time.time_ns,

@@ -9,6 +9,7 @@
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
     ├── DiskFullError            nothing was committed: free space, then flush the same session again
+    ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
@@ -63,6 +64,30 @@ class DiskFullError(PersistentQueueError):
     def __init__(self, path: str, errno: int, reason: str) -> None:
         self.path, self.errno = path, errno
         super().__init__(f"{path}: {reason}; nothing was committed: free some space, then flush again")
+
+
+class QueueFullError(PersistentQueueError):
+    """A limit leaves no room for what a transaction enqueues. Nothing of it was committed, the session keeps its
+    operations and can flush again. Dequeueing still works.
+
+    ``limit`` is the setting (``max_items``, ``max_bytes``, ``max_disk_bytes`` or ``min_free_bytes``), ``most`` its
+    value, ``holds`` what the queue holds of that (what the file system has free, for ``min_free_bytes``), and ``asked``
+    what the transaction would add, in items or bytes. ``lasting``: no dequeue helps, so nobody waits for one.
+    """
+
+    def __init__(self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool) -> None:
+        self.path, self.limit, self.most = path, limit, most
+        self.holds, self.asked, self.lasting = holds, asked, lasting
+        if limit == "min_free_bytes":
+            found, advice = f"the file system has {holds} free", "free space there"
+        elif lasting:
+            found, advice = f"the queue holds {holds}", "it never fits: flush less at once or raise the limit"
+        else:
+            found, advice = f"the queue holds {holds}", "dequeue"
+        super().__init__(
+            f"{path}: {limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}, then "
+            "flush again"
+        )
 
 
 class BrokenQueueError(PersistentQueueError):

@@ -7,6 +7,10 @@ alone pays for no thread but itself; many share a sync. No thread is started her
 Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction), ``_writing`` (held over the
 writes of a commit), the store's ``reading`` (held over a read), ``_giving_back`` (held while retired segments are
 deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never over a write or a sync).
+
+With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
+something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
+enqueues sits down behind those who wait; who dequeues as well tries first, since he may be whom they wait for.
 """
 
 from __future__ import annotations
@@ -14,10 +18,11 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
+from operator import attrgetter
 from typing import NamedTuple
 
-from .errors import ClosedError, PersistentQueueError
+from .errors import ClosedError, PersistentQueueError, QueueFullError
 from .intervals import Run
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
@@ -26,6 +31,7 @@ from .transaction import Transaction
 
 MAINTENANCE_SECONDS = 1.0
 """How long after a commit maintenance is due, at most."""
+_SETTLED = attrgetter("settled")
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
@@ -75,6 +81,12 @@ class Group:
         self._line: list[_Member] = []
         self._is_led = False
         self._abandoned: list[Transaction] = []
+        self._seats: list[threading.Condition] = []
+        """Who waits for room, in order of coming."""
+        self._rooms = 0
+        """How often there may have been room for those who wait."""
+        self.refused = 0
+        """How many transactions were told that the queue is full."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.groups = 0
@@ -90,11 +102,40 @@ class Group:
         self.store = open_store(self.mutex, self._reading)
         self._give_back_soon()
 
-    def commit(self, transaction: Transaction) -> None:
-        """Commit it, together with others that wait; durable on return.
+    @property
+    def waiting_for_room(self) -> int:
+        """How many transactions wait for room."""
+        return len(self._seats)
 
-        Raises ``DiskFullError`` (nothing of it was committed) and ``BrokenQueueError`` (nobody knows).
+    @property
+    def blocks(self) -> bool:
+        """Whether a transaction that finds no room waits for it."""
+        return self.store.settings.full == "block"
+
+    def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
+        """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
+        the timeout (None: for ever).
+
+        Raises ``DiskFullError`` and ``QueueFullError`` (nothing of it was committed) and ``BrokenQueueError`` (nobody
+        knows).
         """
+        try:
+            if self._seats and transaction.enqueues and not transaction.runs:
+                self._wait_for_room(transaction, timeout_seconds, None)
+                return
+            try:
+                self._commit(transaction)
+            except QueueFullError as error:
+                if error.lasting or not self.blocks:
+                    raise
+                self._wait_for_room(transaction, timeout_seconds, error)
+        except QueueFullError:
+            with self.mutex:
+                self.refused += 1
+            raise
+
+    def _commit(self, transaction: Transaction) -> None:
+        """Commit it, if there is room."""
         while not transaction.settled:
             member: _Member | None = None
             with self.mutex:
@@ -115,14 +156,12 @@ class Group:
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
-        with self._writing:
-            self.check()
+        with self._alone():
             self.store.spill(transaction)
 
     def trim(self) -> None:
         """Begin a new generation of the log and delete drained segments."""
-        with self._writing:
-            self.check()
+        with self._alone():
             self.store.trim()
         self.give_back()
 
@@ -207,6 +246,19 @@ class Group:
         """Delete retired segments."""
         with self._giving_back:
             self.store.give_back()
+        if self._seats:
+            self._tell_of_room()
+
+    @contextmanager
+    def _alone(self) -> Iterator[None]:
+        """Write something beside the commits."""
+        with self._writing:
+            self.check()
+            try:
+                yield
+            finally:
+                if self.store.broken is not None:
+                    self._tell_of_room()  # there never will be any
 
     def _give_back_soon(self) -> None:
         if self.store.retired:
@@ -256,11 +308,13 @@ class Group:
         """Give back what it holds and forget the rest; wakes whoever waits for an item."""
         if self.closed is not None:
             return
-        count = sum(run[1] for run in transaction.runs)
+        count, wrote = sum(run[1] for run in transaction.runs), bool(transaction.pieces)
         self.store.discard(transaction)
         if count:
             with self.mutex:
                 self._has_ready.notify(count)
+        if wrote and self._seats:
+            self._tell_of_room()
 
     def abandon(self, transaction: Transaction) -> None:
         """Like ``discard``, from a finalizer, which may run while this very thread holds the mutex."""
@@ -276,6 +330,8 @@ class Group:
                 return
             self.closed = reason
             self._has_ready.notify_all()
+            for seat in self._seats:
+                seat.notify()
         MAINTENANCE.forget(self)
         with self._compacting, self._writing, self._reading, self._giving_back:
             try:
@@ -308,6 +364,51 @@ class Group:
             self.store.discard(transaction)
             with self.mutex:
                 self._has_ready.notify(sum(run[1] for run in transaction.runs))
+            self._tell_of_room()
+
+    def _tell_of_room(self) -> None:
+        """There may be room for the first of those who wait for it."""
+        with self.mutex:
+            self._rooms += 1
+            if self._seats:
+                self._seats[0].notify()
+
+    def _wait_for_room(
+        self, transaction: Transaction, timeout_seconds: float | None, error: QueueFullError | None
+    ) -> None:
+        """Commit it when it is its turn and there is room; ``error`` says what there was none of, if it has tried."""
+        limits = self.store.limits
+        lasting = limits.refuse_for_ever(transaction)
+        if lasting is not None:
+            raise lasting
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        tried = -1
+        seat = threading.Condition(self.mutex)
+        with self.mutex:
+            self._seats.append(seat)
+        try:
+            while True:
+                with self.mutex:
+                    while self._seats[0] is not seat or self._rooms == tried:
+                        self.check()
+                        left = None if deadline is None else deadline - time.monotonic()
+                        if left is not None and left <= 0:
+                            raise error or limits.refuse(transaction, limits.nearest)
+                        seat.wait(left)
+                    tried = self._rooms
+                try:
+                    self._commit(transaction)
+                except QueueFullError as refused:
+                    if refused.lasting:
+                        raise
+                    error = refused
+                else:
+                    return
+        finally:
+            with self.mutex:
+                self._seats.remove(seat)
+                if self._seats:
+                    self._seats[0].notify()
 
     def _lead(self, transaction: Transaction) -> None:
         """Commit the transaction and all that are in line, then hand the lead on."""
@@ -326,7 +427,7 @@ class Group:
                 self.store.commit(group)
                 enqueued = self.store.state.next_sequence - before
                 self.groups += 1
-                self.transactions += len(group)
+                self.transactions += sum(map(_SETTLED, group))
         except PersistentQueueError as error:
             for failed in group:
                 failed.error = error
@@ -334,6 +435,9 @@ class Group:
             with self.mutex:
                 if self._waiting and enqueued:
                     self._has_ready.notify(enqueued)
+                if self._seats and (self.store.broken is not None or any(each.runs and each.settled for each in group)):
+                    self._rooms += 1
+                    self._seats[0].notify()
                 heir = self._line.pop(0) if self._line else None
                 self._is_led = heir is not None
             for member in followers:

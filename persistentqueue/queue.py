@@ -16,6 +16,7 @@ from typing import Any
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
 from .group import Compacted, Group, Maintained
+from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .recovery import RecoveryReport
 from .session import Session
@@ -30,6 +31,9 @@ _LEAST = {
     "log_bytes": 4096,
     "pool_min_bytes": 0,
     "compact_below": 0,
+    "max_items": 1,
+    "max_bytes": 1,
+    "min_free_bytes": 0,
 }
 _OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
 
@@ -86,6 +90,13 @@ class Stats:
     """Transactions committed, or skipped for their marker, since the queue was opened."""
     syncs: int
     """Syncs of files and directories since the queue was opened, a durable write counting as one."""
+    fill: float
+    """How full the queue is by the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes`` (what is kept for the
+    log to grow included): 1.0 at the limit, 0.0 where none is set."""
+    waiting: int
+    """Flushes that wait for room."""
+    refused: int
+    """Flushes that were refused for a limit since the queue was opened."""
 
 
 class PersistentQueue:
@@ -108,6 +119,15 @@ class PersistentQueue:
     - ``wipe``: whether what was dequeued durably is overwritten when its file is given back. It is in the log until
       that is trimmed. A device, or a file system that copies on write, may keep old copies.
     - ``compact_below``: a segment of which less than this part lives is compacted by maintenance (0.3; 0: never).
+    - ``max_items``: how many items the queue may hold, those on hold included (no limit).
+    - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
+      what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
+    - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
+      is kept, or as much as log and spare log have, for both to grow for those who dequeue.
+    - ``min_free_bytes``: enqueues take no more of the file system when less than this would be left free (0: off).
+      Dequeueing goes on. It is looked at where files are made or grow.
+    - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
+      it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
 
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
@@ -137,6 +157,11 @@ class PersistentQueue:
         shared_pool: bool = Settings.shared_pool,
         wipe: bool = Settings.wipe,
         compact_below: float = Settings.compact_below,
+        max_items: int | None = None,
+        max_bytes: int | None = None,
+        max_disk_bytes: int | None = None,
+        min_free_bytes: int = 0,
+        full: str = "raise",
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
@@ -155,8 +180,15 @@ class PersistentQueue:
             shared_pool=shared_pool,
             wipe=wipe,
             compact_below=compact_below,
+            max_items=max_items,
+            max_bytes=max_bytes,
+            max_disk_bytes=max_disk_bytes,
+            min_free_bytes=min_free_bytes,
+            full=full,
         )
         _check(vars(settings))
+        if full not in {"raise", "block"}:
+            raise ValueError(f'full must be "raise" or "block", got {full!r}')
         if settings.pool_max_bytes < settings.pool_min_bytes:
             raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {pool_min_bytes}, got {pool_max_bytes}")
         self._path = fspath(path)
@@ -356,12 +388,15 @@ class PersistentQueue:
                 groups=group.groups,
                 transactions=group.transactions,
                 syncs=store.syncs,
+                fill=store.limits.fill,
+                waiting=group.waiting_for_room,
+                refused=group.refused,
             )
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.
 
-        Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` gets
+        Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
         ``ClosedError``. Raises ``DiskFullError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
         the same, its lock free, and the next opening recovers.
         """
@@ -375,10 +410,12 @@ class PersistentQueue:
         return self._group
 
 
-def _check(settings: Mapping[str, int]) -> None:
-    for name, least in _LEAST.items():
-        if settings.get(name, least) < least:
-            raise ValueError(f"{name} must be at least {least}, got {settings[name]}")
+def _check(settings: Mapping[str, Any]) -> None:
+    least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
+    for name, least in least_of.items():
+        value = settings.get(name)
+        if value is not None and value < least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
 def _report(directory: str, report: RecoveryReport) -> None:

@@ -73,6 +73,10 @@ class Segments:
         self._staged: list[bytes] = []
         self._staged_bytes = 0
         self._staged_count = 0
+        self.touched: set[int] = set()
+        """The segments with blocks of the group under way, which no frame names yet: they are not retired either."""
+        self.shrinks = False
+        """Whether a segment is made smaller than it should be, where there is no room for a whole one."""
         self.new: list[Segment] = []
         """Segments whose headers and names are not durable yet."""
         self._distrusted: set[int] = set()
@@ -94,6 +98,7 @@ class Segments:
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
                 segment = self._roll(room_bytes)
+            self.touched.add(segment.number)
             at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
             blocks, length_bytes, checksum = encode_block(part, segment.salt, at, ordinal, time_ns)
             self._staged += blocks
@@ -253,11 +258,12 @@ class Segments:
     def unpin_all(self) -> None:
         """Nobody needs anything any more."""
         self._pins.clear()
+        self.touched = set()
 
     @property
     def pinned(self) -> set[int]:
         """The numbers of the segments that somebody needs."""
-        return set(self._pins)
+        return self.touched.union(self._pins)
 
     # --- giving back -------------------------------------------------------------------------------------------------
 
@@ -297,13 +303,20 @@ class Segments:
         """The path of a segment."""
         return join(self.directory, segment_name(number))
 
-    def drop_unlogged(self, only: int | None = None) -> None:
-        """Delete the segments, or the ``only`` one, that no frame has told of: only what was given up is in them."""
-        for created in self.unlogged:
-            if only in {None, created.number}:
-                self.retire(created.number)
+    def drop_unlogged(self) -> bool:
+        """Delete the segments that no frame has told of and that nobody needs: only rolled-back blocks are in them.
+
+        Whether there were any. Not while something is staged.
+        """
+        with self._mutex:
+            pinned = self.pinned
+            dropped = [created for created in self.unlogged if created.number not in pinned]
+        for created in dropped:
+            self.retire(created.number)
+            with suppress(OSError):  # the next opening sweeps it
                 self.delete(created.number)
-        self.unlogged = [created for created in self.unlogged if only not in {None, created.number}]
+        self.unlogged = [created for created in self.unlogged if created not in dropped]
+        return bool(dropped)
 
     def close(self) -> None:
         """Close every file. Without the mutex, which a forked child may find taken for ever; nobody else is here."""
@@ -352,7 +365,7 @@ class Segments:
             try:
                 return Segment.create(self._disk, path, number, wanted_bytes)
             except OSError as error:
-                if error.errno not in NO_SPACE or wanted_bytes == length_bytes:
+                if error.errno not in NO_SPACE or wanted_bytes == length_bytes or not self.shrinks:
                     raise
             # There is no room for a whole segment, but maybe for a part, or for just what is to be written.
             wanted_bytes = max(wanted_bytes // 2, length_bytes)

@@ -70,8 +70,9 @@ class Session:
     def enqueue(self, item: Buffer) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
-        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` where
-        the session outgrew the memory and could not spill; the item is then not in the session.
+        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` or
+        ``QueueFullError`` where the session outgrew the memory and could not spill, also with ``full="block"``; the
+        item is then not in the session.
         """
         transaction = self._open()
         data = item if type(item) is bytes else _as_bytes(item)
@@ -131,22 +132,31 @@ class Session:
         join_runs(transaction.runs, runs)
         return items
 
-    def flush(self, marker: tuple[str, int] | None = None) -> bool:
+    def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
         """Make everything since the last flush one atomic transaction: durable on return, and visible to others.
 
         With ``marker=(name, version)`` the transaction also records that ``name`` has reached ``version``. If it had
         before, nothing is committed, the session is rolled back, and the answer is False; otherwise it is True. That is
         how work that is repeated after a crash is done once.
 
-        Raises ``DiskFullError``: nothing was committed, the session keeps its operations, flush again after making
-        room. Raises ``BrokenQueueError``: it is unknown whether it was committed; reopen the queue.
+        Where a limit leaves no room for what it enqueues: with ``full="block"`` it waits, up to ``timeout`` seconds (0
+        not at all, None for ever), behind those who waited before, until somebody else has dequeued enough and flushed;
+        waiting costs no CPU. What this session has dequeued makes room for what it enqueues, not before: one that holds
+        all there is and enqueues more than that waits for nobody, so give it a timeout. With ``full="raise"`` nothing
+        waits, and a ``timeout`` above 0 is a ``ValueError``.
+
+        Raises ``QueueFullError`` (a limit) and ``DiskFullError``: nothing was committed, the session keeps its
+        operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
+        reopen the queue.
         """
         transaction = self._open()
+        if timeout is not None and _timeout(timeout) and not self._group.blocks:
+            raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         if marker is not None:
             transaction.marker = _checked(marker)
         elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
-        self._group.commit(transaction)
+        self._group.commit(transaction, timeout)
         if transaction.skipped:
             self._group.discard(transaction)
         self._transaction = Transaction()

@@ -252,6 +252,19 @@ class State:
             raise StateError(f"an extent with sequence {sequence}", "none")
         return self.extents[at]
 
+    def share_bytes(self, runs: Iterable[Run]) -> int:
+        """What consuming these runs would take off ``live_bytes``, if it were done now."""
+        total_bytes = 0
+        for first, count in runs:
+            at, left = bisect_right(self._firsts, first) - 1, count
+            while left:
+                extent = self.extents[at]
+                part = min(left, extent.end - max(first, extent.first))
+                total_bytes += extent.live_bytes * part // extent.live
+                left -= part
+                at += 1
+        return total_bytes
+
     def checkpoint(self, time_ns: int, current: SegmentRow | None, kept: Iterable[int]) -> Checkpoint:
         """The whole state as one operation.
 

@@ -26,6 +26,7 @@ import errno
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from itertools import accumulate
 
 from .commit import Committer
@@ -43,10 +44,12 @@ from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory,
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import HEADER_BYTES, Header
+from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
 from .pages import Pages
 from .pool import Pool
+from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
 from .segments import Segments
@@ -63,6 +66,10 @@ _CHECKPOINTS_PER_LOG = 4
 _ENQUEUES_PER_LOG = 0.7
 """The part of a log for frames that enqueue: what takes 78 bytes there, a new segment with an extent, takes 104 in a
 checkpoint, and then a frame that dequeues must fit behind it."""
+_LOG_SLACK = 2
+"""So many times as long as it should be a log may stay, and its spare, as long as there is room."""
+_LOGS_PER_LIMIT = 16
+"""``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
 
@@ -73,6 +80,14 @@ class Store:
     def __init__(
         self, disk: Disk, directory: str, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
     ) -> None:
+        self._quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
+        self._log_bytes_max = LOG_BYTES_MAX
+        if settings.max_disk_bytes is not None:
+            # So that neither the log nor what is kept for it to grow takes much of what there is.
+            part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
+            settings = replace(settings, inline_bytes=min(settings.inline_bytes, part_bytes))
+            self._log_bytes_max = min(LOG_BYTES_MAX, part_bytes)
+        disk = self._quota.disk
         self.directory = directory
         self.settings = settings
         self.state = state
@@ -88,8 +103,9 @@ class Store:
         self.pool = Pool(disk, pool_directory(directory, settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
+        self.limits = Limits(disk, directory, settings, state, self.ready, self._quota)
         self._committer = Committer(
-            disk, settings, state, self.ready, self.pages, self.segments, mutex, self._make_room
+            disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
         )
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
         self.retired: deque[tuple[int, int]] = deque()
@@ -101,6 +117,8 @@ class Store:
         self._log_bytes = settings.log_bytes
         self._unreadable: set[int] = set()
         """Segments that cannot be compacted, since they are damaged."""
+        self._log_bytes_wanted = settings.log_bytes
+        self._slack = _LOG_SLACK
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
@@ -149,14 +167,22 @@ class Store:
         return store
 
     def _begin(self, recovered: Recovered | None) -> None:
-        parts = map(self._path, (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY))
-        for path in dict.fromkeys([*parts, self.pool.directory]):  # a copy may lack those that were empty
+        parts = dict.fromkeys(map(self._path, (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY)))
+        for path in parts | {self.pool.directory: None}:  # a copy may lack those that were empty
             make_directory(self._disk, path)
+        self._quota.learn(parts)
+        self._quota.pressing = True
         if recovered is None:
             sync_names(self._disk, self.directory)
             self.trim()
             self._spare.fill(self.settings.log_bytes)
-            return
+        else:
+            self._go_on(recovered)
+        self._quota.pressing = False
+        self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
+        self._quota.pressing_bytes = self.settings.max_disk_bytes
+
+    def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay
         self.generation, self._number = replay.header.number, replay.last_number
         self._log_path = replay.file
@@ -185,6 +211,7 @@ class Store:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
                 for part in (LOG_DIRECTORY, DATA_DIRECTORY):
                     sync_directory(self._disk, self._path(part))
+            self._quota.pressing = False
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
             aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
@@ -294,6 +321,7 @@ class Store:
         try:
             if not self._committer.commit_short(group, self._log):
                 self._commit_long(group)
+                self._committer.come_again(group)
             if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
                 # The group is durable, so a trim that finds no room must not make its flush look failed.
                 with suppress(PersistentQueueError):
@@ -347,12 +375,13 @@ class Store:
             self.segments.unpin([copy.target.number, *copy.done])
             self._unreadable.update(copy.unreadable)
         if self.broken is None:
-            self.segments.drop_unlogged(copy.target.number)
+            self.segments.drop_unlogged()
 
-    def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
+    def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
 
-        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``.
+        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``,
+        which ``enqueues``, and for which the limits on the disk are not stretched, or does not.
         Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
         """
         self.check()
@@ -377,7 +406,7 @@ class Store:
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         try:
-            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes)
+            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes, enqueues)
             number = self._number if old is None else old.number
             mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
             header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
@@ -401,10 +430,11 @@ class Store:
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
         with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
-            self._spare.fill(log.capacity_bytes, max(2 * wanted_bytes, log.capacity_bytes))
+            self._spare.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare.size_bytes()))
+        self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
 
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
@@ -416,11 +446,12 @@ class Store:
     def fill_pool(self) -> Iterator[int]:
         """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
 
-        For any thread. Raises ``OSError``.
+        As far as the limits of the queue allow. For any thread. Raises ``OSError``.
         """
         if self.settings.pool_max_bytes:
             self.pool.clean()
-            yield from self.pool.fill(self.settings.pool_min_bytes, HEADER_BYTES + self.segments.next_bytes)
+            with suppress(OverLimitError):
+                yield from self.pool.fill(self.settings.pool_min_bytes, HEADER_BYTES + self.segments.next_bytes)
 
     def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
@@ -430,35 +461,44 @@ class Store:
         if self._log is not None:
             fewest, most = _GROUPS_PER_LOG
             if self._log.groups < fewest:
-                self._log_bytes = min(2 * self._log_bytes, max(LOG_BYTES_MAX, self.settings.log_bytes))
+                self._log_bytes = min(2 * self._log_bytes, max(self._log_bytes_max, self.settings.log_bytes))
             elif self._log.groups > most:
                 self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
         try:
-            self.trim(extra_bytes=body_bytes)
+            self.trim(extra_bytes=body_bytes, enqueues=enqueues)
             if self._log is not None and not self._log.has_room(body_bytes, enqueues):
-                raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, "what room there is, is for dequeueing")
+                reason = "what room there is, is for dequeueing"
+                raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
         except DiskFullError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
-                transaction.error, transaction.staged = error, []
+                transaction.error, transaction.staged = self.limits.explain(transaction, error), []
             if len(refused) < len(group):
                 self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None
         return self._log
 
     def _make_room(self) -> bool:
-        """Give back what a full disk holds for nothing: drained segments, a log longer than it has to be.
+        """Give back what a full disk holds for nothing: the pool, drained segments, a log longer than it has to be.
 
         Whether there was any of that. Raises ``BrokenQueueError``.
         """
-        if not self.retired and not self._drained() and self._log_bytes == self.settings.log_bytes:
+        made = self.segments.drop_unlogged() or bool(self.retired)
+        made |= self.pool.shrink(0) > 0
+        is_limited = self.settings.max_disk_bytes is not None
+        is_long = is_limited and self._spare.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
+        if not made and not self._drained() and not is_long and self._log_bytes == self.settings.log_bytes:
             return False
         self._log_bytes = self.settings.log_bytes
-        made = bool(self.retired)
-        with suppress(DiskFullError):
-            self.trim()
-            made = True
+        self._slack = 1 if is_limited else _LOG_SLACK
+        try:
+            with suppress(DiskFullError):
+                self.trim()
+                made = True
+        finally:
+            self._slack = _LOG_SLACK
         self.give_back()
+        self.pool.shrink(0)
         return made
 
     def _is_worth_trimming(self) -> bool:
@@ -474,19 +514,27 @@ class Store:
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
 
-    def _provide_spare(self, wanted_bytes: int, least_bytes: int) -> None:
+    def _provide_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> None:
         """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
+        self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
         try:
-            self._spare.fill(wanted_bytes, 2 * wanted_bytes)
+            self._spare.fill(wanted_bytes, self._slack * wanted_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self._log_bytes = self.settings.log_bytes
             try:
                 self._spare.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
-            except OSError:
-                if self._spare.size_bytes() < least_bytes:
+            except OSError as least_error:
+                if self._spare.size_bytes() >= least_bytes:
+                    return
+                if enqueues or not isinstance(least_error, OverLimitError):
                     raise
+                self._quota.pressing = True
+                try:
+                    self._spare.fill(least_bytes)
+                finally:
+                    self._quota.pressing = False
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
         """The segment to write on in; at a clean close only if it holds items."""

@@ -12,7 +12,7 @@ from .segments import Piece
 
 @dataclass(frozen=True)
 class Settings:
-    """What an owner may choose; see ``PersistentQueue``."""
+    """What an owner may choose; in bytes where the name says so."""
 
     sync: bool = True
     segment_bytes: int = 64 * 1024 * 1024
@@ -24,6 +24,12 @@ class Settings:
     shared_pool: bool = False
     wipe: bool = False
     compact_below: float = 0.3
+    max_items: int | None = None
+    max_bytes: int | None = None
+    max_disk_bytes: int | None = None
+    min_free_bytes: int = 0
+    full: str = "raise"
+    """What a flush does that a limit leaves no room for: ``"raise"``, or ``"block"`` until there is."""
 
 
 class Transaction:
@@ -61,6 +67,11 @@ class Transaction:
     def enqueues(self) -> bool:
         """Whether it puts anything into the queue, in memory or written before."""
         return bool(self.items or self.pieces)
+
+    @property
+    def count(self) -> int:
+        """How many items it enqueues."""
+        return len(self.items) + sum(piece.count for piece in self.pieces)
 
     @property
     def cost_bytes(self) -> int:

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import os
+import shutil
+import subprocess
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+
+import pytest
 
 from persistentqueue import PersistentQueue
 from persistentqueue.disk import DISK
@@ -64,3 +70,19 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
         (byte,) = file.read(1)
         file.seek(offset)
         file.write(bytes([byte ^ mask]))
+
+
+@contextmanager
+def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
+    """A file system of this size at ``path``; skips the test where none can be mounted."""
+    if os.geteuid() != 0 or shutil.which("mount") is None:
+        pytest.skip("only root can mount a file system, with mount")
+    path.mkdir()
+    command = ["mount", "-t", "tmpfs", "-o", f"size={size_bytes}", "tmpfs", str(path)]
+    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
+    if mounted.returncode:
+        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
+    try:
+        yield path
+    finally:
+        subprocess.run(["umount", str(path)], check=True)

@@ -15,10 +15,11 @@ PACKAGE = Path(persistentqueue.__file__).parent
 FLOORS = [
     {"errors"},
     {"disk", "intervals", "header"},
-    {"block", "frame", "pages", "direct"},
+    {"block", "frame", "pages", "direct", "quota"},
     {"state", "segment", "pool", "spare", "lock", "log"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction"},
+    {"limits"},
     {"commit", "compact", "salvage"},
     {"store"},
     {"fsck"},

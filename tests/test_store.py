@@ -509,6 +509,24 @@ def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> N
     assert len(store.state.consumed) == 0 < store.state.frontier
 
 
+def test_refused_items_stay_out_when_others_of_their_group_are_committed() -> None:
+    """Who only dequeues, and stands first, shares a block with those behind him; he must not enqueue it for them."""
+    disk = SimulatedDisk()
+    store = opened(disk, replace(SYNCED, segment_bytes=10))
+    growing = ("pwritev", f"{DIRECTORY}/pool/log.free")
+    disk.fault = lambda *what: OSError(errno.ENOSPC, "injected") if what == growing else None
+    putting, tried = enqueuing(b"another"), []
+    while putting.error is None:
+        tried += [enqueuing(b"an item"), enqueuing(b"an item")]
+        for alone in tried[-2:]:
+            store.commit([alone])
+        taking, putting = take(store), enqueuing(b"another")
+        tried.append(putting)
+        store.commit([taking, putting])
+        assert taking.settled
+    assert store.state.next_sequence == sum(each.settled for each in tried)
+
+
 def test_group_that_finds_no_room_is_refused_at_once() -> None:
     """Those of a group who enqueue share their blocks; they are refused together, not each after a trim of its own."""
     disk = SimulatedDisk()

@@ -6,10 +6,8 @@ The campaign in full is a command: ``python -m tests.crash syscalls``.
 from __future__ import annotations
 
 import errno
-import os
 import resource
 import shutil
-import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import product
@@ -22,7 +20,7 @@ from persistentqueue.disk import CREATE_NEW, DISK
 
 from .crash.kills import in_a_process_of_its_own
 from .crash.syscalls import SyscallsUnavailable, all_cases, need_strace, run_injections
-from .support import crash, drain
+from .support import crash, drain, tmpfs
 
 FIRST, RUNS = 1000, 40
 TMPFS_BYTES = 64 * 1024
@@ -133,16 +131,8 @@ def survive(path: Path, size_bytes: int, segment_bytes: int, between: str) -> li
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
     """A file system of 64 KiB."""
-    if os.geteuid() != 0 or shutil.which("mount") is None:
-        pytest.skip("only root can mount a file system, with mount")
-    path = tmp_path / "small"
-    path.mkdir()
-    command = ["mount", "-t", "tmpfs", "-o", f"size={TMPFS_BYTES}", "tmpfs", str(path)]
-    mounted = subprocess.run(command, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted here: {mounted.stderr.strip()}")
-    yield path
-    subprocess.run(["umount", str(path)], check=True)
+    with tmpfs(tmp_path / "small", TMPFS_BYTES) as path:
+        yield path
 
 
 @contextmanager

@@ -115,6 +115,8 @@ class SimulatedDisk:
         self.fault: Callable[[str, str], OSError | int | None] | None = None
         """Asked at each call, by name and path, for an error to raise, or how many bytes a "short write" takes, or a
         "short read" gives."""
+        self.free_bytes = 1 << 40
+        """What it says that it has free, whatever is written."""
         self.sync_failure = "ext4"
         self.refused: set[str] = set()
         """The calls that found no room in this life."""
@@ -199,7 +201,7 @@ class SimulatedDisk:
 
     def _pass_on(self, other: SimulatedDisk, event: str) -> None:
         other.next_inode, other.next_directory = self.next_inode, self.next_directory
-        other.salt, other.sync_failure = self.salt, self.sync_failure
+        other.salt, other.sync_failure, other.free_bytes = self.salt, self.sync_failure, self.free_bytes
         if self.trace is not None:
             other.trace = [*self.trace, f"{self.ticks:6}  ===== {event} ====="]
 
@@ -242,6 +244,7 @@ class SimulatedDisk:
             listdir=self.listdir,
             lstat=self.lstat,
             fstat=self.fstat,
+            free_bytes=lambda _path: self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,
             time_ns=lambda: 0,

@@ -20,6 +20,7 @@ import random
 import signal
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
 from typing import NamedTuple
@@ -31,9 +32,11 @@ from persistentqueue.errors import (
     BrokenQueueError,
     DiskFullError,
     PersistentQueueError,
+    QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
 )
+from persistentqueue.limits import LOGS_LEAST
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -82,6 +85,7 @@ _STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "recycles": (20, 40), "
 _INTRUSION_ODDS = 0.01
 _PATIENCE_SECONDS = 30.0
 """Of computing, whatever else the machine does; a seed takes a few at most."""
+_LIMITED_ODDS = 0.3
 
 
 class ViolationError(AssertionError):
@@ -112,6 +116,8 @@ class Model:
         self.since_sync = [content]
         """What a power cut may leave of a queue that does not sync, oldest first; ends with ``content``."""
         self.under_way: list[Content] = []
+        self.most_bytes = 0
+        """What the files may take, once the queue is open: the limit, or what they took before."""
 
     def allowed(self, synced: bool, power: bool) -> list[Content]:
         """What may be found after a crash now."""
@@ -168,8 +174,23 @@ class Explorer:
             pool_max_bytes=5000 if self._style == "recycles" else choose([0, 5000]),
             wipe=self.random.random() < 0.2,
         )
+        self._limited = self._limit()
         self._crash_odds = choose([0.03, 0.1, 0.3])
         self._item_number = 0
+
+    def _limit(self) -> bool:
+        """Perhaps give the queue limits; whether it has any. Draws of its own, so that the others stay as they were."""
+        draw = random.Random(f"limits of {self.seed}")
+        if draw.random() >= _LIMITED_ODDS:
+            return False
+        more_bytes = draw.choice([None, 500, 3000, 20_000])
+        self.settings = replace(
+            self.settings,
+            max_items=draw.choice([None, 3, 10, 40]),
+            max_bytes=draw.choice([None, 300, 2000, 10_000]),
+            max_disk_bytes=None if more_bytes is None else LOGS_LEAST * self.settings.log_bytes + more_bytes,
+        )
+        return True
 
     def run(self) -> None:
         """Explore. Raises ``ViolationError``, also for whatever the queue should not have raised, or if it hangs.
@@ -229,6 +250,7 @@ class Explorer:
             raise ViolationError(f"nothing was under way, but {store.recovery}\n{_tail(disk)}")
         model.settle(found, durable=True)
         undecided.clear()
+        model.most_bytes = max(self.settings.max_disk_bytes or 0, _files_bytes(disk))
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
         # In the last life no crash follows: it is enough to see now and then that the queue works.
@@ -287,6 +309,8 @@ class Explorer:
     def _at_tick(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
         if self.random.random() < _INTRUSION_ODDS:
             self._intrude(disk)
+        if self.settings.max_disk_bytes is not None and model.most_bytes and _files_bytes(disk) > model.most_bytes:
+            raise ViolationError(f"files of {_files_bytes(disk)} bytes, allowed {model.most_bytes}\n{_tail(disk)}")
         if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < self._crash_odds / (1 + depth):
             kill, power = self._allowed(disk, model, undecided)
             self._crash(disk, kill, power, depth)
@@ -368,7 +392,7 @@ class Explorer:
             model.under_way = [Content((b"another's",))]
             store.commit([transaction])
             store.close()
-            model.settle(model.under_way[0], durable=True)
+            model.settle(Content() if isinstance(transaction.error, QueueFullError) else model.under_way[0], True)
 
         disk.on_tick = come
         model.under_way = [Content()]
@@ -437,19 +461,22 @@ class Explorer:
         """Commit the works of the group; what is held afterwards."""
         if self.random.random() < 0.2:
             group[0].transaction.marker = (self.random.choice("mn"), self.random.randrange(6))
-        fitting = _subsets(group) if self._faults else [group]
+        fitting = _subsets(group) if self._faults or self._limited else [group]
+        held_before = len(model.content.items)
         model.under_way = [after(model.content, works) for works in fitting]
         store.commit([work.transaction for work in group])
         done = [work for work in group if work.transaction.settled]
         model.settle(after(model.content, done), durable=self.settings.sync)
+        if len(model.content.items) > max(self.settings.max_items or 2**63, held_before):
+            raise ViolationError(f"{len(model.content.items)} items, allowed {self.settings.max_items}")
         for work in group:
             if work.transaction.skipped:
                 store.discard(work.transaction)
             if work.transaction.settled:
                 held = [item for item in held if item not in work.taken]
                 works[works.index(work)] = Work()
-            elif work.transaction.error is None:
-                raise ViolationError("a transaction that was neither committed nor refused")
+            else:
+                self._need_reason(work, held_before)
             work.transaction.error = None
             work.transaction.marker = None
         return held
@@ -480,6 +507,18 @@ class Explorer:
                 raise
         if copies:
             store.end_compaction(copies.pop())
+
+    def _need_reason(self, work: Work, held: int) -> None:
+        """A transaction was not committed by a queue of so many items: there must be a reason."""
+        error = work.transaction.error
+        if error is None:
+            raise ViolationError("a transaction that was neither committed nor refused")
+        if self._faults:
+            return
+        if not work.enqueued or not isinstance(error, QueueFullError):
+            raise ViolationError(f"{len(work.enqueued)} enqueued, {len(work.taken)} taken, and refused: {error!r}")
+        if error.limit == "max_items" and (error.holds, error.asked) != (held, len(work.enqueued)):
+            raise ViolationError(f"{held} items, {len(work.enqueued)} asked, but {error!r}")
 
     def _items(self) -> list[bytes]:
         """Items that never come twice."""
@@ -514,13 +553,19 @@ class Explorer:
     def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except (DiskFullError, OSError) as error:
-            if not self._faults or isinstance(error, BrokenQueueError):
+        except (DiskFullError, QueueFullError, OSError) as error:
+            if isinstance(error, BrokenQueueError) or not (self._faults or isinstance(error, QueueFullError)):
                 raise
 
 
 def _raise_hanging(_signal: int, _frame: object) -> None:
     raise ViolationError(f"after {_PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
+
+
+def _files_bytes(disk: SimulatedDisk) -> int:
+    """What the files of the queue take, but for the lock."""
+    parts = tuple(f"{DIRECTORY}/{part}/" for part in ("log", "data", "pool"))
+    return sum(len(disk.inodes[number].cache) for path, number in disk.names.items() if path.startswith(parts))
 
 
 def _subsets(group: list[Work]) -> list[list[Work]]:

@@ -90,6 +90,7 @@ MUTANTS = (
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
+    Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created"),
     # --- owners and deletion
     Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
@@ -115,11 +116,13 @@ MUTANTS = (
     Mutant("what is copied to may be retired meanwhile", "segments", "            self._pins[number] += 1\n            self._evict()\n", "            self._evict()\n", "compacts"),
     Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if not live:", "        live = copied\n        if not live:", "compacts"),
     Mutant("a source that was not copied whole is given up", "compact", "        return Compaction(self.done, ", "        return Compaction(self.done + [info.number for info in self._left], ", "compacts"),
-    Mutant("what was copied to is deleted after the commit", "store", "        if self.broken is None:\n            self.segments.drop_unlogged(copy.target.number)\n", "        self.segments.retire(copy.target.number)\n        self.segments.delete(copy.target.number)\n", "compacts"),
+    Mutant("what was copied to is deleted after the commit", "store", "        if self.broken is None:\n            self.segments.drop_unlogged()\n", "        self.segments.retire(copy.target.number)\n        self.segments.delete(copy.target.number)\n", "compacts"),
     # --- pool
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.recycled = True\n            segment.write_header()\n", "            segment.recycled = segment.dirty = True\n", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
+    # --- limits
+    Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),

@@ -1,0 +1,179 @@
+"""What the files of a queue may take of the disk: a door to the operating system that lets them grow up to a limit.
+
+A limit is a disk that is full earlier. Who makes a file longer through this door is refused like by a full file system,
+so all that a queue does on one it does at its limits: it gives back what it can, takes a smaller segment, keeps a part
+of the log for dequeues, and then refuses the transaction. Where the file system's own errors are handled these are too.
+
+Two grades. What enqueues need must leave ``reserve_bytes`` of the limit and ``min_free_bytes`` of the file system; what
+the next checkpoint needs at least (``pressing``), without which nothing could be dequeued, may take both.
+
+Threads: for any thread. ``mutex`` is held while room is taken, never over a call; who lets a file grow does not hold it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import replace
+from typing import TypeVar
+
+from .disk import CREATE, Buffers, Disk, dirname, join
+
+_Result = TypeVar("_Result")
+_FREE = nullcontext()
+
+
+class OverLimitError(OSError):
+    """A file would have grown beyond ``limit``, a setting. For the rooms above; users get ``QueueFullError``."""
+
+    def __init__(self, limit: str) -> None:
+        super().__init__(errno.EDQUOT, f"the queue's own {limit}")
+        self.limit = limit
+
+
+class _File:
+    """A file that counts. Its path may change; this does not."""
+
+    __slots__ = ("directory", "size_bytes")
+
+    def __init__(self, directory: str, size_bytes: int) -> None:
+        self.directory, self.size_bytes = directory, size_bytes
+
+
+class Quota:
+    """The files of one queue. ``disk`` is the door that counts, or, without limits, the one that there was."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        most_bytes: int | None,
+        min_free_bytes: int,
+        mutex: AbstractContextManager[object] = _FREE,
+    ) -> None:
+        self._disk = disk
+        self._mutex = mutex
+        self._most_bytes = most_bytes
+        self._min_free_bytes = min_free_bytes
+        self.reserve_bytes = 0
+        self.pressing = False
+        self.pressing_bytes: int | None = None
+        """What may be taken while ``pressing``; None for all there is, without which a queue could not be opened."""
+        self.refusal: OverLimitError | None = None
+        """The last one."""
+        self._directories: set[str] = set()
+        self._files: dict[str, _File] = {}
+        self._opened: dict[int, _File] = {}
+        self.disk = disk
+        if most_bytes is not None or min_free_bytes:
+            self.disk = replace(
+                disk,
+                open=self._open,
+                close=self._close,
+                pwritev=self._pwritev,
+                ftruncate=self._ftruncate,
+                fallocate=self._fallocate,
+                rename=self._rename,
+                unlink=self._unlink,
+            )
+
+    @property
+    def used_bytes(self) -> int:
+        """What the files take now."""
+        return sum(file.size_bytes for file in list(self._files.values()))  # a copy: other threads delete meanwhile
+
+    def learn(self, directories: Iterable[str]) -> None:
+        """Count the files that are in these directories, and those that will be."""
+        if self.disk is self._disk:
+            return
+        for directory in directories:
+            self._directories.add(directory)
+            for name in self._disk.listdir(directory):
+                path = join(directory, name)
+                with suppress(FileNotFoundError):
+                    self._files[path] = _File(directory, self._disk.lstat(path).st_size)
+
+    # --- the door ----------------------------------------------------------------------------------------------------
+
+    def _open(self, path: str, flags: int, mode: int) -> int:
+        fd = self._disk.open(path, flags, mode)
+        file = self._files.get(path)
+        if file is None and flags & CREATE == CREATE and dirname(path) in self._directories:
+            file = self._files[path] = _File(dirname(path), self._disk.fstat(fd).st_size)
+        if file is not None:
+            self._opened[fd] = file
+        return fd
+
+    def _close(self, fd: int) -> None:
+        self._opened.pop(fd, None)  # first: the number may be another file's as soon as it is closed
+        self._disk.close(fd)
+
+    def _pwritev(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
+        file = self._opened.get(fd)
+        if file is not None:
+            end = offset + sum(map(len, buffers))
+            if end > file.size_bytes:
+                return self._grow(file, fd, end, lambda: self._disk.pwritev(fd, buffers, offset, flags))
+        return self._disk.pwritev(fd, buffers, offset, flags)
+
+    def _fallocate(self, fd: int, offset: int, length_bytes: int) -> None:
+        file = self._opened.get(fd)
+        if file is not None and offset + length_bytes > file.size_bytes:
+            end = offset + length_bytes
+            self._grow(file, fd, end, lambda: self._disk.fallocate(fd, offset, length_bytes))
+        else:
+            self._disk.fallocate(fd, offset, length_bytes)
+
+    def _ftruncate(self, fd: int, size_bytes: int) -> None:
+        file = self._opened.get(fd)
+        if file is not None and size_bytes > file.size_bytes:
+            self._grow(file, fd, size_bytes, lambda: self._disk.ftruncate(fd, size_bytes))
+            return
+        self._disk.ftruncate(fd, size_bytes)
+        if file is not None:
+            file.size_bytes = size_bytes
+
+    def _rename(self, source: str, target: str) -> None:
+        file, directory = self._files.get(source), dirname(target)
+        if file is None and directory in self._directories:  # out of a pool that somebody else filled
+            file = _File(directory, 0)
+            self._take_room(file, self._disk.lstat(source).st_size)
+        self._disk.rename(source, target)
+        self._files.pop(source, None)
+        if file is not None and directory in self._directories:
+            file.directory = directory
+            self._files[target] = file
+
+    def _unlink(self, path: str) -> None:
+        self._disk.unlink(path)
+        self._files.pop(path, None)
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _grow(self, file: _File, fd: int, size_bytes: int, call: Callable[[], _Result]) -> _Result:
+        """Let the call make the file so long, if it may be. Raises ``OverLimitError``, and what the call raises."""
+        self._take_room(file, size_bytes)
+        try:
+            return call()
+        except OSError:
+            file.size_bytes = self._disk.fstat(fd).st_size
+            raise
+
+    def _take_room(self, file: _File, size_bytes: int) -> None:
+        with self._mutex:
+            self._check(file, size_bytes - file.size_bytes)
+            file.size_bytes = size_bytes
+
+    def _check(self, file: _File, more_bytes: int) -> None:
+        if self.pressing:
+            if self.pressing_bytes is not None and self.used_bytes + more_bytes > self.pressing_bytes:
+                self._refuse("max_disk_bytes")
+            return
+        if self._most_bytes is not None and self.used_bytes + more_bytes > self._most_bytes - self.reserve_bytes:
+            self._refuse("max_disk_bytes")
+        if self._min_free_bytes and self._disk.free_bytes(file.directory) - more_bytes < self._min_free_bytes:
+            self._refuse("min_free_bytes")
+
+    def _refuse(self, limit: str) -> None:
+        self.refusal = OverLimitError(limit)
+        raise self.refusal

@@ -503,7 +503,8 @@ class Explorer:
             elif chance() < 0.9:
                 return
         except (DiskFullError, OSError) as error:
-            if not self._faults or isinstance(error, BrokenQueueError):
+            at_limit = isinstance(error, DiskFullError) and self.settings.max_disk_bytes is not None
+            if isinstance(error, BrokenQueueError) or not (self._faults or at_limit):
                 raise
         if copies:
             store.end_compaction(copies.pop())

@@ -18,8 +18,9 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct`` · ``state``, ``segment``, ``log``, ``pool``, ``lock`` · ``segments``, ``directory`` · ``reader``,
-``recovery``, ``transaction`` · ``commit`` (step by step), ``compact`` (likewise), ``salvage`` · ``store`` (trim, step by
-step) · ``fsck`` · ``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``recovery``, ``transaction`` · ``commit`` (step by step), ``compact`` (likewise), ``salvage`` · ``store`` (trim, step
+by step) · ``fsck`` · ``maintenance`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the
+command line).
 """
 
 from .directory import delete_queue, list_queues

@@ -107,16 +107,19 @@ class Group:
         self.give_back()
 
     def compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None = None) -> Compacted:
-        """Copy what lives in sparse segments together, commit that, and go on until there are none.
+        """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
+        of those that were there at the beginning.
 
         Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
         segments = copied_bytes = 0
+        before = None
         with self._compacting:
             while True:
                 with self._writing:
                     self.check()
-                    copy = self.store.begin_compaction(below, settled_only)
+                    before = before or self.store.state.next_segment
+                    copy = self.store.begin_compaction(below, settled_only, before=before)
                 if copy is None:
                     return Compacted(segments, copied_bytes)
                 try:
@@ -126,13 +129,14 @@ class Group:
                             progress(copied_bytes + copy.copied_bytes)
                     transaction = Transaction()
                     transaction.compaction = copy.finish()
-                    if transaction.compaction is not None:
+                    if transaction.compaction:
                         self.commit(transaction)
                         segments += len(copy.done)
                         copied_bytes += copy.copied_bytes
                 finally:
                     with self._writing:
                         self.store.end_compaction(copy)
+                self.trim()
 
     def give_back(self) -> None:
         """Delete retired segments."""

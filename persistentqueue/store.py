@@ -312,18 +312,24 @@ class Store:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
             committer.apply(group, operations)
 
-    def begin_compaction(self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS) -> Copy | None:
+    def begin_compaction(
+        self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
+    ) -> Copy | None:
         """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
 
-        With ``settled_only`` those are left alone that are about to be drained anyway. ``end_compaction`` it in any
-        case. Raises ``DiskFullError``, ``OSError``.
+        With ``settled_only`` those are left alone that are about to be drained anyway, with ``before`` those from that
+        number on. ``end_compaction`` it in any case. Raises ``DiskFullError``, ``OSError``.
         """
         self.check()
         current = self.segments.current
         with self._mutex:
             left_alone = self.segments.pinned | self._unreadable | ({current.number} if current is not None else set())
             position = self.ready.position if settled_only else None
-            sparse = [info for info in sparse_segments(self.state, below, position) if info.number not in left_alone]
+            sparse = [
+                info
+                for info in sparse_segments(self.state, below, position)
+                if info.number not in left_alone and (before is None or info.number < before)
+            ]
         if not sparse:
             return None
         limit_bytes = max(self.settings.segment_bytes, sparse[0].live_bytes)
@@ -331,13 +337,14 @@ class Store:
         return Copy(self._disk, self.state, self.segments, self._mutex, sparse[:fitting], limit_bytes, hole_items)
 
     def end_compaction(self, copy: Copy) -> None:
-        """Let go of the target, which is deleted if nothing was committed. If that is unknown, it stays."""
+        """Let go of sources and target, which is deleted if nothing was committed. If that is unknown, it stays."""
         copy.close()
         with self._mutex:
             self.segments.unpin([copy.target.number, *copy.done])
             self._unreadable.update(copy.unreadable)
-        if self.broken is None:
-            self.segments.drop_unlogged(copy.target.number)
+        if self.broken is None and copy.target.number not in self.state.segments:
+            with suppress(OSError):  # the next opening sweeps it
+                self.segments.delete(copy.target.number)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.

@@ -5,10 +5,11 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested.
-COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/store.py,*/recovery.py,*/quota.py,*/limits.py
+COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/compact.py,*/store.py,*/recovery.py,\
+*/quota.py,*/limits.py
 # The tests that do so; the others run without that measurement, which takes its time.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
-	limits pool queue repair seed_faults seed_weaknesses seed_log)
+	limits pool queue repair compaction seed_compaction seed_faults seed_weaknesses seed_log)
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

@@ -131,8 +131,7 @@ class Committer:
                     runs.append(Dequeue(0, first, count))
             if transaction.marker is not None:
                 operations.append(MarkerSet(*transaction.marker))
-            if transaction.compaction is not None:
-                operations.append(transaction.compaction)
+            operations += transaction.compaction
             result.append(operations)
         return result
 
@@ -175,7 +174,7 @@ class Committer:
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
         for transaction in group:
-            if transaction.pieces or transaction.marker is not None or transaction.compaction is not None:
+            if transaction.pieces or transaction.marker is not None or transaction.compaction:
                 return False
             payload_bytes += transaction.payload_bytes
             if transaction is not group[0]:

@@ -5,7 +5,7 @@ a journal). So a segment of which less than a given share lives is a *source*: i
 *target*, several sources into one, and one frame of the log, a ``Compaction``, says that they are there now. The write
 order (``compact.1`` …):
 
-1. Make the target. *A crash leaves a segment with nothing in it, known or unknown, which the next opening gives up.*
+1. Make the target. *A crash leaves a segment that no frame names, which the next opening sweeps.*
 2. Copy: read the sources, check them, write blocks to the target. *A crash leaves the same.*
 3. Sync the target, then its name, whatever ``sync`` is: once the frame stands, the sources may go.
 4. Commit the ``Compaction``, in the order of all commits (see ``commit``): **its frame is the commit point**. What was
@@ -23,13 +23,23 @@ writer; ``step`` and ``finish`` are for one thread beside all others.
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections import Counter
+from collections.abc import Container, Generator, Iterator
 from contextlib import contextmanager
+from itertools import accumulate
 
-from .block import BLOCK_BYTES, BLOCK_ITEMS, combine_checksums, encode_block, split_items
+from .block import (
+    BLOCK_BYTES,
+    BLOCK_HEADER_BYTES,
+    BLOCK_ITEMS,
+    LENGTH_BYTES,
+    combine_checksums,
+    encode_block,
+    split_items,
+)
 from .disk import NO_SPACE, Disk, sync_directory
 from .errors import CorruptionError, DiskFullError
-from .frame import Compaction, ExtentRow, Move
+from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
 from .segment import NO_BOUND, Segment
@@ -37,6 +47,8 @@ from .segments import Segments
 from .state import SegmentInfo, State
 
 HOLE_ITEMS = 64
+SMALL_SEGMENTS = 4
+"""How many small segments maintenance leaves alone, so that an item is not copied at each of its rounds."""
 MOVES_MAX = 4096
 """After so many moves no further source is begun: they make the frame."""
 
@@ -46,19 +58,41 @@ def share(info: SegmentInfo) -> float:
     return info.live_bytes / max(info.end - HEADER_BYTES, 1)
 
 
-def sparse_segments(state: State, below: float, position: int | None) -> list[SegmentInfo]:
-    """The segments with live items of which less than this share lives, oldest first; the mutex is held.
+def choose_sources(
+    state: State,
+    below: float,
+    small_bytes: float,
+    few: int,
+    left_alone: Container[int],
+    position: int | None,
+    limit_bytes: int,
+) -> list[SegmentInfo]:
+    """The segments to be compacted to one target; the mutex is held.
+
+    They are those of which less than ``below`` lives. Those with less than ``small_bytes`` of live blocks come behind
+    them, if with these there are more than ``few``: what was compacted bit by bit is brought together at last.
 
     With a ``position`` only those of which no item is at it or behind it: what is yet to be handed out for the first
     time is about to be consumed, and its segment drained, so that a copy of it would be of no use.
     """
-    sparse = {number: info for number, info in state.segments.items() if info.live and share(info) < below}
-    if sparse and position is not None:
-        for extent in reversed(state.extents):
-            if extent.end <= position:
-                break
+    rows = [info for info in state.segments.values() if info.live and info.number not in left_alone]
+    sparse = {info.number: info for info in rows if share(info) < below}
+    small = {info.number: info for info in rows if info.number not in sparse and info.live_bytes < small_bytes}
+    if not sparse and len(small) <= few:
+        return []
+    moves: Counter[int] = Counter()
+    for extent in state.extents:
+        moves[extent.segment] += 1
+        if position is not None and extent.end > position:
             sparse.pop(extent.segment, None)
-    return [sparse[number] for number in sorted(sparse)]
+            small.pop(extent.segment, None)
+    chosen = list(sparse.values()) + (list(small.values()) if len(sparse) + len(small) > few else [])
+    live_bytes = accumulate(info.live_bytes for info in chosen)
+    counts = accumulate(moves[info.number] for info in chosen)
+    fitting = sum(a <= limit_bytes and b <= MOVES_MAX for a, b in zip(live_bytes, counts, strict=True))
+    # The first is taken whatever room it needs; and a small one alone is as good as its copy.
+    chosen = chosen[: max(fitting, 1)]
+    return [] if len(chosen) == 1 and share(chosen[0]) >= below else chosen
 
 
 @contextmanager
@@ -80,18 +114,25 @@ class _Writer:
         self._hole_items = hole_items
         self._time_ns = disk.time_ns()
         self.moves: list[Move] = []
-        self._kept = 0
-        """So many of the moves are of sources that were copied whole."""
+        self._kept = (0, target.end, target.ordinal)
+        """So many of the moves are of sources that were copied whole, and up to there their blocks stand."""
         self._first = self._live = self._payload_bytes = 0
         self._items: list[bytes] = []
         """What is to be encoded yet: the sequences from ``_first`` on, ``_live`` of them not empty for a hole."""
         self._blocks: list[bytes] = []
         self._blocks_bytes = self._blocks_count = 0
+        self.written_bytes = 0
 
     @property
     def next_sequence(self) -> int:
         """The sequence behind the last item that was put, if that was of the same source."""
         return self._first + len(self._items)
+
+    @property
+    def end(self) -> int:
+        """Where the target will end with what was put so far."""
+        waiting_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * len(self._items) + self._payload_bytes if self._items else 0
+        return self._target.end + self._blocks_bytes + waiting_bytes
 
     def put(self, first: int, items: list[bytes], is_hole_consumed: bool) -> None:
         """Append items; what lies between them and those before may be filled if it ``is_hole_consumed``."""
@@ -110,20 +151,22 @@ class _Writer:
     def keep(self) -> None:
         """The source was copied whole."""
         self._encode()
-        self._kept = len(self.moves)
+        self.write()
+        self._kept = (len(self.moves), self._target.end, self._target.ordinal)
 
     def drop(self) -> None:
-        """Forget what was copied of the source; its blocks stay, and nothing refers to them."""
+        """Forget what was copied of the source; what comes next is written over it."""
         self._items, self._live, self._payload_bytes = [], 0, 0
-        del self.moves[self._kept :]
+        self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
+        moves, self._target.end, self._target.ordinal = self._kept
+        del self.moves[moves:]
 
-    def write(self) -> int:
-        """Write the blocks, not durably; how many bytes they were. Raises ``OSError``."""
-        written_bytes = self._blocks_bytes
+    def write(self) -> None:
+        """Write the blocks, not durably. Raises ``OSError``."""
         if self._blocks:
             self._target.write(self._blocks, self._blocks_bytes, self._blocks_count)
+            self.written_bytes += self._blocks_bytes
             self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
-        return written_bytes
 
     def _encode(self) -> None:
         if not self._items:
@@ -135,7 +178,7 @@ class _Writer:
             self._blocks += blocks
             self._blocks_bytes += length_bytes
             self._blocks_count += len(part)
-            last = self.moves[-1] if len(self.moves) > self._kept else None
+            last = self.moves[-1] if len(self.moves) > self._kept[0] else None
             if last is not None and last.first + last.count == first and last.offset + last.length_bytes == at:
                 self.moves[-1] = last._replace(
                     count=last.count + len(part),
@@ -176,14 +219,17 @@ class Copy:
         disk.failpoint("compact.1 make target")
         with _room_in(segments.directory):
             self.target = segments.create_aside(min(sum(info.live_bytes for info in sources), limit_bytes))
-        self.copied_bytes = 0
-        """How many bytes of blocks were written to the target."""
         self.done: list[int] = []
         """The sources that were copied whole."""
         self.unreadable: list[int] = []
         """The sources that were left as they are, since they are damaged."""
         self._writer = _Writer(disk, self.target, hole_items)
         self._steps: Generator[None, None, None] = (None for _ in ())
+
+    @property
+    def copied_bytes(self) -> int:
+        """How many bytes of blocks were written to the target."""
+        return self._writer.written_bytes
 
     def step(self) -> bool:
         """Copy up to about a mebibyte; whether there is more to copy."""
@@ -198,23 +244,25 @@ class Copy:
         self._steps = self._copy(source)
         return True
 
-    def finish(self) -> Compaction | None:
-        """Make the target durable; what is then to be committed, None if nothing is. Sources not yet copied stay."""
-        self.close()
+    def finish(self) -> list[Operation]:
+        """Make the target durable; what is then to be committed, if anything is. Sources not yet copied stay."""
+        self._steps.close()
         self._writer.drop()
         if not self._writer.moves:
-            return None
+            return []
+        created = SegmentCreated(self.target.number, self.target.salt, self.target.capacity_bytes)
         self._disk.failpoint("compact.3 sync target")
         with _room_in(self._segments.directory):
             self.target.seal()
             self.target.sync()
             sync_directory(self._disk, self._segments.directory)
         self._disk.failpoint("compact.4 commit")
-        return Compaction(self.done, self._writer.moves)
+        return [created, Compaction(self.done, self._writer.moves)]
 
     def close(self) -> None:
-        """Let go of the source that is being copied."""
+        """Let go of the source that is being copied, and of the target's file."""
         self._steps.close()
+        self.target.close()
 
     def _copy(self, source: SegmentInfo) -> Generator[None, None, None]:
         """Copy one source, in steps. One that was copied stays pinned, so that no trim retires it before the commit."""
@@ -230,9 +278,14 @@ class Copy:
                 return
         try:
             for row in rows:
-                yield from self._copy_extent(segment, row)
+                for _ in self._copy_extent(segment, row):
+                    if self.done and self._writer.end > self._limit_bytes:
+                        self._writer.drop()  # it lives in larger items than the average
+                        self._left.clear()
+                        return
+                    self._writer.write()
+                    yield
             self._writer.keep()
-            self.copied_bytes += self._writer.write()
             self.done.append(source.number)
         except CorruptionError:  # whoever dequeues there will hear of it
             self._writer.drop()
@@ -242,7 +295,8 @@ class Copy:
                 with self._mutex:
                     self._segments.unpin([source.number])
 
-    def _copy_extent(self, segment: Segment, row: ExtentRow) -> Generator[None, None, None]:
+    def _copy_extent(self, segment: Segment, row: ExtentRow) -> Iterator[None]:
+        """Put what lives in it, yielding after each reading."""
         with self._mutex:
             runs = self._state.unconsumed(row.first, row.first + row.count)
             filled = bool(runs) and self._state.live_between(self._writer.next_sequence, runs[0][0]) == 0
@@ -261,5 +315,4 @@ class Copy:
                 filled = True
                 if len(part) < count:
                     runs.insert(0, (start + len(part), count - len(part)))
-            self.copied_bytes += self._writer.write()
             yield

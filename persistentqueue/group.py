@@ -166,7 +166,8 @@ class Group:
         self.give_back()
 
     def compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None = None) -> Compacted:
-        """Copy what lives in sparse segments together, commit that, and go on until there are none.
+        """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
+        of those that were there at the beginning.
 
         Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
@@ -179,10 +180,12 @@ class Group:
 
     def _compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None) -> Compacted:
         segments = copied_bytes = 0
+        before = None
         while True:
             with self._writing:
                 self.check()
-                copy = self.store.begin_compaction(below, settled_only)
+                before = before or self.store.state.next_segment
+                copy = self.store.begin_compaction(below, settled_only, before=before)
             if copy is None:
                 return Compacted(segments, copied_bytes)
             try:
@@ -192,20 +195,19 @@ class Group:
                         progress(copied_bytes + copy.copied_bytes)
                 transaction = Transaction()
                 transaction.compaction = copy.finish()
-                if transaction.compaction is not None:
+                if transaction.compaction:
                     self.commit(transaction)
                     segments += len(copy.done)
                     copied_bytes += copy.copied_bytes
             finally:
                 with self._writing:
                     self.store.end_compaction(copy)
+            self.trim()
 
     def maintain(self) -> Maintained:
         """Delete retired segments, compact what is worth it, fill the pool. Raises like ``compact``."""
         self.give_back()
         compacted = self.compact(self.store.settings.compact_below, True)
-        if compacted.segments:
-            self.trim()
         with self._giving_back:
             self.check()
             pooled_bytes = sum(self.store.fill_pool())

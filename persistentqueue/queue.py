@@ -314,8 +314,9 @@ class PersistentQueue:
         """Copy what lives in sparse segments, of which less than ``below`` (a share of their bytes) lives, to new ones,
         and delete the old ones; sessions go on meanwhile.
 
-        ``progress`` is called with the bytes copied so far, at least once for each mebibyte. The extra room that it
-        takes is at most one segment, and the log. On return everything committed is durable. Damaged segments are left
+        ``progress`` is called with the bytes copied so far, at least once for each mebibyte; it may raise, which ends
+        the compaction, and must not close or compact the queue. The extra room that it takes is at most one segment,
+        and the log. On return everything committed is durable. Damaged segments are left
         as they are. Raises ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError``
         where a segment cannot be written, which leaves the queue as it was.
         """

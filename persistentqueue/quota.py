@@ -7,7 +7,8 @@ of the log for dequeues, and then refuses the transaction. Where the file system
 Two grades. What enqueues need must leave ``reserve_bytes`` of the limit and ``min_free_bytes`` of the file system; what
 the next checkpoint needs at least (``pressing``), without which nothing could be dequeued, may take both.
 
-Threads: for any thread. ``mutex`` is held while room is taken, never over a call; who lets a file grow does not hold it.
+Threads: for any thread. ``mutex`` is held while room is taken, never over a call; who makes a file longer does not
+hold it.
 """
 
 from __future__ import annotations

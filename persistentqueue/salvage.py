@@ -2,7 +2,7 @@
 
 1. Of the log everything counts that checks out, wherever it stands: the frames before the damage, and those behind it.
    What a lost frame enqueued is lost (its sequences are missing between those of its neighbours); what it consumed
-   comes again, since nobody can tell.
+   comes again, since nobody can tell. What was compacted behind it is taken from where it was before.
 2. Without a header and a checkpoint that check out nothing in a log can be believed. Then the blocks of all segments
    count, in their order: what was consumed since the oldest of them was made comes again.
 3. What the log carries is written to the segments, as any opening does. Then of what the log names each block is read.
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, keep_copy, names_in
 from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError
-from .frame import SYNCED, Checkpoint, Enqueue, ExtentRow, Frame, SegmentCreated, find_frame
+from .frame import SYNCED, Checkpoint, Compaction, Enqueue, ExtentRow, Frame, SegmentCreated, find_frame
 from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
 from .log import Replay, first_frame, log_name, parse_log_name
@@ -113,18 +113,23 @@ def _salvage_log(disk: Disk, directory: str) -> Salvaged:
     header = header._replace(flags=header.flags & SYNCED)
     replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
     salvaged = Salvaged(Recovered(state, replay))
-    at = first.end
+    at, doubted = first.end, False
     while (frame := find_frame(data, at, header.salt, path)) is not None:
-        _salvage_frame(disk, directory, salvaged, frame)
+        doubted = doubted or frame.offset > at
+        _salvage_frame(disk, directory, salvaged, frame, doubted)
         replay.frames.append(frame)
         at = frame.end
     return salvaged
 
 
-def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame) -> None:
-    """Apply what a frame says as far as it goes together with what is known."""
+def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame, doubted: bool) -> None:
+    """Apply what a frame says as far as it goes together with what is known; ``doubted``: frames before it are lost."""
     recovered, state = salvaged.recovered, salvaged.recovered.state
     for operation in (operation for transaction in frame.transactions for operation in transaction):
+        if isinstance(operation, Compaction) and (doubted or salvaged.problems):
+            # What comes again may be a hole in what was copied. In the sources, which no generation of the log retired
+            # yet, it is whole.
+            continue
         try:
             if isinstance(operation, Enqueue):
                 gap = operation.first - state.next_sequence

@@ -113,9 +113,10 @@ class State:
             self.dequeue(*operation)
         elif isinstance(operation, SegmentCreated):
             number, salt, capacity_bytes = operation
-            if number < self.next_segment:
-                raise StateError(f"a segment number from {self.next_segment} on", f"{number}")
-            self.next_segment = number + 1
+            if number in self.segments:
+                raise StateError("a segment that is not known", f"{number}")
+            # One that was copied to is told of when the copy is done, and younger ones may have been before.
+            self.next_segment = max(self.next_segment, number + 1)
             self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
             self.drained.add(number)
         elif isinstance(operation, MarkerSet):
@@ -224,6 +225,8 @@ class State:
         segment.end = max(segment.end, offset + length_bytes)
         segment.ordinal = max(segment.ordinal, ordinal + count)
         live = self.live_between(first, end)
+        if live > copied:
+            raise StateError(f"no more than {copied} live items in {move}", f"{live}")
         if not live:
             return None
         return Extent(

@@ -27,10 +27,9 @@ from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import accumulate
 
 from .commit import Committer
-from .compact import HOLE_ITEMS, Copy, sparse_segments
+from .compact import HOLE_ITEMS, SMALL_SEGMENTS, Copy, choose_sources
 from .directory import (
     DATA_DIRECTORY,
     LOG_DIRECTORY,
@@ -52,7 +51,7 @@ from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
-from .segments import Segments
+from .segments import SEGMENT_BYTES_FIRST, Segments
 from .spare import Spare
 from .state import Ready, State
 from .transaction import Settings, Transaction
@@ -350,32 +349,37 @@ class Store:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
             committer.apply(group, operations)
 
-    def begin_compaction(self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS) -> Copy | None:
+    def begin_compaction(
+        self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
+    ) -> Copy | None:
         """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
 
-        With ``settled_only`` those are left alone that are about to be drained anyway. ``end_compaction`` it in any
-        case. Raises ``DiskFullError``, ``OSError``.
+        With ``settled_only`` those are left alone that are about to be drained anyway, and few small ones; with
+        ``before`` those from that number on. ``end_compaction`` it in any case. Raises ``DiskFullError``, ``OSError``.
         """
         self.check()
         current = self.segments.current
         with self._mutex:
             left_alone = self.segments.pinned | self._unreadable | ({current.number} if current is not None else set())
             position = self.ready.position if settled_only else None
-            sparse = [info for info in sparse_segments(self.state, below, position) if info.number not in left_alone]
-        if not sparse:
+            left_alone.update(number for number in self.state.segments if before is not None and number >= before)
+            small_bytes = below * min(self.settings.segment_bytes, SEGMENT_BYTES_FIRST)
+            few, limit_bytes = SMALL_SEGMENTS if settled_only else 1, self.settings.segment_bytes
+            sources = choose_sources(self.state, below, small_bytes, few, left_alone, position, limit_bytes)
+        if not sources:
             return None
-        limit_bytes = max(self.settings.segment_bytes, sparse[0].live_bytes)
-        fitting = sum(live_bytes <= limit_bytes for live_bytes in accumulate(info.live_bytes for info in sparse))
-        return Copy(self._disk, self.state, self.segments, self._mutex, sparse[:fitting], limit_bytes, hole_items)
+        limit_bytes = max(limit_bytes, sources[0].live_bytes)
+        return Copy(self._disk, self.state, self.segments, self._mutex, sources, limit_bytes, hole_items)
 
     def end_compaction(self, copy: Copy) -> None:
-        """Let go of the target, which is deleted if nothing was committed. If that is unknown, it stays."""
+        """Let go of sources and target, which is deleted if nothing was committed. If that is unknown, it stays."""
         copy.close()
         with self._mutex:
             self.segments.unpin([copy.target.number, *copy.done])
             self._unreadable.update(copy.unreadable)
-        if self.broken is None:
-            self.segments.drop_unlogged()
+        if self.broken is None and copy.target.number not in self.state.segments:
+            with suppress(OSError):  # the next opening sweeps it
+                self.segments.delete(copy.target.number)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.

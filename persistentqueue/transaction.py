@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .frame import Compaction
+from .frame import Operation
 from .intervals import Run
 from .pages import ITEM_OVERHEAD_BYTES
 from .segments import Piece
@@ -55,7 +55,8 @@ class Transaction:
         self.pieces: list[Piece] = []
         self.runs: list[Run] = []
         self.marker: tuple[str, int] | None = None
-        self.compaction: Compaction | None = None
+        self.compaction: list[Operation] = []
+        """What ``compact`` says that has come of it."""
         self.staged: list[Piece] = []
         self.error: BaseException | None = None
         self.settled = False

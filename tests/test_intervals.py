@@ -94,3 +94,11 @@ def test_run_from_a_sequence(members: set[int], sequence: int) -> None:
         first, count = run
         assert above[:count] == list(range(first, first + count))
         assert first + count not in members
+
+
+@given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
+def test_runs_between(members: set[int], first: int, end: int) -> None:
+    """The runs that have a member in a range come whole, in order, and no others."""
+    intervals = make(members)
+    expected = [run for run in intervals if set(range(run[0], sum(run))) & set(range(first, end))]
+    assert intervals.between(first, end) == expected

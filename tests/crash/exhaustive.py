@@ -248,7 +248,7 @@ def _compact(run: _Run, disk: SimulatedDisk) -> None:
             pass
         transaction = Transaction()
         transaction.compaction = copy.finish()
-        if transaction.compaction is not None:
+        if transaction.compaction:
             run.commit([transaction], run.content.items)
         run.store.end_compaction(copy)
 

@@ -496,7 +496,7 @@ class Explorer:
             if steps or chance() < 0.2:
                 transaction = Transaction()
                 transaction.compaction = copies[0].finish()
-                if transaction.compaction is not None and chance() < 0.9:
+                if transaction.compaction and chance() < 0.9:
                     model.under_way = [model.content]
                     store.commit([transaction])
                     model.settle(model.content, durable=False)

@@ -113,10 +113,10 @@ MUTANTS = (
     # --- compaction
     Mutant("what a compaction copied is not synced", "compact", "            self.target.sync()\n", "            pass\n", "compacts"),
     Mutant("the name of what was copied to is not synced", "compact", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
-    Mutant("what is copied to may be retired meanwhile", "segments", "            self._pins[number] += 1\n            self._evict()\n", "            self._evict()\n", "compacts"),
+    Mutant("what is copied to may be retired meanwhile", "segments", "            self._pins[number] += 1\n        return segment\n", "            pass\n        return segment\n", "compacts"),
     Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if not live:", "        live = copied\n        if not live:", "compacts"),
-    Mutant("a source that was not copied whole is given up", "compact", "        return Compaction(self.done, ", "        return Compaction(self.done + [info.number for info in self._left], ", "compacts"),
-    Mutant("what was copied to is deleted after the commit", "store", "        if self.broken is None:\n            self.segments.drop_unlogged()\n", "        self.segments.retire(copy.target.number)\n        self.segments.delete(copy.target.number)\n", "compacts"),
+    Mutant("a source that was not copied whole is given up", "compact", "Compaction(self.done, ", "Compaction(self.done + [info.number for info in self._left], ", "compacts"),
+    Mutant("what was copied to is deleted after the commit", "store", " and copy.target.number not in self.state.segments:\n", ":\n", "compacts"),
     # --- pool
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.recycled = True\n            segment.write_header()\n", "            segment.recycled = segment.dirty = True\n", "recycles"),

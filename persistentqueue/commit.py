@@ -180,6 +180,8 @@ class Committer:
             if transaction is not group[0]:
                 items += transaction.items
                 join_runs(runs, transaction.runs)
+        if not (group[0].items or group[0].runs):
+            return False  # the first transaction has the block, or the run, and this one wants none
         if runs:
             return not items and len(runs) == 1 and self._commit_run(group, runs, log)
         return bool(items) and self._commit_block(group, items, payload_bytes, log)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue
@@ -74,6 +74,7 @@ def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @given(groups=GROUPS, inline_bytes=st.sampled_from([0, 100, 65536]))
+@example(groups=[[([], 0, 0)], [([], 0, 0), ([b""], 0, 0)], [([], 0, 0), ([], 1, 0)]], inline_bytes=100)
 def test_short_way_writes_the_bytes_of_the_long_way(
     scratch: Path, groups: list[list[tuple[list[bytes], int, int]]], inline_bytes: int
 ) -> None:

@@ -345,6 +345,7 @@ class Group:
         """Close the files without a lock or a write: in a forked child, ``alone``, or when nobody is left to do so."""
         if self.closed is None:
             self.closed = reason
+            MAINTENANCE.forget(self, blocking=False)
             if alone or self._compacting.acquire(blocking=False):
                 self.store.release()
             else:

@@ -48,12 +48,18 @@ class Maintenance:
             else:
                 self._is_running = True
 
-    def forget(self, owner: object) -> None:
-        """Leave undone what was submitted for this owner and is not being done."""
-        with self._changed:
-            self._jobs = [entry for entry in self._jobs if entry[3] is not owner]
-            heapify(self._jobs)
-            self._changed.notify()
+    def forget(self, owner: object, blocking: bool = True) -> None:
+        """Leave undone what was submitted for this owner and is not being done.
+
+        Not ``blocking`` for a finalizer, which may run while this very thread submits a job: it may stay in line then.
+        """
+        if self._changed.acquire(blocking):
+            try:
+                self._jobs = [entry for entry in self._jobs if entry[3] is not owner]
+                heapify(self._jobs)
+                self._changed.notify()
+            finally:
+                self._changed.release()
 
     def _run(self) -> None:
         while (job := self._next()) is not None:

@@ -9,7 +9,7 @@ COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/c
 */quota.py,*/limits.py
 # The tests that do so; the others run without that measurement, which takes its time.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
-	limits pool queue repair compaction seed_compaction seed_faults seed_weaknesses seed_log)
+	limits quota waiting pool queue repair compaction seed_compaction seed_faults seed_weaknesses seed_log)
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

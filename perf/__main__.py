@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import harness, opening
+from . import compaction, harness, opening
 from .workloads import REAL, WORKLOADS
 
 _ROUNDS_LARGE = 9
@@ -13,7 +13,7 @@ _ROUNDS_LARGE = 9
 
 def main() -> None:
     """Run the workloads and print a line as soon as it is known."""
-    names = [*(workload.name for workload in WORKLOADS), "opening"]
+    names = [*(workload.name for workload in WORKLOADS), "opening", "compaction"]
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
     parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
@@ -30,6 +30,9 @@ def main() -> None:
                     print(harness.table_line(row), flush=True)
         if "opening" in arguments.only:
             for row in opening.rows(directory, sizes.backlog, arguments.rounds):
+                print(harness.table_line(row), flush=True)
+        if "compaction" in arguments.only:
+            for row in compaction.rows(directory / "compaction", sizes.backlog, arguments.rounds):
                 print(harness.table_line(row), flush=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from . import harness, opening
+from . import compaction, harness, opening
 from .workloads import SMOKE, WORKLOADS, Sizes, Workload
 
 TIMED = Sizes(singles=400, batches=20, large=20, backlog=10_000)
@@ -58,3 +58,10 @@ def test_opening_is_measured(tmp_path: Path) -> None:
         "Opening 10,000 items after a crash",
     ]
     assert all("MiB" in line.ours for line in lines)
+
+
+def test_compaction_is_measured(tmp_path: Path) -> None:
+    """Compaction is measured for the disk, the room, the traffic beside it, and any order of completion."""
+    lines = list(compaction.rows(tmp_path, SMOKE.backlog, 1))
+    assert len(lines) == 5
+    assert lines[1].met == "yes"

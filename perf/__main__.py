@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from . import backlog, harness, opening
+from . import backlog, compaction, harness, opening
 from .workloads import REAL, WORKLOADS
 
 _ROUNDS_LARGE = 9
@@ -13,7 +13,7 @@ _ROUNDS_LARGE = 9
 
 def main() -> None:
     """Run the workloads and print a line as soon as it is known."""
-    names = [*(workload.name for workload in WORKLOADS), "opening", "backlog"]
+    names = [*(workload.name for workload in WORKLOADS), "opening", "backlog", "compaction"]
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
     parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
@@ -33,6 +33,9 @@ def main() -> None:
                 print(harness.table_line(row), flush=True)
         if "backlog" in arguments.only:
             for row in backlog.rows(directory, sizes.flood, arguments.rounds):
+                print(harness.table_line(row), flush=True)
+        if "compaction" in arguments.only:
+            for row in compaction.rows(directory / "compaction", sizes.backlog, arguments.rounds):
                 print(harness.table_line(row), flush=True)
 
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from . import backlog, harness, opening
+from . import backlog, compaction, harness, opening
 from .workloads import SMOKE, WORKLOADS, Sizes, Workload
 
 TIMED = Sizes(singles=400, batches=20, large=20, backlog=10_000, flood=200_000)
@@ -66,3 +66,10 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
     whats = [line.what.rpartition(", ")[2] for line in lines]
     assert whats == ["memory"] * 2 + ["in", "out"] * 2 + ["Opening 200,000 items"]
     assert lines[0].met == lines[1].met == "yes"
+
+
+def test_compaction_is_measured(tmp_path: Path) -> None:
+    """Compaction is measured for the disk, the room, the traffic beside it, and any order of completion."""
+    lines = list(compaction.rows(tmp_path, SMOKE.backlog, 1))
+    assert len(lines) == 5
+    assert lines[1].met == "yes"

@@ -42,7 +42,7 @@ from .errors import CorruptionError, DiskFullError
 from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
-from .segment import NO_BOUND, Segment
+from .segment import NO_BOUND, START_SYNC_BYTES, Segment
 from .segments import Segments
 from .state import SegmentInfo, State
 
@@ -161,9 +161,9 @@ class _Writer:
         moves, self._target.end, self._target.ordinal = self._kept
         del self.moves[moves:]
 
-    def write(self) -> None:
-        """Write the blocks, not durably. Raises ``OSError``."""
-        if self._blocks:
+    def write(self, least_bytes: int = 1) -> None:
+        """Write the blocks, not durably, if there are so many bytes of them. Raises ``OSError``."""
+        if self._blocks_bytes >= least_bytes:
             self._target.write(self._blocks, self._blocks_bytes, self._blocks_count)
             self.written_bytes += self._blocks_bytes
             self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
@@ -283,7 +283,7 @@ class Copy:
                         self._writer.drop()  # it lives in larger items than the average
                         self._left.clear()
                         return
-                    self._writer.write()
+                    self._writer.write(START_SYNC_BYTES)
                     yield
             self._writer.keep()
             self.done.append(source.number)

@@ -189,10 +189,15 @@ class Group:
             if copy is None:
                 return Compacted(segments, copied_bytes)
             try:
+                began, groups = time.monotonic(), self.groups
                 while copy.step():
                     self.check()
                     if progress is not None:
                         progress(copied_bytes + copy.copied_bytes)
+                    if groups != self.groups:
+                        # Others are at work, and wait for the interpreter meanwhile: they get it for longer.
+                        time.sleep(2 * (time.monotonic() - began))
+                    began, groups = time.monotonic(), self.groups
                 transaction = Transaction()
                 transaction.compaction = copy.finish()
                 if transaction.compaction:

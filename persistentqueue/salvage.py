@@ -134,8 +134,8 @@ def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame,
             if isinstance(operation, Enqueue):
                 gap = operation.first - state.next_sequence
                 if gap > 0:
-                    salvaged.lost.append((state.next_sequence, gap))
                     state.skip(gap)
+                    salvaged.lost.append((operation.first - gap, gap))
                 if operation.segment not in state.segments:
                     path = join(directory, DATA_DIRECTORY, segment_name(operation.segment))
                     salt = find_salt(disk, path, operation.segment)

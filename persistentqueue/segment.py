@@ -28,7 +28,8 @@ from .pages import ITEM_OVERHEAD_BYTES
 SUFFIX = ".seg"
 READ_AHEAD_BYTES = 1024 * 1024
 """How much a consumer reads at once; a larger block is read whole."""
-_START_SYNC_BYTES = 512 * 1024
+START_SYNC_BYTES = 512 * 1024
+"""From this length on the system is told to begin with a write at once, so that the sync has less to wait for."""
 _FIRST_READ_BYTES = 4096
 _DIRECT_BYTES = 64 * 1024
 _UNUSED_PART = 16
@@ -216,7 +217,7 @@ class Segment:
             blocks = [b"".join(self._deferred[1]), *blocks]
         start, end = self.end - self.deferred_bytes, self.end + length_bytes
         write_all(self._disk, self._fd, blocks, end - start, start)
-        if end - start >= _START_SYNC_BYTES:
+        if end - start >= START_SYNC_BYTES:
             self._disk.start_sync(self._fd, start, end - start)
         self._deferred = (end, [])
         self.deferred_bytes = 0
@@ -387,6 +388,8 @@ class Segment:
         size_bytes = _FIRST_READ_BYTES
         while start < end:
             data = window.read_once(start, min(size_bytes + BLOCK_HEADER_BYTES, end - start))
+            if not data:
+                break  # a log whose checksums were made to fit may speak of more than there is
             at = -1
             while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
                 try:

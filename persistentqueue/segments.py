@@ -326,7 +326,7 @@ class Segments:
         self.current = None
 
     def create_aside(self, capacity_bytes: int) -> Segment:
-        """Make a segment that is not the one to write on in, and pin it; it is the caller's to sync, to log, to close.
+        """Make a segment that is not the one to write on in; it is the caller's to sync, to log and to close.
 
         Nobody else does: a flush neither waits for its sync nor hears that it failed, and no frame names a segment
         whose header may not outlive the power. Raises ``OSError``.
@@ -334,8 +334,6 @@ class Segments:
         number = self._next_number
         segment = Segment.create(self._disk, self.path(number), number, capacity_bytes)
         self._next_number = number + 1
-        with self._mutex:
-            self._pins[number] += 1
         return segment
 
     def _roll(self, length_bytes: int) -> Segment:

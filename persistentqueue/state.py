@@ -129,6 +129,8 @@ class State:
     def skip(self, count: int) -> None:
         """Give out sequences that no item has: as if they were enqueued and consumed."""
         first = self.next_sequence
+        if first + count >= 2**63:
+            raise StateError("a number of items that a queue can have had", f"{first + count}")
         self.next_sequence += count
         if self.frontier == first:
             self.frontier += count

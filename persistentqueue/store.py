@@ -375,7 +375,7 @@ class Store:
         """Let go of sources and target, which is deleted if nothing was committed. If that is unknown, it stays."""
         copy.close()
         with self._mutex:
-            self.segments.unpin([copy.target.number, *copy.done])
+            self.segments.unpin(copy.done)
             self._unreadable.update(copy.unreadable)
         if self.broken is None and copy.target.number not in self.state.segments:
             with suppress(OSError):  # the next opening sweeps it

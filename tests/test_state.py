@@ -102,6 +102,15 @@ def test_frontier_moves_over_what_was_consumed_out_of_order() -> None:
     assert (state.frontier, list(state.consumed)) == (6, [(8, 1)])
 
 
+def test_sequences_that_are_skipped() -> None:
+    """They count as consumed; a gap that no queue can have is refused."""
+    state = state_of(segment(1), enqueue(0, 2, 1, 64, 0))
+    state.skip(3)
+    assert (state.next_sequence, state.consumed_count, list(state.consumed)) == (5, 3, [(2, 3)])
+    with pytest.raises(StateError, match="a queue can have"):
+        state.skip(2**63 - 5)
+
+
 def test_segments_drain_wherever_they_stand() -> None:
     """A segment without live items is drained, also in the middle; and no longer once it gets new ones."""
     state = state_of(segment(1), segment(2), segment(3), enqueue(0, 2, 1, 64, 0), enqueue(2, 2, 2, 64, 0))

@@ -207,8 +207,10 @@ def _forged(queue: Image, files: dict[str, bytes]) -> None:
 def fuzz_case(number: int) -> Expected:
     """One mutation, with all that follows from it, in ten seconds. Raises ``ViolationError``."""
     tally, random = Tally(f"python -m tests.crash fuzz --first {number} --count 1"), Random(number)
-    queue = image(random.choice(_FUZZED_BYTES), random.randrange(4), random.random() < 0.5)
-    donor = image(random.choice(_FUZZED_BYTES), random.randrange(4), random.random() < 0.5)
+    queue, donor = (
+        image(random.choice(_FUZZED_BYTES), random.randrange(4), random.random() < 0.5, random.random() < 0.5)
+        for _ in range(2)
+    )
     paths = random.sample(list(queue.starts), random.choice([1, 1, 2]))
     pieces = {path: _mutate(queue, donor, path, random) for path in paths}
     signal.signal(signal.SIGALRM, _late)

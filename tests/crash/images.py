@@ -6,12 +6,12 @@ import struct
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
 from functools import lru_cache
-from itertools import accumulate, pairwise
+from itertools import accumulate, chain, pairwise
 from random import Random
 from typing import NamedTuple
 
 from persistentqueue.block import BLOCK_HEADER_BYTES
-from persistentqueue.frame import FRAME_HEADER_BYTES, Enqueue, encode_operation
+from persistentqueue.frame import FRAME_HEADER_BYTES, Compaction, Enqueue, encode_operation
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.log import replay
 from persistentqueue.segment import segment_name
@@ -74,17 +74,18 @@ class Image(NamedTuple):
 class _Maker:
     """Lives on a queue, and remembers what it did."""
 
-    def __init__(self, length_bytes: int, number: int, sealed: bool) -> None:
+    def __init__(self, length_bytes: int, number: int, sealed: bool, compacts: bool) -> None:
         self.random = Random(number)
         self.longest_bytes = max(min(length_bytes // (8 if sealed else 4), 16_000), 300)
         self.disk = SimulatedDisk()
-        self.disk.salt = number << 32  # the checksums of another image never fit
+        # The checksums of another image never fit.
+        self.disk.salt = ((number << 32 | length_bytes) * 4 + 2 * sealed + compacts) << 32
         # Some more, and so much that what may enqueue in a log, seven tenths of it, is enough.
         used_bytes = length_bytes + 2 * self.longest_bytes
         log_bytes = max(length_bytes + 4 * self.longest_bytes + 1024, used_bytes * 10 // 7)
-        self.settings = Settings(
-            True, length_bytes + self.longest_bytes, 1 << 20, self.longest_bytes * 3 // 4, log_bytes
-        )
+        self._compacts = compacts
+        segment_bytes = length_bytes // 3 if compacts else length_bytes + self.longest_bytes
+        self.settings = Settings(True, segment_bytes, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
         self.store = Store.open(self.disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
         self.items: list[bytes] = []
         self.live: list[int] = []
@@ -105,6 +106,8 @@ class _Maker:
     def step(self, last: bool = False) -> None:
         """Commit something; the ``last`` is an item of a few bytes, so that the last frame is short."""
         chance = self.random.random
+        if self._compacts and not last and chance() < 0.3:
+            self._compact()
         batches: list[_Batch] = []
         if not last and chance() < 0.25:
             self.store.discard(self._spilled()[0])
@@ -127,6 +130,27 @@ class _Maker:
         self._commit(transaction, batches, taken)
         self._place(batches[-1])
         self.store.discard(skipped)
+
+    def _compact(self) -> None:
+        """Move what lives in one or two segments, as long as no trim follows at once."""
+        room = 2 - len(self.store.state.drained)
+        copy = self.store.begin_compaction(1.1, False, self.random.choice([0, 64])) if room > 0 else None
+        if copy is None:
+            return
+        while copy.step() and len(copy.done) < room:
+            pass
+        transaction = Transaction()
+        transaction.compaction = copy.finish()
+        moves = [move for each in transaction.compaction if isinstance(each, Compaction) for move in each.moves]
+        moved = [range(move.first, move.first + move.count) for move in moves]
+        for _, sequences in chain.from_iterable(self.written.values()):
+            sequences[:] = [n for n in sequences if not any(n in its for its in moved)]
+        live = set(self.live)
+        batches = [([self.items[n] if n in live else b"" for n in its], [n for n in its if n in live]) for its in moved]
+        if batches:
+            self.written[copy.target.path] = batches
+            self._commit(transaction, [], [])
+        self.store.end_compaction(copy)
 
     def mark(self) -> None:
         """Commit a new marker, which makes checkpoints longer."""
@@ -239,15 +263,16 @@ def _blocks_in(data: bytes) -> Iterator[tuple[int, int, list[bytes]]]:
         at = end
 
 
-@lru_cache(maxsize=16)
-def image(length_bytes: int, number: int, sealed: bool) -> Image:
+@lru_cache(maxsize=32)
+def image(length_bytes: int, number: int, sealed: bool, compacts: bool = False) -> Image:
     """A queue whose log, and if ``sealed`` whose first data file, is used for so many bytes or a little more; up to
     a MiB.
 
     The log has older frames in its unused space. Among the blocks are some that were rolled back, and some whose items
-    are consumed in part or as a whole; they are not all in the order of their sequences.
+    are consumed in part or as a whole; they are not all in the order of their sequences. With ``compacts`` there are
+    several segments, and what lived in some was moved to others.
     """
-    maker = _Maker(length_bytes, number, sealed)
+    maker = _Maker(length_bytes, number, sealed, compacts)
     for _ in range(3):  # so that the log's file had a life before
         maker.step()
         maker.trim()

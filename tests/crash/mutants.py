@@ -113,8 +113,7 @@ MUTANTS = (
     # --- compaction
     Mutant("what a compaction copied is not synced", "compact", "            self.target.sync()\n", "            pass\n", "compacts"),
     Mutant("the name of what was copied to is not synced", "compact", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
-    Mutant("what is copied to may be retired meanwhile", "segments", "            self._pins[number] += 1\n        return segment\n", "            pass\n        return segment\n", "compacts"),
-    Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if not live:", "        live = copied\n        if not live:", "compacts"),
+    Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if live > copied:", "        live = copied\n        if live > copied:", "compacts"),
     Mutant("a source that was not copied whole is given up", "compact", "Compaction(self.done, ", "Compaction(self.done + [info.number for info in self._left], ", "compacts"),
     Mutant("what was copied to is deleted after the commit", "store", " and copy.target.number not in self.state.segments:\n", ":\n", "compacts"),
     # --- pool

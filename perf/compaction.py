@@ -1,0 +1,265 @@
+"""Compaction: what a few items that nobody takes cost on disk, and what it costs others to have that mended.
+
+- one item left in each of a hundred segments of 10^5 items: the disk before and after, and how long it takes;
+- a quarter left in each of them: the most that the files take beside what they took before, meanwhile;
+- four threads that enqueue and dequeue, one item per flush: how long a flush takes them while segments are compacted,
+  beside how long it takes otherwise, in rounds that alternate;
+- a thousand sessions that hold all items, and flush in reverse order, or in any: what memory that takes for each gap,
+  and the disk at the end.
+
+Every item that is left is compared with what was put, in its order.
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+import time
+import tracemalloc
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from pathlib import Path
+from statistics import median, quantiles
+
+from persistentqueue import PersistentQueue, Session
+
+from .harness import Row, met
+from .workloads import ITEM_BYTES, ITEMS
+
+SEGMENTS = 100
+THREADS = 4
+SESSIONS = 1_000
+SEGMENTS_BAR = 2
+SLOWER_BAR = 3.0
+GAP_BYTES_BAR = 256
+_MIB = 1024 * 1024
+_ROUND_SECONDS = 1.0
+
+
+def _item(number: int) -> bytes:
+    """One that tells which it is."""
+    return (b"%d " % number).ljust(ITEM_BYTES, b".")
+
+
+def _segment_bytes(per_segment: int) -> int:
+    """So large that the items of a segment fit, and no more."""
+    return per_segment * (ITEM_BYTES + 1)
+
+
+def _fill(
+    queue: PersistentQueue, keeper: Session, segments: int, per_segment: int, kept: int, run: int = 1
+) -> list[bytes]:
+    """Put so many segments, and let ``keeper`` hold ``kept`` items of each, in runs; all others are consumed."""
+    left: list[bytes] = []
+    every = per_segment // (kept // run)
+    for _ in range(segments):
+        with queue.session() as session:
+            for _ in range(kept // run):
+                mine = [_item(len(left) + n) for n in range(run)]
+                left += mine
+                session.enqueue_many(mine)
+                session.enqueue_many(ITEMS * ((every - run) // len(ITEMS)) + ITEMS[: (every - run) % len(ITEMS)])
+            session.flush()
+        with queue.session() as session:
+            for at in range(len(left) - kept, len(left), run):
+                assert keeper.dequeue_many(run) == left[at : at + run]
+                assert len(session.dequeue_many(every - run)) == every - run
+            session.flush()
+    queue.trim()
+    return left
+
+
+def _data_bytes(directory: Path) -> int:
+    """What the data files take."""
+    total = 0
+    for path in (directory / "data").iterdir():
+        try:
+            total += path.stat().st_size
+        except FileNotFoundError:  # deleted meanwhile
+            continue
+    return total
+
+
+def _check(directory: Path, left: list[bytes]) -> None:
+    """What is left is what was put, in its order, after reopening, and then nothing is."""
+    with PersistentQueue(directory) as queue, queue.transaction() as session:
+        assert session.dequeue_many(len(left)) == left
+
+
+def _orphans(directory: Path, items: int) -> Iterator[Row]:
+    per_segment = items // SEGMENTS
+    segment_bytes = _segment_bytes(per_segment)
+    with PersistentQueue(directory, segment_bytes=segment_bytes, memory_bytes=0) as queue, queue.session() as keeper:
+        left = _fill(queue, keeper, SEGMENTS, per_segment, 1)
+        before = queue.stats()
+        start = time.perf_counter()
+        queue.compact()
+        seconds = time.perf_counter() - start
+        after = queue.stats()
+    _check(directory, left)
+    room_bytes = after.disk_bytes - 2 * after.log_capacity_bytes
+    yield Row(
+        f"One item of 100 B left in each of {before.segments} segments",
+        f"{before.disk_bytes / _MIB:,.1f} → {after.disk_bytes / _MIB:,.1f} MiB, {seconds:.2f} s",
+        "",
+        "",
+        f"{after.segments} segments",
+        f"at most {SEGMENTS_BAR} segments, beside two logs",
+        met(after.segments <= SEGMENTS_BAR and room_bytes <= SEGMENTS_BAR * segment_bytes),
+    )
+
+
+def _room(directory: Path, items: int) -> Iterator[Row]:
+    per_segment = items // SEGMENTS
+    segments = SEGMENTS // 5
+    segment_bytes = _segment_bytes(per_segment)
+    with PersistentQueue(directory, segment_bytes=segment_bytes, memory_bytes=0) as queue, queue.session() as keeper:
+        left = _fill(queue, keeper, segments, per_segment, per_segment // 4, min(per_segment // 4, 250))
+        before = most = _data_bytes(directory)
+
+        def look(_: int) -> None:
+            nonlocal most
+            most = max(most, _data_bytes(directory))
+
+        start = time.perf_counter()
+        compacted = queue.compact(progress=look)
+        seconds = time.perf_counter() - start
+        after = _data_bytes(directory)
+    _check(directory, left)
+    yield Row(
+        f"A quarter left in each of {segments}: the most room beside",
+        f"{(most - before) / _MIB:,.2f} MiB, {compacted.copied_bytes / _MIB / seconds:,.0f} MiB/s",
+        "",
+        "",
+        f"{(most - before) / segment_bytes:.2f} segments; then {before / after:.1f} times less",
+        "at most one segment",
+        met(most - before <= segment_bytes + 4096),
+    )
+
+
+def _flush(queue: PersistentQueue, go_on: Callable[[], bool]) -> list[float]:
+    """Enqueue and dequeue one item per flush; the seconds of each flush."""
+    seconds: list[float] = []
+    with queue.session() as session:
+        while go_on():
+            session.enqueue(ITEMS[0])
+            start = time.perf_counter()
+            session.flush()
+            middle = time.perf_counter()
+            session.dequeue()
+            end = time.perf_counter()
+            session.flush()
+            seconds += [middle - start, time.perf_counter() - end]
+    return seconds
+
+
+def _while(queue: PersistentQueue, work: Callable[[], None]) -> list[float]:
+    """The seconds of each flush of the threads while ``work`` goes on."""
+    running = threading.Event()
+    running.set()
+    with ThreadPoolExecutor(THREADS) as pool:
+        threads = [pool.submit(_flush, queue, running.is_set) for _ in range(THREADS)]
+        try:
+            work()
+        finally:
+            running.clear()
+        return [seconds for each in threads for seconds in each.result()]
+
+
+def _traffic(directory: Path, items: int, rounds: int) -> Iterator[Row]:
+    per_segment = items // SEGMENTS
+    with (
+        PersistentQueue(directory, segment_bytes=_segment_bytes(per_segment), memory_bytes=0) as queue,
+        queue.session() as keeper,
+    ):
+        alone: list[float] = []
+        beside: list[float] = []
+        ratios: list[float] = []
+        left: list[bytes] = []
+        copied_bytes, seconds = 0, [0.0]
+        kept = per_segment // 4
+        for _ in range(rounds):
+            left += _fill(queue, keeper, SEGMENTS // 5, per_segment, kept, min(kept, 250))
+
+            def compact() -> None:
+                nonlocal copied_bytes
+                start = time.perf_counter()
+                copied_bytes += queue.compact().copied_bytes
+                seconds.append(time.perf_counter() - start)
+
+            found = {}
+            for what in (lambda: time.sleep(max(_ROUND_SECONDS * items / 10**7, seconds[-1])), compact):
+                found[what] = _while(queue, what)
+            without, with_ = found.values()
+            alone += without
+            beside += with_
+            ratios.append(_p99(with_) / _p99(without))
+    _check(directory, left)
+    yield Row(
+        f"A flush of {THREADS} threads while segments are compacted: 99 in 100",
+        f"{1e3 * _p99(beside):.2f} ms, longest {1e3 * max(beside):.1f} ms, half {1e3 * median(beside):.2f} ms",
+        "",
+        "",
+        f"{median(ratios):.2f} × {1e3 * _p99(alone):.2f} ms, longest {1e3 * max(alone):.1f} ms, "
+        f"half {1e3 * median(alone):.2f} ms; {sum(seconds):.1f} s for {copied_bytes / _MIB:.0f} MiB",
+        f"at most {SLOWER_BAR:g} ×",
+        met(median(ratios) <= SLOWER_BAR),
+    )
+
+
+def _p99(seconds: list[float]) -> float:
+    return quantiles(seconds, n=100)[98]
+
+
+def _completion(directory: Path, items: int) -> Iterator[Row]:
+    per_session = items // SESSIONS
+    chance = random.Random(20081114)
+    orders = {
+        "reverse order": list(range(SESSIONS))[::-1],
+        "any order": chance.sample(range(SESSIONS), SESSIONS),
+    }
+    for name, order in orders.items():
+        own = directory / name.split()[0]
+        with PersistentQueue(own, segment_bytes=_MIB, memory_bytes=0) as queue, ExitStack() as stack:
+            with queue.session() as session:
+                for start in range(0, items, 10_000):
+                    session.enqueue_many([b"%d" % n for n in range(start, min(start + 10_000, items))])
+                    session.flush()
+            sessions = [stack.enter_context(queue.session()) for _ in range(SESSIONS)]
+            for number, session in enumerate(sessions):
+                taken = session.dequeue_many(per_session)
+                assert (taken[0], len(taken)) == (b"%d" % (number * per_session), per_session)
+            held = queue.stats()
+            group = queue._group
+            assert group is not None
+            consumed = group.store.state.consumed
+            tracemalloc.start()
+            most_bytes = gaps = 0
+            start_time = time.perf_counter()
+            for done, number in enumerate(order, 1):
+                sessions[number].flush()
+                if consumed.gaps >= gaps or done % 100 == 0:
+                    gaps = max(gaps, consumed.gaps)
+                    most_bytes = max(most_bytes, tracemalloc.get_traced_memory()[0])
+            seconds = time.perf_counter() - start_time
+            tracemalloc.stop()
+            queue.compact()
+            after = queue.stats()
+        yield Row(
+            f"{items:,} items held by {SESSIONS:,} sessions that flush in {name}",
+            f"{most_bytes / 1024:,.0f} KiB for {gaps} gaps, {seconds:.2f} s",
+            "",
+            "",
+            f"{held.disk_bytes / _MIB:.1f} → {after.disk_bytes / _MIB:.1f} MiB",
+            f"{GAP_BYTES_BAR} B for each, and 256 KiB; one segment at most",
+            met(most_bytes <= GAP_BYTES_BAR * gaps + 256 * 1024 and after.segments <= 1),
+        )
+
+
+def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
+    """The lines of the table."""
+    yield from _orphans(directory / "orphans", items)
+    yield from _room(directory / "room", items)
+    yield from _traffic(directory / "traffic", items, min(rounds, 5))
+    yield from _completion(directory / "completion", max(items // 10, SESSIONS))

@@ -4,7 +4,8 @@
    What a lost frame enqueued is lost (its sequences are missing between those of its neighbours); what it consumed
    comes again, since nobody can tell. What was compacted behind it is taken from where it was before.
 2. Without a header and a checkpoint that check out nothing in a log can be believed. Then the blocks of all segments
-   count, in their order: what was consumed since the oldest of them was made comes again.
+   count, in their order: what was consumed since the oldest of them was made comes again. What was compacted comes
+   twice while its source still stands, and the holes in it come as empty items.
 3. What the log carries is written to the segments, as any opening does. Then of what the log names each block is read.
    Those that do not check out are lost, and nothing beside them. Damaged headers of segments are written once more.
 

@@ -68,7 +68,7 @@ MUTANTS = (
     Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
     Mutant("a spare is not asked for its other names", "spare", "st_nlink > 1:", "st_nlink > 9:"),
     # --- order
-    Mutant("the log is recycled before the next one is there", "store", "        spare = self._pool.path\n", "        spare = self._pool.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
+    Mutant("the log is recycled before the next one is there", "store", "        spare = self._spare.path\n", "        spare = self._spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
     Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n', '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.segments.delete(n)\n'),
     # --- checks
     Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with"),
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
     Mutant("short writes are taken for whole ones", "disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
     Mutant("the rest of a short write goes to its beginning", "disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
-    Mutant("a segment that could not be made stays", "segment", "            disk.unlink(path)\n            raise\n", "            raise\n", "faults"),
+    Mutant("a segment that could not be made stays", "segment", "            segment = cls(disk, path, fd, number, salt, capacity_bytes)\n            segment.write_header()\n        except OSError:\n            disk.close(fd)\n            disk.unlink(path)\n", "            segment = cls(disk, path, fd, number, salt, capacity_bytes)\n            segment.write_header()\n        except OSError:\n            disk.close(fd)\n", "faults"),
 )  # fmt: skip
 
 

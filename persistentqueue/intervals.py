@@ -97,7 +97,7 @@ class Intervals:
     def between(self, first: int, end: int) -> list[Run]:
         """The runs that have members in ``first … end - 1``, in order, whole."""
         at = bisect_right(self._ends, first)
-        stop = bisect_left(self._firsts, end)
+        stop = bisect_left(self._firsts, end) if first < end else at
         return [(start, self._ends[i] - start) for i, start in enumerate(self._firsts[at:stop], at)]
 
     def overlap(self, first: int, end: int) -> int:

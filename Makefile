@@ -40,7 +40,7 @@ fuzz --count 1000
 endef
 export MINUTE QUARTER
 
-.PHONY: demo test crash lint perf clean
+.PHONY: demo test flights crash lint perf clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -50,6 +50,9 @@ test: $(VENV)/test.installed
 	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
 	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
+
+flights: $(VENV)/test.installed
+	EVERY_PLACE=1 $(BIN)/python -m pytest tests/test_flights_killed.py
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import gc
 import os
 import shutil
 import threading
@@ -12,12 +14,13 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import PersistentQueue
+from persistentqueue import BrokenQueueError, PersistentQueue, Session, group
+from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
 
 from .conftest import OpenQueue
-from .support import drain, log_file, put, put_each, segment_files
+from .support import crash, drain, log_file, put, put_each, segment_files
 
 SECONDS = 30.0  # a limit for what should take milliseconds
 MIB = 1024 * 1024
@@ -171,6 +174,116 @@ def test_the_thread_lives_only_while_there_is_work() -> None:
         assert not thread.is_alive()
         gate.clear()
     assert done == list(range(30))
+
+
+def test_what_is_due_later_is_done_later_or_forgotten() -> None:
+    """A job that is due does not wait behind one that is not; the thread ends when all that was left is forgotten."""
+    maintenance, owner = Maintenance(), object()
+    did, before = threading.Event(), set(threading.enumerate())
+    maintenance.submit(lambda: pytest.fail("done an hour early"), 3600.0, owner)
+    (thread,) = set(threading.enumerate()) - before
+    maintenance.submit(did.set)
+    assert did.wait(SECONDS)
+    assert thread.is_alive()
+    maintenance.forget(object())
+    assert len(maintenance._jobs) == 1
+    maintenance.forget(owner)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def test_forgetting_does_not_wait_where_it_must_not() -> None:
+    """A finalizer may run while its own thread submits a job; what it would forget stays in line."""
+    maintenance, owner = Maintenance(), object()
+    maintenance.submit(lambda: None, 3600.0, owner)
+    with maintenance._changed:
+        maintenance.forget(owner, blocking=False)
+        assert len(maintenance._jobs) == 1
+    maintenance.forget(owner, blocking=False)
+    assert not maintenance._jobs
+
+
+def sparse(queue: PersistentQueue) -> Session:
+    """A session that holds one item of each of 20 segments, whose others were consumed."""
+    put_each(queue, [bytes(100)] * 200)
+    keeper = queue.session()
+    for _ in range(20):
+        keeper.dequeue()
+        with queue.transaction() as session:
+            session.dequeue_many(9)
+    return keeper
+
+
+def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
+    keeper = sparse(queue)
+    assert is_idle()
+    stats = queue.stats()
+    assert (stats.held, stats.segments <= SMALL_SEGMENTS + 2, stats.pool_bytes >= 3000) == (20, True, True)
+    keeper.rollback()
+    assert drain(queue) == [bytes(100)] * 20
+
+
+def test_by_hand_it_is_done_at_once(open_queue: OpenQueue) -> None:
+    """``maintain`` says what it did, and a second time there is nothing to do."""
+    queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
+    keeper = sparse(queue)
+    assert queue.maintain().compacted_segments > 15
+    assert queue.stats().pool_bytes >= 3000
+    assert queue.maintain() == (0, 0, 0)
+    keeper.close()
+
+
+def test_what_is_about_to_be_drained_is_not_compacted(open_queue: OpenQueue) -> None:
+    """A consumer who goes along leaves segments behind of which little lives, for a moment; ``compact`` takes those."""
+    queue = open_queue(segment_bytes=1400)
+    put_each(queue, [bytes(100)] * 40)
+    with queue.transaction() as session:
+        session.dequeue_many(8)
+    assert queue.maintain().compacted_segments == 0
+    assert queue.compact(below=0.5).segments == 1
+
+
+@pytest.mark.parametrize("how", ["closed", "dropped", "killed"])
+def test_a_queue_that_is_gone_keeps_no_thread(
+    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    """What was due for it is left undone."""
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 3600.0)
+    queue = PersistentQueue(tmp_path / "gone")
+    put(queue, b"an item")
+    assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
+    if how == "closed":
+        queue.close()
+    elif how == "killed":
+        crash(queue)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del queue
+        gc.collect()
+    assert is_idle()
+
+
+def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves it alone, and says nothing: the next flush does."""
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    def sync(fd: int) -> None:
+        (fail if failing else DISK.fdatasync)(fd)
+
+    failing: list[bool] = []
+    queue = open_queue(disk=replace(DISK, fdatasync=sync), inline_bytes=0)
+    failing.append(True)
+    with pytest.raises(BrokenQueueError):
+        put(queue, b"an item")
+    assert is_idle()
+    with pytest.raises(BrokenQueueError):
+        put(queue, b"an item")
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")

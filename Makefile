@@ -11,6 +11,9 @@ COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/c
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction seed_compaction seed_faults seed_weaknesses seed_log)
 
+# The main job with all its data, which make flights runs, and kills with a part of it at every place.
+YEAR := tests/test_flights_pipeline.py
+
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2
 # Campaigns of about a minute, and of about fifteen, on two cores; each line takes one. The longest stand first.
@@ -48,11 +51,11 @@ demo: $(VENV)/examples.installed
 test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 3 --dist loadfile --cov --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --include='$(COVERED)' --fail-under=100
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) --ignore=$(YEAR)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 flights: $(VENV)/test.installed
-	EVERY_PLACE=1 $(BIN)/python -m pytest tests/test_flights_killed.py
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py $(YEAR)
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)

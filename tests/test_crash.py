@@ -15,6 +15,7 @@ from random import Random
 import pytest
 
 from persistentqueue.directory import delete_queue
+from persistentqueue.disk import CREATE_NEW, sync_directory
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
@@ -82,6 +83,19 @@ def test_transaction_that_was_spilled_whole() -> None:
     store.spill(transaction)
     store.commit([transaction])
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x" * 100,)}
+
+
+def test_name_that_went_and_came_again_stays() -> None:
+    """What took a name away before cannot do so once its directory is synced with the name in it; a later one can."""
+    disk = SimulatedDisk(("/a", "/b"))
+    os = disk.disk
+    os.close(os.open("/a/x", CREATE_NEW, 0o600))
+    for source, target in (("/a/x", "/b/y"), ("/b/y", "/a/x")):
+        os.rename(source, target)
+    sync_directory(os, "/a")
+    assert all("/a/x" in crashed.names for crashed in every_cut(disk))
+    os.rename("/a/x", "/b/y")
+    assert {"/a/x" in crashed.names for crashed in every_cut(disk)} == {True, False}
 
 
 def test_spare_that_is_a_log_under_another_name() -> None:

@@ -338,12 +338,13 @@ class SimulatedDisk:
         if self.fault is not None and isinstance(failure := self.fault("fsync", path), OSError):
             raise failure
         later = []
-        for operation in self.pending_names:
-            directory, gone, came, inode = operation
+        for directory, gone, came, inode in self.pending_names:
             if directory != number:
-                later.append(operation)
+                later.append((directory, gone, came, inode))
                 continue
             _change(self.entries, gone, came, inode)
+            # A name that went, and came again, is there: what took it away before cannot do so any more.
+            later = [(each[0], None if each[1] == came else each[1], *each[2:]) for each in later]
         self.pending_names = later
 
     def ftruncate(self, fd: int, size_bytes: int) -> None:

@@ -1,4 +1,4 @@
-"""``python -m persistentqueue check|repair|compact|pool …``: inspect a queue, repair it, give its space back."""
+"""``python -m persistentqueue check|repair|pool …``: inspect a queue, repair it, fill its pool from outside."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ class Committer:
         segments: Segments,
         mutex: Guard,
         limits: Limits,
-        make_room: Callable[[], bool],
+        make_room: Callable[[OSError], bool],
     ) -> None:
         self._disk = disk
         self._settings = settings
@@ -73,7 +73,7 @@ class Committer:
         self._limits = limits
         self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
         self._make_room = make_room
-        """Called on a full disk: whether it is worth to try again."""
+        """Called on a full disk, with what said so: whether it is worth to try again."""
         self.syncs = 0
         """How many frames were written durably."""
 
@@ -277,7 +277,7 @@ class Committer:
                 raise
             if is_first:
                 self._segments.touched = set()  # nothing of this group is to stay
-                if self._make_room():
+                if self._make_room(error):
                     return self._write_blocks(group, time_ns, may_defer)
             if not self._segments.shrinks:
                 self._segments.shrinks = True

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Generator, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 
 from .block import (
@@ -43,8 +43,8 @@ from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
 from .segment import NO_BOUND, START_SYNC_BYTES, Segment
-from .segments import Segments
-from .state import SegmentInfo, State
+from .segments import SEGMENT_BYTES_FIRST, Segments
+from .state import Ready, SegmentInfo, State
 
 HOLE_ITEMS = 64
 SMALL_SEGMENTS = 4
@@ -80,13 +80,15 @@ def choose_sources(
     small = {info.number: info for info in rows if info.number not in sparse and info.live_bytes < small_bytes}
     if not sparse and len(small) <= few:
         return []
-    moves: Counter[int] = Counter()
-    for extent in state.extents:
-        moves[extent.segment] += 1
-        if position is not None and extent.end > position:
-            sparse.pop(extent.segment, None)
-            small.pop(extent.segment, None)
+    for extent in reversed(state.extents):
+        if position is None or extent.end <= position:
+            break
+        sparse.pop(extent.segment, None)
+        small.pop(extent.segment, None)
     chosen = list(sparse.values()) + (list(small.values()) if len(sparse) + len(small) > few else [])
+    if not chosen:
+        return []
+    moves = Counter(extent.segment for extent in state.extents)
     live_bytes = accumulate(info.live_bytes for info in chosen)
     counts = accumulate(moves[info.number] for info in chosen)
     fitting = sum(a <= limit_bytes and b <= MOVES_MAX for a, b in zip(live_bytes, counts, strict=True))
@@ -191,6 +193,48 @@ class _Writer:
                 self.moves.append(Move(first, len(part), target.number, at, length_bytes, ordinal, combined, live))
             first, live = first + len(part), 0
         self._first, self._items, self._live, self._payload_bytes = first, [], 0, 0
+
+
+class Compactor:
+    """Begins and ends the compactions of a queue. For the writer."""
+
+    def __init__(self, disk: Disk, state: State, ready: Ready, segments: Segments, mutex: Guard) -> None:
+        self._disk = disk
+        self._state = state
+        self._ready = ready
+        self._segments = segments
+        self._mutex = mutex
+        self._unreadable: set[int] = set()
+        """Segments that cannot be compacted, since they are damaged."""
+
+    def begin(self, below: float, settled_only: bool, hole_items: int, before: int | None) -> Copy | None:
+        """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
+
+        With ``settled_only`` those are left alone that are about to be drained anyway, and few small ones; with
+        ``before`` those from that number on. ``end`` it in any case. Raises ``DiskFullError``, ``OSError``.
+        """
+        current, limit_bytes = self._segments.current, self._segments.segment_bytes
+        with self._mutex:
+            left_alone = self._segments.pinned | self._unreadable | ({current.number} if current is not None else set())
+            left_alone.update(number for number in self._state.segments if before is not None and number >= before)
+            position = self._ready.position if settled_only else None
+            small_bytes = below * min(limit_bytes, SEGMENT_BYTES_FIRST)
+            few = SMALL_SEGMENTS if settled_only else 1
+            sources = choose_sources(self._state, below, small_bytes, few, left_alone, position, limit_bytes)
+        if not sources:
+            return None
+        limit_bytes = max(limit_bytes, sources[0].live_bytes)
+        return Copy(self._disk, self._state, self._segments, self._mutex, sources, limit_bytes, hole_items)
+
+    def end(self, copy: Copy, is_known: bool) -> None:
+        """Let go of sources and target. It is deleted if nothing was committed, and that ``is_known``."""
+        copy.close()
+        with self._mutex:
+            self._segments.unpin(copy.done)
+            self._unreadable.update(copy.unreadable)
+        if is_known and copy.target.number not in self._state.segments:
+            with suppress(OSError):  # the next opening sweeps it
+                self._segments.delete(copy.target.number)
 
 
 class Copy:

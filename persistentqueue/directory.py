@@ -82,10 +82,10 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
 
     Raises ``QueueNotFoundError`` and ``InvalidNameError``.
     """
-    directory = fspath(path) if shared and name is None else queue_directory(path, name)
     if shared and name is None:
-        pool = join(directory, SHARED_POOL)
+        pool = join(fspath(path), SHARED_POOL)
     else:
+        directory = queue_directory(path, name)
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here with a pool")
         pool = pool_directory(directory, shared)

@@ -36,6 +36,7 @@ READ, WRITE = os.O_RDONLY, os.O_RDWR
 CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
 """How ``Disk.open`` is asked for a file: to read, to write, to write and make it if it is missing, to make it."""
 StrPath = str | os.PathLike[str]
+StatResult = os.stat_result
 join, basename, dirname, relpath, fspath = os.path.join, os.path.basename, os.path.dirname, os.path.relpath, os.fspath
 """Paths are text to everybody above this floor."""
 
@@ -49,7 +50,7 @@ NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 BUFFERS_PER_CALL = 1024
 PAGE_BYTES = 4096
 """What direct writes are made of; no disk in use has larger sectors."""
-ZEROS = bytes(1024 * 1024)
+_ZEROS = bytes(1024 * 1024)
 _LOWEST_DESCRIPTOR = 3
 
 
@@ -149,6 +150,13 @@ def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
     return b"".join(parts)
 
 
+def write_zeros(disk: Disk, fd: int, start: int, end: int) -> None:
+    """Write zeros to ``start … end`` of the file, not durably."""
+    for at in range(start, end, len(_ZEROS)):
+        chunk = _ZEROS[: end - at]
+        write_all(disk, fd, [chunk], len(chunk), at)
+
+
 def wipe_file(disk: Disk, path: str) -> None:
     """Write zeros over all that the file holds, durably. Where the device keeps old copies, it keeps them.
 
@@ -157,10 +165,7 @@ def wipe_file(disk: Disk, path: str) -> None:
     fd = disk.open(path, WRITE, 0)
     try:
         found = disk.fstat(fd)
-        size_bytes = found.st_size if found.st_nlink == 1 else 0
-        for at in range(0, size_bytes, len(ZEROS)):
-            chunk = ZEROS[: size_bytes - at]
-            write_all(disk, fd, [chunk], len(chunk), at)
+        write_zeros(disk, fd, 0, found.st_size if found.st_nlink == 1 else 0)
         disk.fdatasync(fd)
     finally:
         disk.close(fd)

@@ -175,7 +175,7 @@ class Group:
             with self._compacting:
                 return self._compact(below, settled_only, progress)
         finally:
-            if self._is_disowned:
+            if self._is_disowned:  # the files could not be closed while they were copied
                 self.store.release()
 
     def _compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None) -> Compacted:
@@ -350,11 +350,13 @@ class Group:
         """Close the files without a lock or a write: in a forked child, ``alone``, or when nobody is left to do so."""
         if self.closed is None:
             self.closed = reason
-            MAINTENANCE.forget(self, blocking=False)
-            if alone or self._compacting.acquire(blocking=False):
+            MAINTENANCE.forget(self)
+            self._is_disowned = True  # first, so that a compaction that is about to end sees it
+            if alone:
                 self.store.release()
-            else:
-                self._is_disowned = True  # a thread is writing: it will do so
+            elif self._compacting.acquire(blocking=False):
+                self.store.release()
+                self._compacting.release()
             if self._share is not None:
                 self._share.abandon()
 

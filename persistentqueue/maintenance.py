@@ -12,7 +12,8 @@ import threading
 import time
 from collections.abc import Callable
 from heapq import heapify, heappop, heappush
-from itertools import count
+from queue import Empty, SimpleQueue
+from typing import NamedTuple
 
 from .disk import after_fork_in_child
 
@@ -21,60 +22,74 @@ THREAD_NAME = "persistentqueue-maintenance"
 Job = Callable[[], None]
 
 
+class _Message(NamedTuple):
+    """What the thread is told: a job, or None to forget those of this owner."""
+
+    job: Job | None
+    due_seconds: float
+    owner: int | None
+
+
 class Maintenance:
     """Jobs in line, and the thread that does them, one after the other. For any number of threads."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition(threading.Lock())
-        self._jobs: list[tuple[float, int, Job, object]] = []
-        """When they are due, in which order they came, what is to be done, for whom."""
-        self._numbers = count()
+        # The one mailbox that a finalizer may use wherever it interrupts its thread: its ``put`` takes no lock.
+        self._inbox: SimpleQueue[_Message] = SimpleQueue()
+        self._starting = threading.Lock()
         self._is_running = False
 
     def submit(self, job: Job, delay_seconds: float = 0.0, owner: object = None) -> None:
         """Have the job done soon, but not before the delay is over. It must not raise; where no thread can be started
         it is not done."""
-        with self._changed:
-            heappush(self._jobs, (time.monotonic() + delay_seconds, next(self._numbers), job, owner))
+        with self._starting:
+            self._inbox.put(_Message(job, time.monotonic() + delay_seconds, id(owner)))
             if self._is_running:
-                self._changed.notify()
                 return
             # A daemon, since a process that ends must not wait for it: what it leaves undone does no harm.
             thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             try:
                 thread.start()
             except RuntimeError:  # too many threads, or the interpreter is about to end
-                self._jobs.clear()
+                self._inbox = SimpleQueue()
             else:
                 self._is_running = True
 
-    def forget(self, owner: object, blocking: bool = True) -> None:
-        """Leave undone what was submitted for this owner and is not being done.
-
-        Not ``blocking`` for a finalizer, which may run while this very thread submits a job: it may stay in line then.
-        """
-        if self._changed.acquire(blocking):
-            try:
-                self._jobs = [entry for entry in self._jobs if entry[3] is not owner]
-                heapify(self._jobs)
-                self._changed.notify()
-            finally:
-                self._changed.release()
+    def forget(self, owner: object) -> None:
+        """Leave undone what was submitted for this owner, unless it is about to be done. For finalizers too."""
+        if self._is_running:
+            self._inbox.put(_Message(None, 0.0, id(owner)))
 
     def _run(self) -> None:
-        while (job := self._next()) is not None:
-            job()
-            del job  # the thread must not keep a queue alive that its user has dropped
+        jobs: list[tuple[float, int, Job, int | None]] = []
+        came = 0
+        while True:
+            left_seconds = jobs[0][0] - time.monotonic() if jobs else 0.0
+            try:
+                message = self._inbox.get(timeout=max(left_seconds, 0.0))
+            except Empty:
+                if jobs:
+                    # Nothing may keep the job afterwards: the thread must not hold a queue that its user has dropped.
+                    try:
+                        heappop(jobs)[2]()
+                    except BaseException:
+                        self._is_running = False  # the next job has a thread again
+                        raise
+                elif self._ends():
+                    return
+                continue
+            if message.job is not None:
+                came += 1
+                heappush(jobs, (message.due_seconds, came, message.job, message.owner))
+            else:
+                jobs = [entry for entry in jobs if entry[3] != message.owner]
+                heapify(jobs)
+            del message
 
-    def _next(self) -> Job | None:
-        with self._changed:
-            while self._jobs:
-                left_seconds = self._jobs[0][0] - time.monotonic()
-                if left_seconds <= 0:
-                    return heappop(self._jobs)[2]
-                self._changed.wait(left_seconds)
-            self._is_running = False
-            return None
+    def _ends(self) -> bool:
+        with self._starting:
+            self._is_running = not self._inbox.empty()
+            return not self._is_running
 
 
 MAINTENANCE = Maintenance()

@@ -15,12 +15,12 @@ interest, since a segment's salt is new. Files with other names are not ours, an
 from __future__ import annotations
 
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import suppress
+from stat import S_ISREG
 from typing import NamedTuple
 
-from .disk import CREATE_NEW, WRITE, ZEROS, Disk, join, write_all
+from .disk import CREATE_NEW, WRITE, Disk, StatResult, join, write_zeros
 
 SUFFIX = ".free"
 PART_SUFFIX = ".part"
@@ -38,6 +38,10 @@ def parse_pool_name(name: str) -> int | None:
     """The size in the name of a pooled file; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
+
+
+def _is_sound(found: StatResult, size_bytes: int) -> bool:
+    return S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == size_bytes
 
 
 class Pool:
@@ -71,7 +75,7 @@ class Pool:
                 continue
             source = join(self.directory, name)
             with suppress(FileNotFoundError):  # another process took it
-                if not self._is_sound(source, size_bytes):
+                if not _is_sound(self._disk.lstat(source), size_bytes):
                     self._disk.unlink(source)
                     continue
                 self._disk.rename(source, path)
@@ -84,8 +88,9 @@ class Pool:
 
         Smaller files make room for it. Raises ``OSError``.
         """
-        size_bytes = self._disk.lstat(path).st_size
-        if size_bytes == 0 or size_bytes > self.max_bytes or not self._is_sound(path, size_bytes):
+        found = self._disk.lstat(path)
+        size_bytes = found.st_size
+        if not 0 < size_bytes <= self.max_bytes or not _is_sound(found, size_bytes):
             return False
         files = self.files()
         room_bytes = self.max_bytes - sum(each.size_bytes for each in files)
@@ -109,10 +114,9 @@ class Pool:
             part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
             fd = self._disk.open(part, CREATE_NEW, 0o600)
             try:
-                self._disk.lock(fd)
-                for at in range(0, file_bytes, len(ZEROS)):
-                    chunk = ZEROS[: file_bytes - at]
-                    write_all(self._disk, fd, [chunk], len(chunk), at)
+                if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
+                    continue  # before it was locked somebody cleaned it away, or is at it
+                write_zeros(self._disk, fd, 0, file_bytes)
                 self._disk.fdatasync(fd)
                 self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
             except BaseException:
@@ -144,7 +148,7 @@ class Pool:
             with suppress(FileNotFoundError):
                 if name.endswith(PART_SUFFIX) and self._is_being_filled(path):
                     continue
-                if name.endswith(PART_SUFFIX) or not self._is_sound(path, size_bytes):
+                if name.endswith(PART_SUFFIX) or not _is_sound(self._disk.lstat(path), size_bytes):
                     with suppress(IsADirectoryError, PermissionError):
                         self._disk.unlink(path)
                         removed.append(name)
@@ -155,10 +159,6 @@ class Pool:
             return sorted(self._disk.listdir(self.directory))
         except FileNotFoundError:
             return []
-
-    def _is_sound(self, path: str, size_bytes: int) -> bool:
-        found = self._disk.lstat(path)
-        return stat.S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == size_bytes
 
     def _is_being_filled(self, path: str) -> bool:
         try:

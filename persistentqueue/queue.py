@@ -187,6 +187,8 @@ class PersistentQueue:
             full=full,
         )
         _check(vars(settings))
+        if not compact_below <= 1:
+            raise ValueError(f"compact_below must be a share from 0 to 1, got {compact_below}")
         if full not in {"raise", "block"}:
             raise ValueError(f'full must be "raise" or "block", got {full!r}')
         if settings.pool_max_bytes < settings.pool_min_bytes:
@@ -310,21 +312,23 @@ class PersistentQueue:
         """
         self._open().trim()
 
-    def compact(self, *, below: float = 0.3, progress: Callable[[int], None] | None = None) -> Compacted:
+    def compact(
+        self, *, below: float = Settings.compact_below, progress: Callable[[int], None] | None = None
+    ) -> Compacted:
         """Copy what lives in sparse segments, of which less than ``below`` (a share of their bytes) lives, to new ones,
         and delete the old ones; sessions go on meanwhile.
 
         ``progress`` is called with the bytes copied so far, at least once for each mebibyte; it may raise, which ends
         the compaction, and must not close or compact the queue. The extra room that it takes is at most one segment,
-        and the log. On return everything committed is durable. Damaged segments are left
-        as they are. Raises ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError``
-        where a segment cannot be written, which leaves the queue as it was.
+        and the log. On return everything committed is durable. Damaged segments are left as they are. Raises
+        ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a segment
+        cannot be written, which leaves the queue as it was.
         """
         if not 0 <= below <= 1:
             raise ValueError(f"below must be a share from 0 to 1, got {below}")
         group = self._open()
         compacted = group.compact(below, False, progress)
-        group.trim()
+        group.trim()  # also where there was nothing to compact, drained segments go
         return compacted
 
     def maintain(self) -> Maintained:

@@ -86,6 +86,10 @@ class Ahead(NamedTuple):
 NO_BOUND = Ahead(2**64, 2**64, 0)
 
 
+def _new_salt(disk: Disk) -> int:
+    return int.from_bytes(disk.urandom(8), "little")
+
+
 class Intact(NamedTuple):
     """A block that checks out, or several: ``count`` items behind ``ordinal`` others."""
 
@@ -138,30 +142,24 @@ class Segment:
 
         Raises ``OSError``, leaving no file behind.
         """
-        return cls.recreate(disk, path, number, int.from_bytes(disk.urandom(8), "little"), capacity_bytes)
+        return cls.recreate(disk, path, number, _new_salt(disk), capacity_bytes)
 
     @classmethod
-    def recreate(cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int) -> Segment:
+    def reuse(cls, disk: Disk, path: str, number: int, size_bytes: int) -> Segment:
+        """Make a segment of the file of this size that was put there. Raises like ``create``."""
+        return cls.recreate(disk, path, number, _new_salt(disk), size_bytes - HEADER_BYTES, recycled=True)
+
+    @classmethod
+    def recreate(
+        cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, recycled: bool = False
+    ) -> Segment:
         """Make the file that the log knows by this salt and that is not there any more. Raises like ``create``."""
-        fd = disk.open(path, CREATE_NEW, 0o600)
+        fd = disk.open(path, WRITE if recycled else CREATE_NEW, 0o600)
         try:
-            disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
+            if not recycled:
+                disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
             segment = cls(disk, path, fd, number, salt, capacity_bytes)
-            segment.write_header()
-        except OSError:
-            disk.close(fd)
-            disk.unlink(path)
-            raise
-        return segment
-
-    @classmethod
-    def reuse(cls, disk: Disk, path: str, number: int) -> Segment:
-        """Make a segment of the file that was put there. Raises ``OSError``, leaving no file behind."""
-        fd = disk.open(path, WRITE, 0)
-        try:
-            capacity_bytes = disk.fstat(fd).st_size - HEADER_BYTES
-            segment = cls(disk, path, fd, number, int.from_bytes(disk.urandom(8), "little"), capacity_bytes)
-            segment.recycled = True
+            segment.recycled = recycled
             segment.write_header()
         except OSError:
             disk.close(fd)

@@ -61,7 +61,7 @@ class Segments:
     ) -> None:
         self._disk = disk
         self.directory = directory
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self._next_number = next_number
         self._mutex = mutex
         self._pool = pool
@@ -226,7 +226,7 @@ class Segments:
 
     def resize(self, segment_bytes: int) -> None:
         """Change the size that segments grow to, from the next one on."""
-        self._segment_bytes = segment_bytes
+        self.segment_bytes = segment_bytes
         self.next_bytes = min(self.next_bytes, segment_bytes)
 
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
@@ -358,8 +358,9 @@ class Segments:
         path, wanted_bytes = self.path(number), max(self.next_bytes, length_bytes)
         if self._pool is not None:
             least_bytes = max(length_bytes, wanted_bytes // 2)
-            if self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes) is not None:
-                return Segment.reuse(self._disk, path, number)
+            size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)
+            if size_bytes is not None:
+                return Segment.reuse(self._disk, path, number, size_bytes)
         while True:
             try:
                 return Segment.create(self._disk, path, number, wanted_bytes)
@@ -370,7 +371,7 @@ class Segments:
             wanted_bytes = max(wanted_bytes // 2, length_bytes)
 
     def _size_next(self, used_bytes: int) -> None:
-        self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self._segment_bytes)
+        self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self.segment_bytes)
 
     def _to_redo(self, info: SegmentInfo) -> Segment:
         if info.number not in self._open:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from contextlib import suppress
 
-from .disk import CREATE, ZEROS, Disk, join, wipe_file, write_all
+from .disk import CREATE, Disk, join, wipe_file, write_zeros
 
 SPARE_NAME = "log.free"
 
@@ -37,12 +37,8 @@ class Spare:
             if most_bytes is not None and size_bytes > most_bytes:
                 self._disk.ftruncate(fd, most_bytes)
                 size_bytes = most_bytes
-            filled_bytes = size_bytes
             try:
-                while filled_bytes < least_bytes:
-                    chunk = ZEROS[: least_bytes - filled_bytes]
-                    write_all(self._disk, fd, [chunk], len(chunk), filled_bytes)
-                    filled_bytes += len(chunk)
+                write_zeros(self._disk, fd, size_bytes, least_bytes)
             except OSError:
                 self._disk.ftruncate(fd, size_bytes)
                 raise

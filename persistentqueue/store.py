@@ -29,7 +29,7 @@ from contextlib import suppress
 from dataclasses import replace
 
 from .commit import Committer
-from .compact import HOLE_ITEMS, SMALL_SEGMENTS, Copy, choose_sources
+from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import (
     DATA_DIRECTORY,
     LOG_DIRECTORY,
@@ -51,7 +51,7 @@ from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
-from .segments import SEGMENT_BYTES_FIRST, Segments
+from .segments import Segments
 from .spare import Spare
 from .state import Ready, State
 from .transaction import Settings, Transaction
@@ -107,6 +107,7 @@ class Store:
             disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
         )
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
+        self._compactor = Compactor(disk, state, self.ready, self.segments, mutex)
         self.retired: deque[tuple[int, int]] = deque()
         """The numbers and the sizes of the segments that ``give_back`` will delete."""
         self.generation = 0
@@ -114,8 +115,6 @@ class Store:
         self._log: Log | None = None
         self._log_path: str | None = None
         self._log_bytes = settings.log_bytes
-        self._unreadable: set[int] = set()
-        """Segments that cannot be compacted, since they are damaged."""
         self._log_bytes_wanted = settings.log_bytes
         self._slack = _LOG_SLACK
         self.broken: BaseException | None = None
@@ -210,7 +209,7 @@ class Store:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
                 for part in (LOG_DIRECTORY, DATA_DIRECTORY):
                     sync_directory(self._disk, self._path(part))
-            self._quota.pressing = False
+            self._quota.pressing = False  # the trim takes no more than it needs
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
             aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
@@ -352,34 +351,13 @@ class Store:
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
     ) -> Copy | None:
-        """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
-
-        With ``settled_only`` those are left alone that are about to be drained anyway, and few small ones; with
-        ``before`` those from that number on. ``end_compaction`` it in any case. Raises ``DiskFullError``, ``OSError``.
-        """
+        """Begin a compaction, as ``Compactor.begin`` does; None where there is nothing to be compacted."""
         self.check()
-        current = self.segments.current
-        with self._mutex:
-            left_alone = self.segments.pinned | self._unreadable | ({current.number} if current is not None else set())
-            position = self.ready.position if settled_only else None
-            left_alone.update(number for number in self.state.segments if before is not None and number >= before)
-            small_bytes = below * min(self.settings.segment_bytes, SEGMENT_BYTES_FIRST)
-            few, limit_bytes = SMALL_SEGMENTS if settled_only else 1, self.settings.segment_bytes
-            sources = choose_sources(self.state, below, small_bytes, few, left_alone, position, limit_bytes)
-        if not sources:
-            return None
-        limit_bytes = max(limit_bytes, sources[0].live_bytes)
-        return Copy(self._disk, self.state, self.segments, self._mutex, sources, limit_bytes, hole_items)
+        return self._compactor.begin(below, settled_only, hole_items, before)
 
     def end_compaction(self, copy: Copy) -> None:
-        """Let go of sources and target, which is deleted if nothing was committed. If that is unknown, it stays."""
-        copy.close()
-        with self._mutex:
-            self.segments.unpin(copy.done)
-            self._unreadable.update(copy.unreadable)
-        if self.broken is None and copy.target.number not in self.state.segments:
-            with suppress(OSError):  # the next opening sweeps it
-                self.segments.delete(copy.target.number)
+        """End it in any case: let go of sources and target, which is deleted if surely nothing was committed."""
+        self._compactor.end(copy, self.broken is None)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
@@ -482,13 +460,15 @@ class Store:
             return None
         return self._log
 
-    def _make_room(self) -> bool:
+    def _make_room(self, refusal: OSError) -> bool:
         """Give back what a full disk holds for nothing: the pool, drained segments, a log longer than it has to be.
 
         Whether there was any of that. Raises ``BrokenQueueError``.
         """
+        # What a shared pool holds does not count for a limit of this queue's own.
+        most_bytes = self.pool.max_bytes if self.settings.shared_pool and isinstance(refusal, OverLimitError) else 0
         made = self.segments.drop_unlogged() or bool(self.retired)
-        made |= self.pool.shrink(0) > 0
+        made |= self.pool.shrink(most_bytes) > 0
         is_limited = self.settings.max_disk_bytes is not None
         is_long = is_limited and self._spare.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
         if not made and not self._drained() and not is_long and self._log_bytes == self.settings.log_bytes:
@@ -502,7 +482,7 @@ class Store:
         finally:
             self._slack = _LOG_SLACK
         self.give_back()
-        self.pool.shrink(0)
+        self.pool.shrink(most_bytes)
         return made
 
     def _is_worth_trimming(self) -> bool:

@@ -16,6 +16,7 @@ from persistentqueue import PersistentQueue, check
 from persistentqueue.directory import find_generations
 from persistentqueue.disk import DISK
 from persistentqueue.errors import CorruptionError
+from persistentqueue.group import Group
 from persistentqueue.maintenance import THREAD_NAME
 
 OpenQueue = Callable[..., PersistentQueue]
@@ -71,6 +72,13 @@ def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
         if is_queue:
             report = check(directory)
             assert report.ok, f"{directory}: {report.problems}"
+
+
+@pytest.fixture(autouse=True)
+def nothing_by_itself(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No maintenance comes by itself in the middle of a test, however slow the machine, but where that is tested."""
+    if not request.node.get_closest_marker("maintained"):
+        monkeypatch.setattr(Group, "_maintain_soon", lambda self: None)
 
 
 @pytest.fixture

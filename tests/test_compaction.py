@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import random
 import threading
 from collections.abc import Callable, Collection, Iterable
@@ -22,6 +23,7 @@ from persistentqueue import (
     CorruptionError,
     DiskFullError,
     PersistentQueue,
+    QueueLockedError,
     check,
     compact,
     repair,
@@ -968,6 +970,29 @@ def test_closing_while_it_is_compacted(open_queue: OpenQueue, directory: Path, p
     queue = open_queue(**LITTLE)
     assert queue.recovery.clean
     assert drain(queue) == left
+
+
+@pytest.mark.parametrize("point", POINTS[1:])
+def test_dropped_while_it_is_compacted(open_queue: OpenQueue, directory: Path, point: str) -> None:
+    """Nobody waits, no file is closed under the compaction's hands; then it gives up, and the lock is free."""
+    stop = Stop(point)
+    options: dict[str, Any] = {"segment_bytes": 1000, "disk": replace(IN_CACHE, failpoint=stop.failpoint)}
+    queue = PersistentQueue(directory.parent, directory.name, **options)
+    left = sparse(queue)
+    group = queue._group
+    assert group is not None
+    with ThreadPoolExecutor(1) as pool:
+        compacting = pool.submit(group.compact, 0.5, False, None)  # as maintenance does: it has no hold on the queue
+        assert stop.reached.wait(SECONDS)
+        with pytest.warns(ResourceWarning, match="dropped without close"):
+            del queue
+            gc.collect()
+        with pytest.raises(QueueLockedError):
+            open_queue()
+        stop.go_on.set()
+        with pytest.raises(ClosedError):
+            compacting.result(SECONDS)
+    assert drain(open_queue(**LITTLE)) == left
 
 
 def test_two_compactions_at_once(open_queue: OpenQueue) -> None:

@@ -43,12 +43,19 @@ class Deletions:
         DISK.unlink(path)
 
 
+def is_done() -> bool:
+    """Whether all is done that was due; waits for it."""
+    done = threading.Event()
+    MAINTENANCE.submit(done.set)
+    return done.wait(SECONDS)
+
+
 def is_idle() -> bool:
-    """Whether no maintenance goes on; waits for what does."""
+    """Whether nothing is due any more, ever; waits for the thread to end."""
     for thread in threading.enumerate():
         if thread.name == THREAD_NAME:
             thread.join(SECONDS)
-    return not MAINTENANCE._is_running and not MAINTENANCE._jobs
+    return not MAINTENANCE._is_running and MAINTENANCE._inbox.empty()
 
 
 def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, directory: Path) -> None:
@@ -62,7 +69,7 @@ def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, dir
     assert drain(queue) == [b"meanwhile"]
     assert len(segment_files(directory)) >= 20
     deletions.allowed.set()
-    assert is_idle()
+    assert is_done()
     assert len(segment_files(directory)) <= 2
     assert set(deletions.threads) == {THREAD_NAME}
 
@@ -185,22 +192,48 @@ def test_what_is_due_later_is_done_later_or_forgotten() -> None:
     maintenance.submit(did.set)
     assert did.wait(SECONDS)
     assert thread.is_alive()
-    maintenance.forget(object())
-    assert len(maintenance._jobs) == 1
+    maintenance.forget(did)
+    again = threading.Event()
+    maintenance.submit(again.set)
+    assert again.wait(SECONDS)
+    assert thread.is_alive()
     maintenance.forget(owner)
     thread.join(SECONDS)
     assert not thread.is_alive()
 
 
-def test_forgetting_does_not_wait_where_it_must_not() -> None:
-    """A finalizer may run while its own thread submits a job; what it would forget stays in line."""
+def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job is meant to raise; if one does, this says so as threads do, and the next one has a thread again."""
+    heard: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(args.exc_type))
+    maintenance, before = Maintenance(), set(threading.enumerate())
+    gate, did = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        assert gate.wait(SECONDS)
+        raise LookupError
+
+    maintenance.submit(fail)
+    (thread,) = set(threading.enumerate()) - before
+    gate.set()
+    thread.join(SECONDS)
+    assert heard == [LookupError]
+    maintenance.submit(did.set)
+    assert did.wait(SECONDS)
+
+
+def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
+    """Also while that very thread submits a job, or ends: nobody waits, and what was to be forgotten is."""
     maintenance, owner = Maintenance(), object()
+    before = set(threading.enumerate())
     maintenance.submit(lambda: None, 3600.0, owner)
-    with maintenance._changed:
-        maintenance.forget(owner, blocking=False)
-        assert len(maintenance._jobs) == 1
-    maintenance.forget(owner, blocking=False)
-    assert not maintenance._jobs
+    (thread,) = set(threading.enumerate()) - before
+    with maintenance._starting:
+        maintenance.forget(owner)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    maintenance.forget(owner)
+    assert maintenance._inbox.empty()
 
 
 def sparse(queue: PersistentQueue) -> Session:
@@ -214,12 +247,13 @@ def sparse(queue: PersistentQueue) -> Session:
     return keeper
 
 
+@pytest.mark.maintained
 def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
     monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
-    assert is_idle()
+    assert is_done()
     stats = queue.stats()
     assert (stats.held, stats.segments <= SMALL_SEGMENTS + 2, stats.pool_bytes >= 3000) == (20, True, True)
     keeper.rollback()
@@ -246,10 +280,9 @@ def test_what_is_about_to_be_drained_is_not_compacted(open_queue: OpenQueue) -> 
     assert queue.compact(below=0.5).segments == 1
 
 
+@pytest.mark.maintained
 @pytest.mark.parametrize("how", ["closed", "dropped", "killed"])
-def test_a_queue_that_is_gone_keeps_no_thread(
-    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str
-) -> None:
+def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """What was due for it is left undone."""
     monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 3600.0)
     queue = PersistentQueue(tmp_path / "gone")
@@ -266,6 +299,7 @@ def test_a_queue_that_is_gone_keeps_no_thread(
     assert is_idle()
 
 
+@pytest.mark.maintained
 def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves it alone, and says nothing: the next flush does."""
     monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
@@ -281,7 +315,7 @@ def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: py
     failing.append(True)
     with pytest.raises(BrokenQueueError):
         put(queue, b"an item")
-    assert is_idle()
+    assert is_done()
     with pytest.raises(BrokenQueueError):
         put(queue, b"an item")
 
@@ -304,7 +338,7 @@ def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: OpenQueue, dire
             own = PersistentQueue(tmp_path / "child", segment_bytes=MIB)
             put(own, *[bytes(MIB)] * 20)
             drain(own)
-            if is_idle() and len(segment_files(tmp_path / "child")) <= 2:
+            if is_done() and len(segment_files(tmp_path / "child")) <= 2:
                 own.close()
                 code = 0
         finally:

@@ -115,10 +115,10 @@ MUTANTS = (
     Mutant("the name of what was copied to is not synced", "compact", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
     Mutant("what was consumed since it was copied comes back", "state", "        live = self.live_between(first, end)\n        if live > copied:", "        live = copied\n        if live > copied:", "compacts"),
     Mutant("a source that was not copied whole is given up", "compact", "Compaction(self.done, ", "Compaction(self.done + [info.number for info in self._left], ", "compacts"),
-    Mutant("what was copied to is deleted after the commit", "store", " and copy.target.number not in self.state.segments:\n", ":\n", "compacts"),
+    Mutant("what was copied to is deleted after the commit", "compact", " and copy.target.number not in self._state.segments:\n", ":\n", "compacts"),
     # --- pool
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
-    Mutant("what is taken from the pool keeps its old header", "segment", "            segment.recycled = True\n            segment.write_header()\n", "            segment.recycled = segment.dirty = True\n", "recycles"),
+    Mutant("what is taken from the pool keeps its old header", "segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
     # --- limits
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
@@ -127,7 +127,7 @@ MUTANTS = (
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
     Mutant("short writes are taken for whole ones", "disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
     Mutant("the rest of a short write goes to its beginning", "disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),
-    Mutant("a segment that could not be made stays", "segment", "            segment = cls(disk, path, fd, number, salt, capacity_bytes)\n            segment.write_header()\n        except OSError:\n            disk.close(fd)\n            disk.unlink(path)\n", "            segment = cls(disk, path, fd, number, salt, capacity_bytes)\n            segment.write_header()\n        except OSError:\n            disk.close(fd)\n", "faults"),
+    Mutant("a segment that could not be made stays", "segment", "            disk.unlink(path)\n            raise\n", "            raise\n", "faults"),
 )  # fmt: skip
 
 

@@ -9,14 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
-from functools import partial
+from functools import lru_cache, partial
 from itertools import chain, product
 from typing import TypeVar
 
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
-from .disk import Pick, SimulatedDisk, after_cut
+from .disk import Inode, Pending, Pick, SimulatedDisk, after_cut
 from .explorer import DIRECTORY, Content, ViolationError, content_of
 
 _FREE = nullcontext()
@@ -81,6 +81,13 @@ def every_cut(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
     return (make() for _, make in _cuts(disk))
 
 
+@lru_cache(1000)  # of all files but one the last tick has changed nothing
+def _contents(durable: bytes, pending: tuple[Pending, ...]) -> list[bytes]:
+    """What a power cut can leave of a file."""
+    inode = Inode(bytearray(durable), bytearray(), list(pending))
+    return [bytes(content) for content in outcomes(partial(after_cut, inode), bytes)]
+
+
 def _kills(disk: SimulatedDisk) -> Iterator[_State]:
     for killed in every_kill(disk):
         yield _fingerprint(killed), partial(_as_it_is, killed)
@@ -92,7 +99,7 @@ def _cuts(disk: SimulatedDisk) -> Iterator[_State]:
     Of files that nobody is to believe every outcome occurs, but not each together with each outcome of the others.
     """
     unsure = {
-        number: [bytes(content) for content in outcomes(partial(after_cut, inode), bytes)]
+        number: _contents(bytes(inode.durable), tuple(inode.pending))
         for number, inode in disk.inodes.items()
         if inode.pending
     }

@@ -71,8 +71,8 @@ MUTANTS = (
     Mutant("the log is recycled before the next one is there", "store", "        spare = self._spare.path\n", "        spare = self._spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
     Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n', '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.segments.delete(n)\n'),
     # --- checks
-    Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with"),
-    Mutant("bodies of blocks are not checked", "block", "    if found != header.body_checksum:\n", "    if False:\n"),
+    Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts"),
+    Mutant("bodies of blocks are not checked", "block", "    if found != header.body_checksum:\n", "    if False:\n", "drains"),
     Mutant("blocks of an unsynced log are not checked", "recovery", "if not replay.synced and not _is_written(", "if False and not _is_written("),
     Mutant("an unsynced log goes on behind what is lost", "recovery", "            break\n        try:\n            for operation", "            continue\n        try:\n            for operation"),
     Mutant("nothing stands behind the last frame", "log", "        frame = b\"\".join((header, body, END))\n", "        frame = b\"\".join((header, body))\n"),

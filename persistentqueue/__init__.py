@@ -18,8 +18,8 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock`` · ``segments``,
-``directory`` · ``reader``, ``recovery``, ``transaction`` · ``limits`` · ``commit``, ``compact`` (step by step),
-``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory`` · ``group`` (threads) · ``session`` ·
+``directory`` · ``reader``, ``recovery``, ``transaction`` · ``limits``, ``explain`` · ``commit``, ``compact`` (step by
+step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory`` · ``group`` (threads) · ``session`` ·
 ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
@@ -37,6 +37,7 @@ from .errors import (
     QueueNotFoundError,
     UnsupportedFormatError,
 )
+from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
 from .group import Compacted, Maintained
 from .memory import MemoryBudget
@@ -52,6 +53,8 @@ __all__ = [
     "RecoveryReport",
     "Compacted",
     "Maintained",
+    "SegmentUse",
+    "Holder",
     "CheckReport",
     "RepairReport",
     "check",

@@ -205,7 +205,7 @@ class Compactor:
         self._segments = segments
         self._mutex = mutex
         self._unreadable: set[int] = set()
-        """Segments that cannot be compacted, since they are damaged."""
+        """Segments that cannot be compacted, since they are damaged, or the device cannot read them."""
 
     def begin(self, below: float, settled_only: bool, hole_items: int, before: int | None) -> Copy | None:
         """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
@@ -266,7 +266,7 @@ class Copy:
         self.done: list[int] = []
         """The sources that were copied whole."""
         self.unreadable: list[int] = []
-        """The sources that were left as they are, since they are damaged."""
+        """The sources that were left as they are, since they are damaged, or the device cannot read them."""
         self._writer = _Writer(disk, self.target, hole_items)
         self._steps: Generator[None, None, None] = (None for _ in ())
 
@@ -348,7 +348,10 @@ class Copy:
         base = row.first - row.ordinal
         while runs:
             wanted, ahead = runs[0][0] - base, NO_BOUND._replace(stop=sum(runs[0]) - base)
-            loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead)
+            try:
+                loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead)
+            except OSError as error:
+                raise CorruptionError(segment.path, at, "bytes that can be read", repr(error)) from error
             if loaded.damage is not None:
                 raise loaded.damage
             at, ordinal, first = loaded.next_offset, loaded.next_ordinal, base + loaded.ordinal

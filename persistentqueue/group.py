@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
@@ -31,6 +32,8 @@ from .transaction import Transaction
 
 MAINTENANCE_SECONDS = 1.0
 """How long after a commit maintenance is due, at most."""
+_PAUSE_SECONDS = 0.05
+"""How long a compaction pauses at most before it sees that the queue was closed."""
 _SETTLED = attrgetter("settled")
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
@@ -112,6 +115,11 @@ class Group:
         """Whether a transaction that finds no room waits for it."""
         return self.store.settings.full == "block"
 
+    @staticmethod
+    def now() -> float:
+        """A time in seconds, of which only differences mean anything."""
+        return time.monotonic()
+
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
         the timeout (None: for ever).
@@ -158,6 +166,7 @@ class Group:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
         with self._alone():
             self.store.spill(transaction)
+        transaction.since_seconds = transaction.since_seconds or self.now()
 
     def trim(self) -> None:
         """Begin a new generation of the log and delete drained segments."""
@@ -165,22 +174,31 @@ class Group:
             self.store.trim()
         self.give_back()
 
-    def compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None = None) -> Compacted:
+    def compact(
+        self,
+        below: float,
+        settled_only: bool,
+        progress: Callable[[int], None] | None = None,
+        bytes_per_second: float = inf,
+    ) -> Compacted:
         """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
-        of those that were there at the beginning.
+        of those that were there at the beginning. Copies no more than ``bytes_per_second``, on average.
 
         Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
         try:
             with self._compacting:
-                return self._compact(below, settled_only, progress)
+                return self._compact(below, settled_only, progress, bytes_per_second)
         finally:
             if self._is_disowned:  # the files could not be closed while they were copied
                 self.store.release()
 
-    def _compact(self, below: float, settled_only: bool, progress: Callable[[int], None] | None) -> Compacted:
+    def _compact(
+        self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
+    ) -> Compacted:
         segments = copied_bytes = 0
         before = None
+        began = self.now()
         while True:
             with self._writing:
                 self.check()
@@ -189,15 +207,15 @@ class Group:
             if copy is None:
                 return Compacted(segments, copied_bytes)
             try:
-                began, groups = time.monotonic(), self.groups
+                resumed, groups = self.now(), self.groups
                 while copy.step():
                     self.check()
                     if progress is not None:
                         progress(copied_bytes + copy.copied_bytes)
-                    if groups != self.groups:
-                        # Others are at work, and wait for the interpreter meanwhile: they get it for longer.
-                        time.sleep(2 * (time.monotonic() - began))
-                    began, groups = time.monotonic(), self.groups
+                    # Where others are at work, they wait for the interpreter meanwhile: they get it for longer.
+                    for_others = 3 * self.now() - 2 * resumed if groups != self.groups else 0.0
+                    self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
+                    resumed, groups = self.now(), self.groups
                 transaction = Transaction()
                 transaction.compaction = copy.finish()
                 if transaction.compaction:
@@ -209,10 +227,16 @@ class Group:
                     self.store.end_compaction(copy)
             self.trim()
 
-    def maintain(self) -> Maintained:
+    def _pause(self, until: float) -> None:
+        """Do nothing until then, by ``now``. Raises ``ClosedError`` soon after the queue was closed."""
+        while (left_seconds := until - self.now()) > 0:
+            time.sleep(min(left_seconds, _PAUSE_SECONDS))
+            self.check()
+
+    def maintain(self, bytes_per_second: float = inf) -> Maintained:
         """Delete retired segments, compact what is worth it, fill the pool. Raises like ``compact``."""
         self.give_back()
-        compacted = self.compact(self.store.settings.compact_below, True)
+        compacted = self.compact(self.store.settings.compact_below, True, None, bytes_per_second)
         with self._giving_back:
             self.check()
             pooled_bytes = sum(self.store.fill_pool())
@@ -228,7 +252,7 @@ class Group:
         with suppress(PersistentQueueError, OSError):
             self.check()
             self.store.check()
-            self.maintain()
+            self.maintain(self.store.settings.compact_bytes_per_second)
 
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""

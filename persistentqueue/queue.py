@@ -10,11 +10,13 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import chain, islice
+from math import inf
 from types import TracebackType
 from typing import Any
 
 from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
+from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
 from .limits import LOGS_LEAST
 from .memory import MemoryBudget
@@ -31,6 +33,7 @@ _LEAST = {
     "log_bytes": 4096,
     "pool_min_bytes": 0,
     "compact_below": 0,
+    "compact_bytes_per_second": 1,
     "max_items": 1,
     "max_bytes": 1,
     "min_free_bytes": 0,
@@ -119,6 +122,8 @@ class PersistentQueue:
     - ``wipe``: whether what was dequeued durably is overwritten when its file is given back. It is in the log until
       that is trimmed. A device, or a file system that copies on write, may keep old copies.
     - ``compact_below``: a segment of which less than this part lives is compacted by maintenance (0.3; 0: never).
+    - ``compact_bytes_per_second``: what it copies at most meanwhile (16 MiB). Other queues of the process, whose turn
+      it is then, wait; ``compact`` and ``maintain``, called by hand, do not.
     - ``max_items``: how many items the queue may hold, those on hold included (no limit).
     - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
       what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
@@ -157,6 +162,7 @@ class PersistentQueue:
         shared_pool: bool = Settings.shared_pool,
         wipe: bool = Settings.wipe,
         compact_below: float = Settings.compact_below,
+        compact_bytes_per_second: int = Settings.compact_bytes_per_second,
         max_items: int | None = None,
         max_bytes: int | None = None,
         max_disk_bytes: int | None = None,
@@ -165,6 +171,7 @@ class PersistentQueue:
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
+        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         directory = queue_directory(path, name)
         if not lock_timeout >= 0:
             raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
@@ -180,6 +187,7 @@ class PersistentQueue:
             shared_pool=shared_pool,
             wipe=wipe,
             compact_below=compact_below,
+            compact_bytes_per_second=compact_bytes_per_second,
             max_items=max_items,
             max_bytes=max_bytes,
             max_disk_bytes=max_disk_bytes,
@@ -255,14 +263,21 @@ class PersistentQueue:
         assert self._group is not None
         return self._group.store.recovery
 
-    def session(self) -> Session:
-        """A new session: enqueue and dequeue through it, ``flush`` it, use it in a ``with`` block."""
-        return Session(self._open())
+    def session(self, name: str | None = None) -> Session:
+        """A new session: enqueue and dequeue through it, ``flush`` it, use it in a ``with`` block.
+
+        ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
+        """
+        group = self._open()
+        session = Session(group, name=threading.current_thread().name if name is None else name)
+        with group.mutex:
+            self._sessions.add(session)
+        return session
 
     @contextmanager
-    def transaction(self) -> Iterator[Session]:
+    def transaction(self, name: str | None = None) -> Iterator[Session]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
-        with self.session() as session:
+        with self.session(name) as session:
             yield session
             session.flush()
 
@@ -313,21 +328,28 @@ class PersistentQueue:
         self._open().trim()
 
     def compact(
-        self, *, below: float = Settings.compact_below, progress: Callable[[int], None] | None = None
+        self,
+        *,
+        below: float = Settings.compact_below,
+        progress: Callable[[int], None] | None = None,
+        bytes_per_second: float = inf,
     ) -> Compacted:
         """Copy what lives in sparse segments, of which less than ``below`` (a share of their bytes) lives, to new ones,
         and delete the old ones; sessions go on meanwhile.
 
         ``progress`` is called with the bytes copied so far, at least once for each mebibyte; it may raise, which ends
-        the compaction, and must not close or compact the queue. The extra room that it takes is at most one segment,
-        and the log. On return everything committed is durable. Damaged segments are left as they are. Raises
-        ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a segment
-        cannot be written, which leaves the queue as it was.
+        the compaction, and must not close or compact the queue. With ``bytes_per_second`` it pauses so that it copies
+        no more than that, on average. The extra room that it takes is at most one segment, and the log. On return
+        everything committed is durable. Segments that are damaged, or that the device cannot read, are left as they
+        are. Raises ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a
+        segment cannot be written, which leaves the queue as it was.
         """
         if not 0 <= below <= 1:
             raise ValueError(f"below must be a share from 0 to 1, got {below}")
+        if not bytes_per_second > 0:
+            raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
         group = self._open()
-        compacted = group.compact(below, False, progress)
+        compacted = group.compact(below, False, progress, bytes_per_second)
         group.trim()  # also where there was nothing to compact, drained segments go
         return compacted
 
@@ -352,6 +374,20 @@ class PersistentQueue:
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
         _check({name: value for name, value in chosen.items() if isinstance(value, int)})
         group.resize(memory_bytes, segment_bytes)
+
+    def explain(self) -> list[SegmentUse]:
+        """Why each data file is there, the oldest first: how much of it lives, how many of its items are ready, held or
+        damaged, and which sessions keep it, and for how long. Printed, each says it in a line.
+
+        Costs a look at each segment and each gap, and at the files.
+        """
+        group = self._open()
+        store = group.store
+        with group.mutex:
+            current, pinned = store.segments.current, store.segments.pinned
+            holds = [hold for session in self._sessions if (hold := session.keeps()) is not None]
+            uses = explain(store.state, store.ready, current.number if current is not None else None, pinned, holds)
+        return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in uses]
 
     def stats(self) -> Stats:
         """The queue at this moment. Costs a look into its directories."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from .block import ITEM_BYTES_MAX
 from .errors import ClosedError, ItemTooLargeError
+from .explain import Hold
 from .group import Group
 from .intervals import join_runs
 from .pages import ITEM_OVERHEAD_BYTES
@@ -39,10 +40,12 @@ class Session:
     failed.
     """
 
-    __slots__ = ("__weakref__", "_group", "_spill_bytes", "_transaction")
+    __slots__ = ("__weakref__", "_group", "_spill_bytes", "_transaction", "name")
 
-    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES) -> None:
+    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "") -> None:
         self._group = group
+        self.name = name
+        """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
         self._transaction: Transaction | None = Transaction()
 
@@ -114,6 +117,8 @@ class Session:
         runs, items = self._group.take(1, timeout if timeout == 0.0 else _timeout(timeout))
         if not items:
             return None
+        if not transaction.since_seconds:
+            transaction.since_seconds = self._group.now()
         join_runs(transaction.runs, runs)
         return items[0]
 
@@ -129,6 +134,8 @@ class Session:
         if max_items == 0:
             return []
         runs, items = self._group.take(max_items, timeout)
+        if items and not transaction.since_seconds:
+            transaction.since_seconds = self._group.now()
         join_runs(transaction.runs, runs)
         return items
 
@@ -173,6 +180,14 @@ class Session:
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
             self._group.discard(transaction)
+
+    def keeps(self) -> Hold | None:
+        """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""
+        transaction = self._transaction
+        if transaction is None or not (transaction.runs or transaction.pieces):
+            return None
+        seconds = self._group.now() - transaction.since_seconds
+        return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
 
     def _open(self) -> Transaction:
         if self._transaction is None or self._group.closed is not None:

@@ -19,7 +19,7 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
@@ -256,6 +256,11 @@ class State:
         if at < 0 or sequence >= self.extents[at].end:
             raise StateError(f"an extent with sequence {sequence}", "none")
         return self.extents[at]
+
+    def extents_from(self, sequence: int) -> Iterator[Extent]:
+        """The extents from the one on that holds the sequence, or the last one before it."""
+        for at in range(max(bisect_right(self._firsts, sequence) - 1, 0), len(self.extents)):
+            yield self.extents[at]
 
     def share_bytes(self, runs: Iterable[Run]) -> int:
         """What consuming these runs would take off ``live_bytes``, if it were done now."""

@@ -24,6 +24,7 @@ class Settings:
     shared_pool: bool = False
     wipe: bool = False
     compact_below: float = 0.3
+    compact_bytes_per_second: int = 16 * 1024 * 1024
     max_items: int | None = None
     max_bytes: int | None = None
     max_disk_bytes: int | None = None
@@ -45,6 +46,7 @@ class Transaction:
         "pieces",
         "runs",
         "settled",
+        "since_seconds",
         "skipped",
         "staged",
     )
@@ -58,6 +60,8 @@ class Transaction:
         self.compaction: list[Operation] = []
         """What ``compact`` says that has come of it."""
         self.staged: list[Piece] = []
+        self.since_seconds = 0.0
+        """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""
         self.error: BaseException | None = None
         self.settled = False
         """Whether it was committed, or skipped; neither, and no ``error``: nothing was tried."""

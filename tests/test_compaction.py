@@ -6,6 +6,7 @@ import errno
 import gc
 import random
 import threading
+import time
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -41,6 +42,7 @@ from persistentqueue.frame import (
     encode_transaction,
 )
 from persistentqueue.fsck import _check_state
+from persistentqueue.group import Group
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.intervals import join_runs
 from persistentqueue.log import replay
@@ -690,7 +692,8 @@ def on_simulated(disk: SimulatedDisk) -> PersistentQueue:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)
 def test_every_call_of_a_compaction_failing_once(code: int) -> None:
-    """Whichever call fails before the commit: one is told, the queue goes on as it was, and no file is left of it."""
+    """Whichever call fails before the commit: one is told, the queue goes on as it was, and no file is left of it. A
+    source that cannot be read stays, and no other because of it."""
     outcomes = set()
     calls = None
     at = 0
@@ -712,6 +715,9 @@ def test_every_call_of_a_compaction_failing_once(code: int) -> None:
             assert error is None
         at += 1
         call, path = failing.failed
+        if call == "pread":
+            assert error is None
+            assert len([name for name in disk.names if name.endswith(".seg")]) == 3
         outcomes.add((call, path.split("/")[-2] if path else "", type(error).__name__))
         if isinstance(error, BrokenQueueError):
             assert "/log" in path or "pool" in path
@@ -732,8 +738,9 @@ def test_every_call_of_a_compaction_failing_once(code: int) -> None:
         assert report.ok, report.problems
         assert report.items == len(left)
     full = "DiskFullError" if code != errno.EIO else "OSError"
+    assert ("pread", "data", "NoneType") in outcomes
     data = {(call, error) for call, part, error in outcomes if part == "data"}
-    assert {("open", full), ("fallocate", full), ("pwritev", full), ("overwrite", full), ("pread", full)} <= data
+    assert {("open", full), ("fallocate", full), ("pwritev", full), ("overwrite", full)} <= data
     assert {("ftruncate", full), ("fdatasync", "OSError")} <= data
     assert ("fsync", "q", full) in outcomes  # the name of the target
     assert ("pwritev dsync", "pool", "BrokenQueueError") in outcomes  # the frame, in what was the spare
@@ -979,10 +986,9 @@ def test_dropped_while_it_is_compacted(open_queue: OpenQueue, directory: Path, p
     options: dict[str, Any] = {"segment_bytes": 1000, "disk": replace(IN_CACHE, failpoint=stop.failpoint)}
     queue = PersistentQueue(directory.parent, directory.name, **options)
     left = sparse(queue)
-    group = queue._group
-    assert group is not None
     with ThreadPoolExecutor(1) as pool:
-        compacting = pool.submit(group.compact, 0.5, False, None)  # as maintenance does: it has no hold on the queue
+        # As maintenance does, which has no hold on the queue.
+        compacting = pool.submit(queue._open().compact, 0.5, False)
         assert stop.reached.wait(SECONDS)
         with pytest.warns(ResourceWarning, match="dropped without close"):
             del queue
@@ -1064,6 +1070,60 @@ def test_progress(open_queue: OpenQueue) -> None:
     assert sorted(told) == told
     assert max(b - a for a, b in pairwise([*told, compacted.copied_bytes])) <= (1 << 20) + 600_000
     assert list(queue.browse()) == left
+
+
+class Clock:
+    """A time that passes only where a group sleeps."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.seconds, self.naps = 1000.0, list[float]()
+        monkeypatch.setattr(Group, "now", lambda *_: self.seconds)
+        monkeypatch.setattr(time, "sleep", self._sleep)
+
+    def _sleep(self, seconds: float) -> None:
+        self.naps.append(seconds)
+        self.seconds += seconds
+
+
+@pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by itself"])
+def test_no_more_bytes_per_second(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, by_hand: bool) -> None:
+    """It takes as long as what it copies takes at the rate asked for, in naps, so that closing need not wait."""
+    queue = open_queue(**LITTLE, compact_bytes_per_second=1000)
+    keeper = queue.session()
+    left = sparse(queue)
+    keeper.dequeue_many(6)
+    clock = Clock(monkeypatch)
+    if by_hand:
+        copied_bytes = queue.compact(bytes_per_second=1000).copied_bytes
+    else:
+        copied_bytes = queue._open().maintain(1000).copied_bytes
+    assert copied_bytes > 700
+    assert clock.seconds - 1000 == pytest.approx(copied_bytes / 1000, abs=0.2)
+    assert max(clock.naps) <= 0.05
+    keeper.close()
+    assert drain(queue) == left
+
+
+def test_closing_in_a_pause(open_queue: OpenQueue, directory: Path) -> None:
+    """A compaction that pauses gives up soon after the queue is closed."""
+    queue = open_queue(**LITTLE)
+    left = sparse(queue)
+    told = threading.Event()
+    with ThreadPoolExecutor(1) as pool:
+        compacting = pool.submit(queue.compact, bytes_per_second=0.001, progress=lambda _: told.set())
+        assert told.wait(SECONDS)
+        queue.close()
+        with pytest.raises(ClosedError):
+            compacting.result(SECONDS)
+    assert drain(open_queue(**LITTLE)) == left
+
+
+def test_a_rate_must_be_one(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Nothing per second would never end."""
+    with pytest.raises(ValueError, match="bytes_per_second must be more than 0, got 0"):
+        open_queue().compact(bytes_per_second=0)
+    with pytest.raises(ValueError, match="compact_bytes_per_second must be at least 1, got 0"):
+        PersistentQueue(tmp_path / "other", compact_bytes_per_second=0)
 
 
 @pytest.mark.parametrize("options", [LITTLE, {**LITTLE, "inline_bytes": 0, "log_bytes": 4096}], ids=["", "data first"])

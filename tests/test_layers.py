@@ -19,7 +19,7 @@ FLOORS = [
     {"state", "segment", "pool", "spare", "lock", "log"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction"},
-    {"limits"},
+    {"limits", "explain"},
     {"commit", "compact", "salvage"},
     {"store"},
     {"fsck"},

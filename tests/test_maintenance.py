@@ -43,13 +43,6 @@ class Deletions:
         DISK.unlink(path)
 
 
-def is_done() -> bool:
-    """Whether all is done that was due; waits for it."""
-    done = threading.Event()
-    MAINTENANCE.submit(done.set)
-    return done.wait(SECONDS)
-
-
 def is_idle() -> bool:
     """Whether nothing is due any more, ever; waits for the thread to end."""
     for thread in threading.enumerate():
@@ -69,7 +62,7 @@ def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, dir
     assert drain(queue) == [b"meanwhile"]
     assert len(segment_files(directory)) >= 20
     deletions.allowed.set()
-    assert is_done()
+    assert is_idle()
     assert len(segment_files(directory)) <= 2
     assert set(deletions.threads) == {THREAD_NAME}
 
@@ -253,7 +246,7 @@ def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.
     monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
-    assert is_done()
+    assert is_idle()
     stats = queue.stats()
     assert (stats.held, stats.segments <= SMALL_SEGMENTS + 2, stats.pool_bytes >= 3000) == (20, True, True)
     keeper.rollback()
@@ -315,7 +308,7 @@ def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: py
     failing.append(True)
     with pytest.raises(BrokenQueueError):
         put(queue, b"an item")
-    assert is_done()
+    assert is_idle()
     with pytest.raises(BrokenQueueError):
         put(queue, b"an item")
 
@@ -338,7 +331,7 @@ def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: OpenQueue, dire
             own = PersistentQueue(tmp_path / "child", segment_bytes=MIB)
             put(own, *[bytes(MIB)] * 20)
             drain(own)
-            if is_done() and len(segment_files(tmp_path / "child")) <= 2:
+            if is_idle() and len(segment_files(tmp_path / "child")) <= 2:
                 own.close()
                 code = 0
         finally:

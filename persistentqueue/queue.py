@@ -128,7 +128,8 @@ class PersistentQueue:
     - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
       what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
     - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
-      is kept, or as much as log and spare log have, for both to grow for those who dequeue.
+      is kept, or as much as log and spare log have, for both to grow for those who dequeue. They alone may exceed it,
+      where so many small items were dequeued out of order that the gaps take more than that: dequeueing goes on.
     - ``min_free_bytes``: enqueues take no more of the file system when less than this would be left free (0: off).
       Dequeueing goes on. It is looked at where files are made or grow.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for

@@ -5,7 +5,8 @@ so all that a queue does on one it does at its limits: it gives back what it can
 of the log for dequeues, and then refuses the transaction. Where the file system's own errors are handled these are too.
 
 Two grades. What enqueues need must leave ``reserve_bytes`` of the limit and ``min_free_bytes`` of the file system; what
-the next checkpoint needs at least (``pressing``), without which nothing could be dequeued, may take both.
+the next checkpoint needs at least (``pressing``), without which nothing could be dequeued, may take both, and more:
+many gaps between small items take more than the items did, and what cannot be drained never gets smaller.
 
 Threads: for any thread. ``mutex`` is held while room is taken, never over a call; who makes a file longer does not
 hold it.
@@ -58,8 +59,6 @@ class Quota:
         self._min_free_bytes = min_free_bytes
         self.reserve_bytes = 0
         self.pressing = False
-        self.pressing_bytes: int | None = None
-        """What may be taken while ``pressing``; None for all there is, without which a queue could not be opened."""
         self.refusal: OverLimitError | None = None
         """The last one."""
         self._directories: set[str] = set()
@@ -167,8 +166,6 @@ class Quota:
 
     def _check(self, file: _File, more_bytes: int) -> None:
         if self.pressing:
-            if self.pressing_bytes is not None and self.used_bytes + more_bytes > self.pressing_bytes:
-                self._refuse("max_disk_bytes")
             return
         if self._most_bytes is not None and self.used_bytes + more_bytes > self._most_bytes - self.reserve_bytes:
             self._refuse("max_disk_bytes")

@@ -178,7 +178,6 @@ class Store:
             self._go_on(recovered)
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
-        self._quota.pressing_bytes = self.settings.max_disk_bytes
 
     def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay

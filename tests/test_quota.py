@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
-    DiskFullError,
     PersistentQueue,
     QueueFullError,
 )
@@ -204,37 +203,29 @@ def test_log_grows_for_who_dequeues_out_of_order() -> None:
             assert run.settled, run.error
 
 
-def test_log_that_may_grow_no_more() -> None:
-    """Beyond what was kept for it the log does not grow: who then would need more of it is told which limit that is."""
-    most = LOGS_LEAST * 4096 + 60_000
-    watch = Watch(most)
-    with opened(watch.machine.disk, max_disk_bytes=most, log_bytes=4096, sync=False) as store:
-        store.commit([transaction(*[b"%d" % n for n in range(6000)])])
+def test_gaps_that_take_more_than_is_kept_do_not_end_dequeueing(open_queue: OpenQueue) -> None:
+    """Every second of so many small items is dequeued, which the log takes more for than the limit has left; then the
+    others, and the files are within the limit again."""
+    queue = open_queue(log_bytes=4096, segment_bytes=4096, max_disk_bytes=5 * 4096, disk=IN_CACHE)
+    with pytest.raises(QueueFullError):
         while True:
-            one = transaction(bytes(2000))
-            store.commit([one])
-            if one.error is not None:
-                break
-        runs = [take(store, 1) for _ in range(6000)]
-        refused = 0
-        for run in runs[1::2]:
-            store.commit([run])
-            if run.error is not None:
-                assert isinstance(run.error, QueueFullError) and run.error.limit == "max_disk_bytes"
-                refused += 1
-                store.discard(run)
-        assert 0 < refused < 3000
-        left = [item for run in (runs[::2], [run for run in runs[1::2] if not run.settled]) for item in run]
-        assert len(left) == 3000 + refused
-        with pytest.raises(DiskFullError):
-            store.trim(extra_bytes=100_000)
-        store.abandon()
-    watch._most_bytes = 2 * most
-    with opened(watch.machine.disk, max_disk_bytes=2 * most, log_bytes=4096, sync=False) as store:
-        for _ in left:
-            one = take(store, 1)
-            store.commit([one])
-            assert one.settled, one.error
+            put(queue, *[b"x"] * 50)
+    items = len(queue)
+    most_bytes = 0
+    with queue.session() as keeper, queue.session() as session:
+        while keeper.dequeue() is not None:
+            session.dequeue()
+            session.flush()
+            most_bytes = max(most_bytes, queue.stats().disk_bytes)
+        assert most_bytes > 5 * 4096
+        assert queue.stats().held == items // 2
+        with pytest.raises(QueueFullError):
+            put(queue, b"x")
+        keeper.flush()
+    queue.trim()
+    assert queue.stats().disk_bytes <= 4 * 4096
+    put(queue, b"x")
+    assert queue.stats().fill <= 1
 
 
 def test_rolled_back_blocks_are_given_back_at_the_limit() -> None:

@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from math import inf
 from operator import attrgetter
 from typing import NamedTuple
@@ -32,6 +33,8 @@ from .transaction import Transaction
 
 MAINTENANCE_SECONDS = 1.0
 """How long after a commit maintenance is due, at most."""
+IDLE_SECONDS = 10.0
+"""For how long there must have been no commit before what only a busy queue needs is given up."""
 _PAUSE_SECONDS = 0.05
 """How long a compaction pauses at most before it sees that the queue was closed."""
 _SETTLED = attrgetter("settled")
@@ -99,6 +102,8 @@ class Group:
         self._is_disowned = False
         self._is_due = False
         """Whether maintenance will come by itself."""
+        self._is_tidied = False
+        """Whether it will be tidied by itself."""
         self._compacting = threading.Lock()
         self._share: Share | None = None
         """What the queue has of a memory budget, if it has joined one."""
@@ -233,8 +238,17 @@ class Group:
             time.sleep(min(left_seconds, _PAUSE_SECONDS))
             self.check()
 
-    def maintain(self, bytes_per_second: float = inf) -> Maintained:
-        """Delete retired segments, compact what is worth it, fill the pool. Raises like ``compact``."""
+    def maintain(self) -> Maintained:
+        """Delete drained segments, compact what is worth it, fill the pool. Raises like ``compact``."""
+        self._tidy()
+        return self._maintain(inf)
+
+    def _tidy(self) -> None:
+        with self._alone():
+            self.store.tidy()
+        self.give_back()
+
+    def _maintain(self, bytes_per_second: float) -> Maintained:
         self.give_back()
         compacted = self.compact(self.store.settings.compact_below, True, None, bytes_per_second)
         with self._giving_back:
@@ -252,7 +266,23 @@ class Group:
         with suppress(PersistentQueueError, OSError):
             self.check()
             self.store.check()
-            self.maintain(self.store.settings.compact_bytes_per_second)
+            self._maintain(self.store.settings.compact_bytes_per_second)
+            if self.store.is_untidy and not self._is_tidied:
+                self._tidy_soon()
+
+    def _tidy_soon(self) -> None:
+        self._is_tidied = True
+        MAINTENANCE.submit(partial(self._tidy_by_itself, self.groups), IDLE_SECONDS, self)
+
+    def _tidy_by_itself(self, groups: int) -> None:
+        self._is_tidied = False
+        with suppress(PersistentQueueError, OSError):
+            self.check()
+            self.store.check()
+            if groups == self.groups:
+                self._tidy()
+            elif self.store.is_untidy:
+                self._tidy_soon()
 
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""

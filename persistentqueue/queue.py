@@ -355,8 +355,9 @@ class PersistentQueue:
         return compacted
 
     def maintain(self) -> Maintained:
-        """Do now what is done by itself about a second after a commit: delete drained segments, compact those of which
-        little lives, fill the pool up to its minimum.
+        """Do now what is done by itself: about a second after a commit compact segments of which little lives, and fill
+        the pool up to its minimum; when there was no commit for ten seconds delete drained segments, also the one that
+        is written on, if it has grown, and shorten the log.
 
         Segments whose items are about to be dequeued for the first time are not compacted, since they will be drained
         (``compact`` does not make that difference). Raises like ``compact``.

@@ -229,6 +229,11 @@ class Segments:
         self.segment_bytes = segment_bytes
         self.next_bytes = min(self.next_bytes, segment_bytes)
 
+    def let_go(self) -> None:
+        """Write on in a new segment, as small as the first one; nothing lives in the current one, or is on its way."""
+        self.current = None
+        self.next_bytes = min(SEGMENT_BYTES_FIRST, self.segment_bytes)
+
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
         """Size the next segment by the largest of those that exist."""
         largest_bytes = max((row.end - HEADER_BYTES for row in rows), default=0)

@@ -51,7 +51,7 @@ from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import Recovered, RecoveryReport, recover
-from .segments import Segments
+from .segments import SEGMENT_BYTES_FIRST, Segments
 from .spare import Spare
 from .state import Ready, State
 from .transaction import Settings, Transaction
@@ -424,6 +424,24 @@ class Store:
             with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
                 self.segments.delete(self.retired.popleft()[0])
 
+    @property
+    def is_untidy(self) -> bool:
+        """Whether there is anything to ``tidy``."""
+        return bool(self._drained(True)) or self._log_bytes > self.settings.log_bytes
+
+    def tidy(self) -> None:
+        """Give up what only a busy queue needs: segments that are drained, also the one that is written on if it is
+        larger than a first one, or to be wiped, and the length that the log has grown by.
+
+        Raises ``DiskFullError`` (nothing is lost) and ``BrokenQueueError``.
+        """
+        self.check()
+        if self.is_untidy:
+            current = self.segments.current
+            if current is not None and current.number in self._drained(True):
+                self.segments.let_go()
+            self._trim_short(1)
+
     def fill_pool(self) -> Iterator[int]:
         """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
 
@@ -472,17 +490,20 @@ class Store:
         is_long = is_limited and self._spare.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
         if not made and not self._drained() and not is_long and self._log_bytes == self.settings.log_bytes:
             return False
-        self._log_bytes = self.settings.log_bytes
-        self._slack = 1 if is_limited else _LOG_SLACK
-        try:
-            with suppress(DiskFullError):
-                self.trim()
-                made = True
-        finally:
-            self._slack = _LOG_SLACK
+        with suppress(DiskFullError):
+            self._trim_short(1 if is_limited else _LOG_SLACK)
+            made = True
         self.give_back()
         self.pool.shrink(most_bytes)
         return made
+
+    def _trim_short(self, slack: int) -> None:
+        """Trim, and let the log be as short as it can be, and the spare up to so many times as long."""
+        self._log_bytes, self._slack = self.settings.log_bytes, slack
+        try:
+            self.trim()
+        finally:
+            self._slack = _LOG_SLACK
 
     def _is_worth_trimming(self) -> bool:
         """Whether the drained segments, of which there are some, are worth a trim."""
@@ -491,9 +512,11 @@ class Store:
         youngest_bytes = self.segments.next_bytes
         return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
-    def _drained(self) -> set[int]:
-        """The segments that a trim would retire."""
+    def _drained(self, is_idle: bool = False) -> set[int]:
+        """The segments that a trim would retire; when ``is_idle``, the one that is written on, too, if it has grown."""
         current = self.segments.current
+        if current is not None and is_idle and (self.settings.wipe or current.capacity_bytes > SEGMENT_BYTES_FIRST):
+            current = None
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
 

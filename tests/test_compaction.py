@@ -1096,7 +1096,7 @@ def test_no_more_bytes_per_second(open_queue: OpenQueue, monkeypatch: pytest.Mon
     if by_hand:
         copied_bytes = queue.compact(bytes_per_second=1000).copied_bytes
     else:
-        copied_bytes = queue._open().maintain(1000).copied_bytes
+        copied_bytes = queue._open()._maintain(1000).copied_bytes
     assert copied_bytes > 700
     assert clock.seconds - 1000 == pytest.approx(copied_bytes / 1000, abs=0.2)
     assert max(clock.naps) <= 0.05

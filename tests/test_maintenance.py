@@ -253,6 +253,67 @@ def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.
     assert drain(queue) == [bytes(100)] * 20
 
 
+@pytest.mark.maintained
+def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment that is written on, drained, goes as well, if it has grown, and what the log has grown by."""
+    queue = open_queue(log_bytes=4096)
+    for _ in range(3):
+        put_each(queue, [bytes(50)] * 500)
+        put(queue, *[bytes(MIB)] * 4)
+        drain(queue)
+    before = queue.stats()
+    assert before.log_capacity_bytes > 4096
+    assert before.disk_bytes > 4 * MIB
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    put(queue, b"the last one")
+    assert drain(queue) == [b"the last one"]
+    assert is_idle()
+    assert segment_files(directory) == []
+    assert queue.stats().disk_bytes <= 3 * 4096
+    put(queue, b"goes on")
+    assert queue.stats().disk_bytes <= 2 * MIB
+    crash(queue)
+    assert drain(open_queue()) == [b"goes on"]
+
+
+@pytest.mark.maintained
+def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there are commits nothing is tidied: it is put off again and again."""
+    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    queue = open_queue()
+    put(queue, *[bytes(MIB)] * 4)
+    drain(queue)
+    own = queue._open()
+    own._is_tidied = True
+    monkeypatch.setattr(MAINTENANCE, "submit", lambda job, _seconds, _owner: jobs.append(job))
+    jobs: list[Callable[[], None]] = []
+    own._tidy_by_itself(own.groups - 1)
+    assert (len(jobs), own.store.is_untidy) == (1, True)
+    own._maintain_by_itself()
+    assert len(jobs) == 1
+    jobs.pop()()
+    assert not own.store.is_untidy
+    own._tidy_by_itself(own.groups - 1)
+    own._maintain_by_itself()
+    assert jobs == []
+
+
+def test_what_is_on_its_way_keeps_the_segment(open_queue: OpenQueue) -> None:
+    """Nothing lives in it, but a session has written ahead there."""
+    queue = open_queue()
+    put(queue, *[bytes(MIB)] * 2)
+    with queue.session() as loader:
+        loader._spill_bytes = 1
+        loader.enqueue_many([b"ahead"] * 3)
+        assert len(drain(queue)) == 2
+        queue.maintain()
+        loader.flush()
+    assert drain(queue) == [b"ahead"] * 3
+
+
 def test_by_hand_it_is_done_at_once(open_queue: OpenQueue) -> None:
     """``maintain`` says what it did, and a second time there is nothing to do."""
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)

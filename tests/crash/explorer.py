@@ -427,6 +427,8 @@ class Explorer:
                 store.discard(transaction)
                 held = [item for item in held if item not in work.taken]
                 works[works.index(work)] = Work()
+            elif action == "trim" and self._item_number % 3 == 0:
+                self._try(store.tidy)
             elif action == "trim":
                 self._try(store.trim)
                 if not store.broken:

@@ -8,7 +8,7 @@ and reading: a 44-byte header and a columnar body.
 
     offset  bytes  field
          0      4  magic             ``PQBk``
-         4      4  flags             1 = uniform; nothing else is defined
+         4      4  flags             1 = uniform, 2 = with holes; nothing else is defined
          8      4  count             items in the block, 1 to 65,536
         12      4  body checksum     CRC-32 of the body
         16      8  ordinal           how many items stand before this block in its segment
@@ -18,7 +18,11 @@ and reading: a 44-byte header and a columnar body.
         44         body              lengths, then payloads
                      uniform:        one u32, the length of every item
                      otherwise:      ``count`` u32, the length of each item
+                     with holes:     and a bit for each of them, in ``(count + 7) // 8`` bytes, the lowest bit of the
+                                     first byte for the first item: 1 where there is none, and its length is 0
                      then            all payloads back to back, in order
+
+A hole is an item that was consumed before the block was written, by a compaction, which left it out and kept its place.
 
 Both checksums begin with the CRC-32 of the segment's salt and the block's offset (two u64), so that a block that is
 stale, recycled or misplaced does not check out. The header's checksum covers the body's.
@@ -28,7 +32,8 @@ each item costs 5 to 10 times as much. Why the ordinal: behind a damaged header 
 many items were lost, so that a damaged block costs its own items only.
 
 Worked example: the items ``a`` and ``bc`` give the body ``01000000 02000000 61 6263``, 11 bytes; the block is 55 long.
-The items ``ab`` and ``cd`` are uniform: ``02000000 6162 6364``, 8 bytes; the block is 52 long.
+The items ``ab`` and ``cd`` are uniform: ``02000000 6162 6364``, 8 bytes; the block is 52 long. The items ``a`` and
+``b`` with a hole between them: ``01000000 00000000 01000000 02 61 62``, 15 bytes; the block is 59 long.
 
 Nothing in a block says which sequences its items have: a large session writes blocks before it knows. The log does
 (see ``frame``), and until it does a block is dead bytes. That is also what a crash here leaves behind.
@@ -58,6 +63,7 @@ BLOCK_ITEMS = 65_536
 ITEM_BYTES_MAX = 2**32 - 1
 
 UNIFORM = 1
+HOLES = 2
 
 _FIELDS = struct.Struct("<4sIIIQQQ")
 _CHECKSUM = struct.Struct("<I")
@@ -84,7 +90,7 @@ class BlockHeader(NamedTuple):
     @property
     def payload_bytes(self) -> int:
         """The bytes of the items, without their lengths."""
-        return self.body_bytes - LENGTH_BYTES * (1 if self.flags == UNIFORM else self.count)
+        return self.body_bytes - _lengths_bytes(self.flags, self.count)
 
 
 class Encoded(NamedTuple):
@@ -112,11 +118,18 @@ def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequen
     return parts
 
 
-def encode_block(items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int) -> Encoded:
-    """Encode one block that will stand at ``offset`` of the segment with this salt, behind ``ordinal`` items."""
+def encode_block(
+    items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+) -> Encoded:
+    """Encode one block that will stand at ``offset`` of the segment with this salt, behind ``ordinal`` items. The items
+    at ``holes`` are none: they must be empty."""
     start = seed(salt, offset)
     count = len(items)
-    if count == 1:
+    if holes:
+        bits = sum(1 << hole for hole in holes).to_bytes(_bits_bytes(count), "little")
+        flags, payload = HOLES, b"".join(items)
+        lengths = _little_endian(array("I", map(len, items))).tobytes() + bits
+    elif count == 1:
         flags, payload = UNIFORM, items[0]
         lengths = _LENGTH.pack(len(payload))
     else:
@@ -147,8 +160,8 @@ def decode_block_header(data: bytes, position: int, salt: int, offset: int, file
     if found != checksum:
         raise CorruptionError(file, offset, f"a block header with checksum {found:#010x}", f"{checksum:#010x}")
     magic, flags, count, body_checksum, ordinal, body_bytes, time_ns = _FIELDS.unpack_from(data, position)
-    lengths_bytes = LENGTH_BYTES if flags == UNIFORM else LENGTH_BYTES * count
-    if magic != BLOCK_MAGIC or flags not in {0, UNIFORM} or not 0 < count <= BLOCK_ITEMS or body_bytes < lengths_bytes:
+    makes_sense = magic == BLOCK_MAGIC and flags in {0, UNIFORM, HOLES} and 0 < count <= BLOCK_ITEMS
+    if not makes_sense or body_bytes < _lengths_bytes(flags, count):
         raise CorruptionError(
             file, offset, "a block header that makes sense", f"flags {flags}, {count} items in {body_bytes} bytes"
         )
@@ -178,13 +191,33 @@ def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offs
                 return [b""] * header.count
             return _cut(data, start, end, size)
     else:
-        start = position + LENGTH_BYTES * header.count
+        start = position + _lengths_bytes(header.flags, header.count)
         sizes = array("I")
-        sizes.frombytes(data[position:start])
+        sizes.frombytes(data[position : position + LENGTH_BYTES * header.count])
         ends = list(accumulate(_little_endian(sizes), initial=start))
         if ends[-1] == end:
             return list(map(data.__getitem__, map(slice, ends, ends[1:])))
     raise CorruptionError(file, offset, f"lengths that add up to {header.body_bytes} bytes", "others")
+
+
+def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:
+    """Which items of the body at ``position`` of ``data``, which was checked, are none."""
+    if header.flags != HOLES:
+        return []
+    start = position + LENGTH_BYTES * header.count
+    bits = int.from_bytes(data[start : start + _bits_bytes(header.count)], "little")
+    return [item for item in range(header.count) if bits >> item & 1]
+
+
+def _lengths_bytes(flags: int, count: int) -> int:
+    """What stands before the payloads."""
+    if flags == UNIFORM:
+        return LENGTH_BYTES
+    return LENGTH_BYTES * count + (_bits_bytes(count) if flags == HOLES else 0)
+
+
+def _bits_bytes(count: int) -> int:
+    return (count + 7) // 8
 
 
 def _cut(data: bytes, start: int, end: int, size: int) -> list[bytes]:

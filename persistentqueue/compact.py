@@ -14,8 +14,8 @@ order (``compact.1`` …):
 Then the sources are segments without live items like any others: a trim retires them. Until then they are there beside
 the target, which is no larger than a segment: that is all the room it takes.
 
-An item keeps its sequence. Up to ``HOLE_ITEMS`` consumed items between two live ones are copied as empty items, since a
-hole in the blocks costs an extent, in memory and in every checkpoint.
+An item keeps its sequence. Up to ``HOLE_ITEMS`` consumed items between two live ones are a hole in their block (see
+``block``), since beginning another block would cost an extent, in memory and in every checkpoint.
 
 What cannot be read stays where it is, and so does its segment. Threads: ``begin``, the commit and ``end`` are for the
 writer; ``step`` and ``finish`` are for one thread beside all others.
@@ -120,6 +120,8 @@ class _Writer:
         """So many of the moves are of sources that were copied whole, and up to there their blocks stand."""
         self._first = self._live = self._payload_bytes = 0
         self._items: list[bytes] = []
+        self._holes: list[int] = []
+        """Which of these are none."""
         """What is to be encoded yet: the sequences from ``_first`` on, ``_live`` of them not empty for a hole."""
         self._blocks: list[bytes] = []
         self._blocks_bytes = self._blocks_count = 0
@@ -133,13 +135,14 @@ class _Writer:
     @property
     def end(self) -> int:
         """Where the target will end with what was put so far."""
-        waiting_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * len(self._items) + self._payload_bytes if self._items else 0
-        return self._target.end + self._blocks_bytes + waiting_bytes
+        end = self._target.end + self._blocks_bytes
+        return end + BLOCK_HEADER_BYTES + (LENGTH_BYTES + 1) * len(self._items) + self._payload_bytes
 
     def put(self, first: int, items: list[bytes], is_hole_consumed: bool) -> None:
         """Append items; what lies between them and those before may be filled if it ``is_hole_consumed``."""
         hole = first - self.next_sequence
         if self._items and 0 <= hole <= self._hole_items and is_hole_consumed:
+            self._holes += range(len(self._items), len(self._items) + hole)
             self._items += [b""] * hole
         else:
             self._encode()
@@ -158,7 +161,7 @@ class _Writer:
 
     def drop(self) -> None:
         """Forget what was copied of the source; what comes next is written over it."""
-        self._items, self._live, self._payload_bytes = [], 0, 0
+        self._items, self._holes, self._live, self._payload_bytes = [], [], 0, 0
         self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
         moves, self._target.end, self._target.ordinal = self._kept
         del self.moves[moves:]
@@ -174,9 +177,12 @@ class _Writer:
         if not self._items:
             return
         target, first, live = self._target, self._first, self._live
+        start = 0
         for part, _ in split_items(self._items, self._payload_bytes):
             at, ordinal = target.end + self._blocks_bytes, target.ordinal + self._blocks_count
-            blocks, length_bytes, checksum = encode_block(part, target.salt, at, ordinal, self._time_ns)
+            holes = [hole - start for hole in self._holes if start <= hole < start + len(part)]
+            start += len(part)
+            blocks, length_bytes, checksum = encode_block(part, target.salt, at, ordinal, self._time_ns, holes)
             self._blocks += blocks
             self._blocks_bytes += length_bytes
             self._blocks_count += len(part)
@@ -192,7 +198,7 @@ class _Writer:
                 combined = combine_checksums(0, checksum)
                 self.moves.append(Move(first, len(part), target.number, at, length_bytes, ordinal, combined, live))
             first, live = first + len(part), 0
-        self._first, self._items, self._live, self._payload_bytes = first, [], 0, 0
+        self._first, self._items, self._holes, self._live, self._payload_bytes = first, [], [], 0, 0
 
 
 class Compactor:

@@ -5,7 +5,7 @@
    comes again, since nobody can tell. What was compacted behind it is taken from where it was before.
 2. Without a header and a checkpoint that check out nothing in a log can be believed. Then the blocks of all segments
    count, in their order: what was consumed since the oldest of them was made comes again. What was compacted comes
-   twice while its source still stands, and the holes in it come as empty items.
+   twice while its source still stands.
 3. What the log carries is written to the segments, as any opening does. Then of what the log names each block is read.
    Those that do not check out are lost, and nothing beside them. Damaged headers of segments are written once more.
 
@@ -163,8 +163,11 @@ def _salvage_segments(disk: Disk, directory: str, generation: int, path: str, lo
         state.apply(SegmentCreated(number, salt, 0))
         segment = Segment.open(disk, file, number, salt, 0)
         try:
-            for offset, length_bytes, ordinal, count in segment.intact(HEADER_BYTES, segment.file_bytes()):
-                state.enqueue(state.next_sequence, count, number, offset, length_bytes, ordinal)
+            for offset, length_bytes, ordinal, count, holes in segment.intact(HEADER_BYTES, segment.file_bytes()):
+                first = state.next_sequence
+                state.enqueue(first, count, number, offset, length_bytes, ordinal)
+                for hole in holes:
+                    state.dequeue(0, first + hole, 1)
         finally:
             segment.close()
     header = Header(0, generation, 0, 0, log_bytes)  # nobody knows whether it was synced
@@ -261,7 +264,8 @@ def _intact_pieces(
         return pieces
     try:
         above = extent.first
-        for offset, length_bytes, ordinal, count in segment.intact(extent.offset, extent.offset + extent.length_bytes):
+        end = extent.offset + extent.length_bytes
+        for offset, length_bytes, ordinal, count, _ in segment.intact(extent.offset, end):
             first = extent.first + ordinal - extent.ordinal
             if not above <= first < first + count <= extent.end or claimed.overlap(offset, offset + length_bytes):
                 continue

@@ -12,6 +12,7 @@ from typing import NamedTuple
 from .block import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
+    HOLES,
     LENGTH_BYTES,
     SEGMENT_MAGIC,
     BlockHeader,
@@ -19,6 +20,7 @@ from .block import (
     combine_checksums,
     decode_block_header,
     decode_body,
+    decode_holes,
 )
 from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from .errors import CorruptionError
@@ -97,6 +99,8 @@ class Intact(NamedTuple):
     length_bytes: int
     ordinal: int
     count: int  # type: ignore[assignment]
+    holes: list[int]
+    """Which of the items are none."""
 
 
 def find_salt(disk: Disk, path: str, number: int) -> int:
@@ -412,7 +416,10 @@ class Segment:
             length_bytes = BLOCK_HEADER_BYTES + header.body_bytes
             try:
                 self._body(window, offset, header)
-                yield Intact(offset, length_bytes, header.ordinal, header.count)
+                holes: list[int] = []
+                if header.flags == HOLES:
+                    holes = decode_holes(window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes), 0, header)
+                yield Intact(offset, length_bytes, header.ordinal, header.count, holes)
             except CorruptionError:
                 pass
             offset += length_bytes

@@ -364,7 +364,7 @@ def test_settled_only(taken: int, expected: list[int]) -> None:
     ],
 )
 def test_small_holes_are_filled(hole_items: int, expected: list[tuple[int, int, int]]) -> None:
-    """Up to so many consumed items between two live ones are moved as empty items, and never served; more are not."""
+    """Up to so many consumed items between two live ones leave a hole that is never served; more are not moved."""
     disk = SimulatedDisk()
     store = opened(disk, replace(SMALL, segment_bytes=4000))
     items = numbered(80)
@@ -934,6 +934,26 @@ def test_repair_with_a_lost_frame_around_a_compaction(hole_items: int, monkeypat
         expected = [item for n, item in enumerate(items) if n not in lost and (item in whole or n in again)]
         assert found == expected, (frame, report)
         assert check("/queues", "q", disk=damaged.disk).ok
+
+
+@pytest.mark.parametrize("hole_items", [0, 64])
+def test_repair_without_a_log_after_a_compaction(hole_items: int) -> None:
+    """What was left out of the copies is no item, also where nothing but the segments tells; an empty one is."""
+    disk = SimulatedDisk()
+    items = numbered(14)
+    items[6] = b""
+    store = filled(disk, items)
+    consume(store, {1, 2, 3, 5, 8})
+    assert sources(compact_store(store, 1.1, hole_items))
+    left = items_in(store)
+    store.close()
+    for name in [name for name in disk.names if name.endswith(".log")]:
+        disk.unlink(name)
+    report = repair("/queues", "q", disk=disk.disk)
+    assert report.without_log
+    found = items_in(opened(disk))
+    assert sorted(found) == sorted(left)
+    assert b"" in found
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

@@ -14,9 +14,11 @@ from persistentqueue.block import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
     BLOCK_ITEMS,
+    HOLES,
     UNIFORM,
     decode_block_header,
     decode_body,
+    decode_holes,
     encode_block,
     split_items,
 )
@@ -132,10 +134,28 @@ def test_block_round_trip_of_anything(items: list[bytes], salt: int, offset: int
         decode(data, offset, salt ^ 1)
 
 
-@pytest.mark.parametrize("items", [[b"", b"a", b"bcd"], [b"ab", b"cd"], [b""]], ids=str)
-def test_block_cut_or_flipped(items: list[bytes]) -> None:
+@given(st.lists(st.one_of(st.none(), st.binary(max_size=9)), min_size=1, max_size=70), st.integers(0, 2**63))
+def test_block_with_holes(places: list[bytes | None], offset: int) -> None:
+    """Items come back, and which places have none; an empty item is an item."""
+    items, holes = [item or b"" for item in places], [n for n, item in enumerate(places) if item is None]
+    encoded = encode_block(items, SALT, offset, 0, 0, holes)
+    data = b"".join(encoded.buffers)
+    assert len(data) == encoded.length_bytes
+    assert decode(data, offset) == items
+    found = decode_block_header(data, 0, SALT, offset, "file")
+    assert decode_holes(data, BLOCK_HEADER_BYTES, found) == holes
+    assert (found.flags == HOLES) == bool(holes)
+    assert found.payload_bytes == sum(map(len, items))
+
+
+@pytest.mark.parametrize(
+    ("items", "holes"),
+    [([b"", b"a", b"bcd"], []), ([b"ab", b"cd"], []), ([b""], []), ([b"a", b"", b"", b"b"], [1])],
+    ids=str,
+)
+def test_block_cut_or_flipped(items: list[bytes], holes: list[int]) -> None:
     """A block that is cut at any byte, or has any bit flipped, is refused."""
-    data = b"".join(encode_block(items, SALT, 640, 0, 0).buffers)
+    data = b"".join(encode_block(items, SALT, 640, 0, 0, holes).buffers)
     for length in range(len(data)):
         with pytest.raises(CorruptionError) as caught:
             decode(data[:length])
@@ -157,7 +177,11 @@ def forge_block(flags: int, count: int, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("flags", "count", "body"),
     [
-        (2, 1, b"\1\0\0\0a"),  # a flag that is not defined
+        (4, 1, b"\1\0\0\0a"),  # a flag that is not defined
+        (UNIFORM | HOLES, 1, b"\1\0\0\0\0a"),  # both of those that are
+        (HOLES, 1, b"\0\0\0\0"),  # no room for the bits
+        (HOLES, 9, bytes(4 * 9 + 1)),
+        (HOLES, 2, b"\1\0\0\0\1\0\0\0\1a"),
         (UNIFORM, 0, b"\1\0\0\0a"),  # no items
         (UNIFORM, BLOCK_ITEMS + 1, b"\0\0\0\0"),  # more items than a block has
         (UNIFORM, 2, b"\1\0\0\0a"),  # less payload than lengths
@@ -180,6 +204,8 @@ def test_block_examples_of_the_document() -> None:
     assert (data[BLOCK_HEADER_BYTES:].hex(), len(data)) == ("0100000002000000616263", 55)
     data = b"".join(encode_block([b"ab", b"cd"], SALT, 0, 0, 0).buffers)
     assert (data[BLOCK_HEADER_BYTES:].hex(), len(data)) == ("0200000061626364", 52)
+    data = b"".join(encode_block([b"a", b"", b"b"], SALT, 0, 0, 0, [1]).buffers)
+    assert (data[BLOCK_HEADER_BYTES:].hex(), len(data)) == ("010000000000000001000000026162", 59)
 
 
 @pytest.mark.parametrize(

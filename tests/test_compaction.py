@@ -952,8 +952,10 @@ def test_repair_without_a_log_after_a_compaction(hole_items: int) -> None:
     report = repair("/queues", "q", disk=disk.disk)
     assert report.without_log
     found = items_in(opened(disk))
-    assert sorted(found) == sorted(left)
-    assert b"" in found
+    again = [item for item in found if item not in left]  # nobody can tell that these were consumed
+    assert sorted(found) == sorted(left + again)
+    assert set(again) <= {items[5], items[8]}
+    assert found.count(b"") == 1
 
 
 # --- threads ---------------------------------------------------------------------------------------------------------

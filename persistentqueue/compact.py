@@ -42,11 +42,13 @@ from .errors import CorruptionError, DiskFullError
 from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
-from .segment import NO_BOUND, START_SYNC_BYTES, Segment
+from .segment import START_SYNC_BYTES, Ahead, Segment
 from .segments import SEGMENT_BYTES_FIRST, Segments
 from .state import Ready, SegmentInfo, State
 
 HOLE_ITEMS = 64
+_STEP_BYTES = 128 * 1024
+"""What is read at once, beside a block that is larger: meanwhile others wait for the interpreter."""
 SMALL_SEGMENTS = 4
 """How many small segments maintenance leaves alone, so that an item is not copied at each of its rounds."""
 MOVES_MAX = 4096
@@ -282,7 +284,7 @@ class Copy:
         return self._writer.written_bytes
 
     def step(self) -> bool:
-        """Copy up to about a mebibyte; whether there is more to copy."""
+        """Copy a block, or some small ones; whether there is more to copy."""
         with _room_in(self._segments.directory):
             for _ in self._steps:
                 return True
@@ -353,7 +355,7 @@ class Copy:
         at, ordinal, end, end_ordinal = row.offset, row.ordinal, row.offset + row.length_bytes, row.ordinal + row.count
         base = row.first - row.ordinal
         while runs:
-            wanted, ahead = runs[0][0] - base, NO_BOUND._replace(stop=sum(runs[0]) - base)
+            wanted, ahead = runs[0][0] - base, Ahead(0, sum(runs[0]) - base, _STEP_BYTES)
             try:
                 loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead)
             except OSError as error:

@@ -83,7 +83,8 @@ class Limits:
             holds, least = self._disk_bytes, self._least_bytes
         else:  # who makes room there are others, whom nobody could wait for
             holds, least = self._disk.free_bytes(directory), most
-        return QueueFullError(self._directory, limit, most, holds, asked, asked + least > most)
+        path = directory if limit == "min_free_bytes" else self._directory
+        return QueueFullError(path, limit, most, holds, asked, asked + least > most)
 
     def refuse_for_ever(self, transaction: Transaction) -> QueueFullError | None:
         """What the transaction hears if it does not even fit into an empty queue."""

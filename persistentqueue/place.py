@@ -152,7 +152,8 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     line, _, rest = data.partition(b"\n")
     expected = b"%08x\n" % zlib.crc32(line)
     if rest != expected:
-        raise CorruptionError(path, len(line) + 1, repr(expected), repr(rest[:20]))
+        advice = "the queue opens without this file once the segments' data directory is put into its own directory"
+        raise CorruptionError(path, len(line) + 1, repr(expected), repr(rest[:20]), advice)
     fields: dict[str, Any] = json.loads(line)  # as it was written: the checksum says so
     if fields["version"] > VERSION:
         raise UnsupportedFormatError(path, fields["version"], VERSION)

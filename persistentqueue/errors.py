@@ -95,7 +95,7 @@ class QueueFullError(PersistentQueueError):
 class DataPathError(PersistentQueueError):
     """The ``data_path`` cannot be this queue's: its segments are elsewhere, or what is there is not its own.
 
-    Nothing was changed, and no segment made. ``path`` is the queue's directory; ``expected`` and ``found`` say what it is about.
+    Nothing was changed, and no segment made. ``path`` is the queue's directory; ``expected`` and ``found`` are texts.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:

@@ -125,7 +125,7 @@ MUTANTS = (
     Mutant("the names of what was copied are not synced", "move", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
     Mutant("the old place is swept before the switch", "move", "        moved = _switched(", "        sweep_place(disk, places.data_root)\n        moved = _switched(", "moves"),
     Mutant("what a move has left is swept before its switch is durable", "move", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves"),
-    Mutant("a switch forgets that copies are no segments", "move", "        sweep_place(disk, root)\n", "        pass\n", "moves"),
+    Mutant("what a move leaves is not recorded", "move", "_switched(places, target, places.place)", "_switched(places, target)", "moves"),
     Mutant("a missing place is made", "place", "        if found is None or found[0] != places.place.id:\n", "        if False:\n", "moves"),
     # --- limits
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),

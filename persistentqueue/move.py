@@ -184,7 +184,8 @@ def take_place(disk: Disk, places: Places, path: str) -> Place:
 def sweep_others(disk: Disk, places: Places) -> Places:
     """Sweep the other places, and record no more those that are swept. Where the parts are then.
 
-    Raises ``OSError``, before anything was swept.
+    What cannot be swept, or not be recorded for want of room, is left to the next one. Raises ``OSError`` for a sync of
+    ``data.path`` that fails.
     """
     if not places.others:
         return places
@@ -200,13 +201,19 @@ def sweep_others(disk: Disk, places: Places) -> Places:
             if found is not None:  # somebody else's by now
                 continue
         kept.append(other)
-    if len(kept) < len(places.others):
-        places = places._replace(others=tuple(kept))
-        write_places(disk, places)
+    if len(kept) == len(places.others):
+        return places
+    remaining = places._replace(others=tuple(kept))
+    try:
+        write_places(disk, remaining)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        return places
     for other in swept:
         with suppress(OSError):
             let_go(disk, other)
-    return places
+    return remaining
 
 
 def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:

@@ -495,6 +495,27 @@ def test_old_place_that_cannot_be_swept(
     assert not segment_files(media / "q") and read_record(DISK, str(root / "q")).others == ()
 
 
+def test_old_place_while_the_disk_of_the_log_is_full(root: Path, media: Path) -> None:
+    """What is swept, and cannot be recorded for want of room, keeps nobody from opening; a later opening does it."""
+    fill(root, data_path=media)
+
+    def failpoint(name: str) -> None:
+        if name.startswith("move.5"):
+            raise KeyboardInterrupt
+
+    def open_(path: str, flags: int, mode: int) -> int:
+        if path.endswith("data.path.new"):
+            raise OSError(errno.ENOSPC, "No space left on device", path)
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(KeyboardInterrupt):
+        move_data(root, "q", data_path=media.parent / "new", disk=replace(DISK, failpoint=failpoint))
+    assert content(root, disk=replace(DISK, open=open_)) == ITEMS
+    assert not segment_files(media / "q") and (media / "q" / "queue.id").exists()
+    assert content(root) == ITEMS
+    assert not (media / "q" / "queue.id").exists()
+
+
 def test_other_place_that_became_another_queues(root: Path, media: Path) -> None:
     """What is recorded as another place and bears another id is forgotten, and left alone."""
     fill(root)

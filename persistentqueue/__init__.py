@@ -17,10 +17,10 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
-``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock`` · ``segments``,
-``directory`` · ``reader``, ``recovery``, ``transaction`` · ``limits``, ``explain`` · ``commit``, ``compact`` (step by
-step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory`` · ``group`` (threads) · ``session`` ·
-``queue`` · ``spark``, ``__main__`` (the command line).
+``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
+``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``limits``, ``explain`` ·
+``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory`` ·
+``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -28,6 +28,8 @@ from .errors import (
     BrokenQueueError,
     ClosedError,
     CorruptionError,
+    DataMissingError,
+    DataPathError,
     DiskFullError,
     InvalidNameError,
     ItemTooLargeError,
@@ -41,6 +43,7 @@ from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
 from .group import Compacted, Maintained
 from .memory import MemoryBudget
+from .move import Moved, move_data
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
@@ -55,12 +58,14 @@ __all__ = [
     "Maintained",
     "SegmentUse",
     "Holder",
+    "Moved",
     "CheckReport",
     "RepairReport",
     "check",
     "repair",
     "list_queues",
     "delete_queue",
+    "move_data",
     "PersistentQueueError",
     "QueueLockedError",
     "QueueNotFoundError",
@@ -69,6 +74,8 @@ __all__ = [
     "ClosedError",
     "DiskFullError",
     "QueueFullError",
+    "DataPathError",
+    "DataMissingError",
     "BrokenQueueError",
     "CorruptionError",
     "UnsupportedFormatError",

@@ -1,11 +1,12 @@
-"""``python -m persistentqueue check|repair|pool …``: inspect a queue, repair it, fill its pool from outside."""
+"""``python -m persistentqueue check|repair|pool|move …``: inspect a queue, repair it, fill its pool from outside, move
+its segments to other media."""
 
 from __future__ import annotations
 
 import argparse
 import sys
 
-from . import PersistentQueueError, check, repair
+from . import PersistentQueueError, check, move_data, repair
 from .directory import open_pool
 
 MIB = 1024 * 1024
@@ -28,9 +29,16 @@ def main(arguments: list[str] | None = None) -> int:
     choice.add_argument("--shared", action="store_true", help="the pool that all queues of PATH share")
     choice.add_argument("--bytes", type=int, default=256 * MIB, help="fill: until it has so many (%(default)s)")
     choice.add_argument("--file-bytes", type=int, default=64 * MIB + 64, help="fill: of each file (%(default)s)")
+    what = "move the segments of closed queues to other media, or back"
+    choice = commands.add_parser("move", help=what, description=what)
+    choice.add_argument("path", help="the queue's directory, or the one that they are named in")
+    choice.add_argument("names", nargs="*", metavar="name", help="the queues' names")
+    to = choice.add_mutually_exclusive_group(required=True)
+    to.add_argument("--data-path", help="where to, to a directory of each name there")
+    to.add_argument("--back", action="store_true", help="back into the queues' own directories")
     options = parser.parse_args(arguments)
     try:
-        problems = {"check": _check, "repair": _repair, "pool": _pool}[options.command](options)
+        problems = {"check": _check, "repair": _repair, "pool": _pool, "move": _move}[options.command](options)
     except (PersistentQueueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
@@ -54,6 +62,17 @@ def _pool(options: argparse.Namespace) -> tuple[str, ...]:
     files = pool.files()
     print(f"{len(files)} files, {sum(each.size_bytes for each in files)} bytes")
     return ()
+
+
+def _move(options: argparse.Namespace) -> tuple[str, ...]:
+    left: list[str] = []
+    for name in options.names or [None]:
+        moved = move_data(options.path, name, data_path=options.data_path)
+        print(f"moved: {moved.files} files, {moved.copied_bytes} bytes, from {moved.source} to {moved.target}")
+        for place in moved.left:
+            print(f"left: {place} is not there, or could not be swept; it may hold files that do not count")
+        left += moved.left
+    return tuple(left)
 
 
 def _check(options: argparse.Namespace) -> tuple[str, ...]:

@@ -8,14 +8,21 @@
       data/<number>.seg           the segments: append-only, never edited
       pool/log.free               the spare file that the next generation of the log will be written to
       pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <path>/.pool
+      data.path                   where the segments are, if they are elsewhere; see ``place``
       deleted/                    what ``log`` is renamed to when the queue is being deleted
       */*.damaged                 what could not be read, moved aside
+
+    <data_path>/<name>/           the place of its segments, on other media; without a name, <data_path> itself
+      queue.id                    whose it is; see ``place``
+      data/<number>.seg           the segments
+      pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <data_path>/.pool
 
 The write order of a deletion (``delete.1`` …), which whoever comes next finishes if it is cut short:
 
 1. Rename ``log`` to ``deleted``. 2. Sync the directory: **the commit point of a deletion**; from here on there is no
    queue. *A crash before leaves the queue as a whole, or none.*
-3. Delete the segments and the spare; sync; delete the logs; sync. *A crash leaves files that ``deleted`` tells of.*
+3. Delete the segments and the spare; sync; delete ``data.path``; sync; delete the logs; sync; delete ``queue.id``;
+   sync. *A crash leaves files that ``deleted`` tells of, or a ``queue.id`` that is known by the directory in it.*
 """
 
 from __future__ import annotations
@@ -30,26 +37,38 @@ from .disk import (
     READ,
     Disk,
     StrPath,
+    abspath,
     basename,
     dirname,
     fspath,
     join,
     make_directory,
+    relpath,
     sync_directory,
     write_all,
 )
-from .errors import CorruptionError, InvalidNameError, QueueNotFoundError
+from .errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
+from .place import (
+    DATA_DIRECTORY,
+    ID_NAME,
+    LOG_DIRECTORY,
+    OWN,
+    PATH_NAME,
+    POOL_DIRECTORY,
+    SHARED_POOL,
+    Place,
+    Places,
+    read_id,
+    read_places,
+    remove_file,
+)
 from .pool import Pool, parse_pool_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
 
-LOG_DIRECTORY = "log"
-DATA_DIRECTORY = "data"
-POOL_DIRECTORY = "pool"
 DELETED_DIRECTORY = "deleted"
-SHARED_POOL = ".pool"
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -72,15 +91,17 @@ def queue_directory(path: StrPath, name: str | None) -> str:
     return join(path, name)
 
 
-def pool_directory(directory: str, shared: bool) -> str:
-    """Where the empty files of a queue are: its own, or those of all queues beside it."""
-    return join(dirname(directory.rstrip("/")) or ".", SHARED_POOL) if shared else join(directory, POOL_DIRECTORY)
+def place_path(directory: str, name: str | None, data_path: StrPath | None) -> str:
+    """The path of the place that ``data_path`` means for the queue; that of ``OWN`` if it is the queue's directory."""
+    root = directory if data_path is None else queue_directory(data_path, name)
+    return OWN.path if abspath(root) == abspath(directory) else abspath(root)
 
 
 def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, disk: Disk = DISK) -> Pool:
     """The pool of a queue, owned or not, or the one that the queues of ``path`` share, made if it is not there.
 
-    Raises ``QueueNotFoundError`` and ``InvalidNameError``.
+    That of queues which share a ``data_path`` is found by the name of one of them, or by that path. Raises
+    ``QueueNotFoundError``, ``DataMissingError`` and ``InvalidNameError``.
     """
     if shared and name is None:
         pool = join(fspath(path), SHARED_POOL)
@@ -88,7 +109,7 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
         directory = queue_directory(path, name)
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here with a pool")
-        pool = pool_directory(directory, shared)
+        pool = read_places(disk, directory).pool_directory(shared)
     make_directory(disk, pool)
     return Pool(disk, pool, max_bytes)
 
@@ -101,18 +122,28 @@ def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
         return []
 
 
-def find_generations(disk: Disk, directory: str) -> list[int]:
+def find_generations(disk: Disk, directory: str, places: Places | None = None) -> list[int]:
     """The generations of the log in a queue's directory, lowest first; none if it holds no queue.
 
-    Raises ``CorruptionError`` for a directory with segments and no log: it was a queue's.
+    Raises ``CorruptionError`` for a directory with segments and no log, since it was a queue's, ``DataPathError`` for
+    the place of another queue's segments, and ``DataMissingError``.
     """
     numbers = [parse_log_name(name) for name in names_in(disk, directory, LOG_DIRECTORY)]
     found = sorted(number for number in numbers if number is not None)
-    if not found and DELETED_DIRECTORY not in names_in(disk, directory):
-        for name in names_in(disk, directory, DATA_DIRECTORY):
+    if found:
+        return found
+    names = names_in(disk, directory)
+    if ID_NAME in names:
+        owner = read_id(disk, directory)
+        whose = f"the place of segments of {owner[1] if owner else 'another queue'}"
+        raise DataPathError(directory, "a queue's directory", whose, "open that queue instead")
+    if DELETED_DIRECTORY not in names:
+        places = places or read_places(disk, directory)
+        for name in names_in(disk, places.path(DATA_DIRECTORY)):
             if parse_segment_name(name) is not None:
                 path = join(directory, LOG_DIRECTORY)
-                raise CorruptionError(path, 0, f"a log, since there is {DATA_DIRECTORY}/{name}", "none")
+                segment = places.path(join(DATA_DIRECTORY, name))
+                raise CorruptionError(path, 0, f"a log, since there is {relpath(segment, directory)}", "none")
     return found
 
 
@@ -167,8 +198,9 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
 def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, disk: Disk = DISK) -> None:
     """Delete a queue and all its items, for good; only its own files, and only under its lock.
 
-    On return the queue is gone durably. Directories that hold anything else stay, with that. Raises
-    ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``.
+    On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
+    stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, and ``DataMissingError``
+    where the place of the segments is not there.
     """
     directory = queue_directory(path, name)
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
@@ -180,11 +212,16 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
         raise missing from None
     try:
-        found = find_generations(disk, directory)  # once more: it may have been deleted while we waited
+        places = read_places(disk, directory)
+        found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
         if found:
             disk.failpoint("delete.1 rename log")
             disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
-        finish_deletion(disk, directory)
+        finish_deletion(disk, places)
+        if name is not None:
+            for place in (*places.others, places.place):
+                if place != OWN:
+                    _remove_directory(disk, place.path)
         # Whoever waits for the lock meanwhile sees that its file has lost the name, and makes a new one.
         disk.unlink(lock.path)
         if name is not None:
@@ -196,19 +233,25 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         raise missing
 
 
-def finish_deletion(disk: Disk, directory: str) -> None:
-    """Remove the files of a queue that was being deleted, if there is one; the lock is held.
+def finish_deletion(disk: Disk, places: Places) -> Places:
+    """Remove the files of a queue that was being deleted, if there is one; the lock is held. Where the parts of the
+    next queue are.
 
     Where there is a log, there is a queue, and a directory of that name is somebody else's.
     """
-    if DELETED_DIRECTORY not in names_in(disk, directory) or find_generations(disk, directory):
-        return
+    directory = places.directory
+    if DELETED_DIRECTORY not in names_in(disk, directory) or find_generations(disk, directory, places):
+        return places
     disk.failpoint("delete.2 sync name")
     # Also the name that an owner gave it who was killed: it could vanish after the segments, and the log come back.
     sync_directory(disk, directory)
     disk.failpoint("delete.3 sweep")
+    elsewhere = [place for place in (*places.others, places.place) if bears(disk, place)]
+    for place in elsewhere:
+        sweep_place(disk, place.path)
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
+    remove_file(disk, join(directory, PATH_NAME))
     # The log goes last, when they are gone durably: while it is there, whoever opens knows what these files are.
     sync_directory(disk, directory)
     _sweep(disk, join(directory, DELETED_DIRECTORY), parse_log_name)
@@ -216,6 +259,29 @@ def finish_deletion(disk: Disk, directory: str) -> None:
         with suppress(OSError):
             disk.rename(join(directory, DELETED_DIRECTORY), join(directory, LOG_DIRECTORY))
     sync_directory(disk, directory)
+    for place in elsewhere:
+        let_go(disk, place)
+    return Places(directory)
+
+
+def bears(disk: Disk, place: Place) -> bool:
+    """Whether the place, which is not the queue's own directory, is there and bears its id."""
+    found = read_id(disk, place.path) if place != OWN else None
+    return found is not None and found[0] == place.id
+
+
+def sweep_place(disk: Disk, root: str) -> None:
+    """Delete the segments and the empty files of a queue from a place of its own, durably."""
+    _sweep(disk, join(root, DATA_DIRECTORY), parse_segment_name)
+    _sweep(disk, join(root, POOL_DIRECTORY), parse_pool_name)
+    sync_directory(disk, root)
+
+
+def let_go(disk: Disk, place: Place) -> None:
+    """Take the id off a place that holds nothing of the queue any more, and that is recorded nowhere."""
+    if bears(disk, place):
+        remove_file(disk, join(place.path, ID_NAME))
+        sync_directory(disk, place.path)
 
 
 def parse_spare_name(name: str) -> str | None:
@@ -230,6 +296,11 @@ def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
             disk.unlink(join(path, entry))
     if not _remove_directory(disk, path):
         sync_directory(disk, path)
+
+
+def part_of_segment(name: str) -> bool:
+    """Whether a file in a data directory is the queue's: a segment, or what was set aside of one."""
+    return parse_segment_name(_DAMAGED.sub("", name)) is not None
 
 
 def _remove_directory(disk: Disk, path: str) -> bool:

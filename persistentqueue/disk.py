@@ -38,6 +38,7 @@ CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
 join, basename, dirname, relpath, fspath = os.path.join, os.path.basename, os.path.dirname, os.path.relpath, os.fspath
+abspath = os.path.abspath
 """Paths are text to everybody above this floor."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)

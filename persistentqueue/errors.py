@@ -10,6 +10,8 @@
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
     ├── DiskFullError            nothing was committed: free space, then flush the same session again
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
+    ├── DataPathError            the segments are, or would be, elsewhere than was asked: name that, or move them
+    ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
@@ -61,9 +63,9 @@ class DiskFullError(PersistentQueueError):
     ``errno`` is the operating system's: ``ENOSPC``, ``EDQUOT`` or ``EFBIG``. Dequeueing still works.
     """
 
-    def __init__(self, path: str, errno: int, reason: str) -> None:
+    def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
         self.path, self.errno = path, errno
-        super().__init__(f"{path}: {reason}; nothing was committed: free some space, then flush again")
+        super().__init__(f"{path}: {reason}; nothing was committed: free some space, {advice}")
 
 
 class QueueFullError(PersistentQueueError):
@@ -87,6 +89,34 @@ class QueueFullError(PersistentQueueError):
         super().__init__(
             f"{path}: {limit}={most} leaves no room for {asked} more, {found}; nothing was committed: {advice}, then "
             "flush again"
+        )
+
+
+class DataPathError(PersistentQueueError):
+    """The ``data_path`` cannot be this queue's: its segments are elsewhere, or what is there is not its own.
+
+    Nothing was changed, and no segment made. ``path`` is the queue's directory; ``expected`` and ``found`` are texts.
+    """
+
+    def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
+        self.path, self.expected, self.found = path, expected, found
+        super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
+
+
+class DataMissingError(PersistentQueueError):
+    """The recorded place of the segments is not there, or is another's: a disk that is not mounted, most likely.
+
+    Nothing was made, swept or set aside. ``path`` is the queue's directory, ``place`` where its segments should be,
+    ``expected`` the id of that place, and ``found`` the one that it bears, None if it bears none.
+    """
+
+    def __init__(self, path: str, place: str, expected: str, found: tuple[str, str] | None) -> None:
+        self.path, self.place, self.expected = path, place, expected
+        self.found = found[0] if found is not None else None
+        what = f"that of {found[1]}, {found[0]}" if found is not None else "none"
+        super().__init__(
+            f"{path}: its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount what "
+            "belongs there, or open the queue with data_path= where that is mounted now"
         )
 
 

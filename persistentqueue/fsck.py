@@ -15,18 +15,11 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from .directory import (
-    DATA_DIRECTORY,
-    LOG_DIRECTORY,
-    POOL_DIRECTORY,
-    find_generations,
-    names_in,
-    parse_spare_name,
-    queue_directory,
-)
+from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
 from .disk import DISK, Disk, StrPath, join
-from .errors import CorruptionError, QueueNotFoundError
+from .errors import CorruptionError, DataMissingError, QueueNotFoundError
 from .log import parse_log_name
+from .place import DATA_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
 from .recovery import Recovered, recover
 from .salvage import Salvaged, salvage
 from .segment import Segment, parse_segment_name, segment_name
@@ -59,20 +52,24 @@ class CheckReport:
 
 
 def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> CheckReport:
-    """Inspect the queue at ``path/name``. Raises ``QueueNotFoundError`` where there is none; problems are reported."""
+    """Inspect the queue at ``path/name``. Raises ``QueueNotFoundError`` where there is none; problems are reported.
+
+    That the place of its segments is not there is one of them.
+    """
     directory = queue_directory(path, name)
     try:
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here to check")
-        recovered = recover(disk, directory)
-    except CorruptionError as damage:
+        places = read_places(disk, directory)
+        recovered = recover(disk, places)
+    except (CorruptionError, DataMissingError) as damage:
         return CheckReport((str(damage),), False, 0, 0, 0, ())
     assert recovered is not None
     problems: list[str] = []
     items = 0
     for extent in recovered.state.extents:
         try:
-            _check_extent(disk, directory, recovered, extent)
+            _check_extent(disk, places, recovered, extent)
             items += extent.live
         except CorruptionError as damage:
             problems.append(str(damage))
@@ -84,13 +81,13 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         items,
         recovered.transactions,
         replay.torn_bytes,
-        tuple(_leftovers(disk, directory, recovered)),
+        tuple(_leftovers(disk, places, recovered)),
     )
 
 
-def _check_extent(disk: Disk, directory: str, recovered: Recovered, extent: Extent) -> None:
+def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent) -> None:
     info = recovered.state.segments[extent.segment]
-    path = join(directory, DATA_DIRECTORY, segment_name(info.number))
+    path = places.path(join(DATA_DIRECTORY, segment_name(info.number)))
     segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes)
     try:
         # Blocks that the log carries may not have reached the segment yet: opening writes them once more.
@@ -132,12 +129,16 @@ def _check_state(state: State) -> Iterator[str]:
         yield f"{sum(live.values())} live and {state.consumed_count} consumed of {state.next_sequence} items"
 
 
-def _leftovers(disk: Disk, directory: str, recovered: Recovered) -> Iterator[str]:
+def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
     yield from recovered.sweep
     yield from recovered.set_aside
     own = {LOG_DIRECTORY: parse_log_name, DATA_DIRECTORY: parse_segment_name, POOL_DIRECTORY: parse_spare_name}
     for part, parse in own.items():
-        yield from (join(part, name) for name in names_in(disk, directory, part) if parse(name) is None)
+        yield from (join(part, name) for name in names_in(disk, places.path(part)) if parse(name) is None)
+    for other in places.others:
+        if other == OWN or bears(disk, other):
+            path = join(places.root_of(other), DATA_DIRECTORY)
+            yield from (join(path, name) for name in names_in(disk, path) if part_of_segment(name))
 
 
 @dataclass(frozen=True)
@@ -153,7 +154,8 @@ class RepairReport:
     without_log: bool
     """The log was of no use: the items come from the blocks alone, and some may have been consumed before."""
     kept: tuple[str, ...]
-    """The files, relative to the queue's directory, in which what was cut is kept; ``*.damaged``."""
+    """The files, relative to the queue's directory or the place of its segments, in which what was cut is kept;
+    ``*.damaged``."""
 
 
 def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> RepairReport:
@@ -161,17 +163,19 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
 
     On return the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``. What
     a lost part of the log said of items being consumed is unknown, so these come again. Raises
-    ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``.
+    ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``, and
+    ``DataMissingError``: the place of the segments must be there.
     """
     directory = queue_directory(path, name)
-    if not names_in(disk, directory, LOG_DIRECTORY) and not names_in(disk, directory, DATA_DIRECTORY):
+    places = read_places(disk, directory)
+    if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise QueueNotFoundError(f"{directory}: no queue here to repair")
     found: list[Salvaged] = []
-    before = _damaged_files(disk, directory)
+    before = _damaged_files(disk, places)
 
-    def read(disk: Disk, directory: str) -> Recovered:
+    def read(disk: Disk, places: Places) -> Recovered:
         """What an opening reads, and a note of what it lacks."""
-        salvaged = salvage(disk, directory)
+        salvaged = salvage(disk, places)
         found.append(salvaged)
         return salvaged.recovered
 
@@ -182,14 +186,14 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     finally:
         store.close()
     salvaged = found[0]
-    kept = sorted(_damaged_files(disk, directory) - before)
+    kept = sorted(_damaged_files(disk, places) - before)
     return RepairReport(tuple(salvaged.problems), items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
 
 
-def _damaged_files(disk: Disk, directory: str) -> set[str]:
+def _damaged_files(disk: Disk, places: Places) -> set[str]:
     return {
         join(part, name)
         for part in (LOG_DIRECTORY, DATA_DIRECTORY)
-        for name in names_in(disk, directory, part)
+        for name in names_in(disk, places.path(part))
         if name.endswith(".damaged")
     }

@@ -71,8 +71,8 @@ class Limits:
         """What is kept of the disk for a log of this length, and its spare, to grow for those who dequeue."""
         return max(2 * log_bytes, (self._settings.max_disk_bytes or 0) // _RESERVED)
 
-    def refuse(self, transaction: Transaction, limit: str) -> QueueFullError:
-        """What the transaction hears that this limit leaves no room for."""
+    def refuse(self, transaction: Transaction, limit: str, directory: str = "") -> QueueFullError:
+        """What the transaction hears that this limit leaves no room for; ``directory`` of a file that had to grow."""
         most: int = getattr(self._settings, limit)
         asked = transaction.count if limit == "max_items" else measure_bytes(transaction)
         if limit == "max_items":
@@ -82,8 +82,9 @@ class Limits:
         elif limit == "max_disk_bytes":
             holds, least = self._disk_bytes, self._least_bytes
         else:  # who makes room there are others, whom nobody could wait for
-            holds, least = self._disk.free_bytes(self._directory), most
-        return QueueFullError(self._directory, limit, most, holds, asked, asked + least > most)
+            holds, least = self._disk.free_bytes(directory), most
+        path = directory if limit == "min_free_bytes" else self._directory
+        return QueueFullError(path, limit, most, holds, asked, asked + least > most)
 
     def refuse_for_ever(self, transaction: Transaction) -> QueueFullError | None:
         """What the transaction hears if it does not even fit into an empty queue."""
@@ -95,7 +96,7 @@ class Limits:
     def explain(self, transaction: Transaction, error: DiskFullError) -> DiskFullError | QueueFullError:
         """What the transaction hears where there was no room: the same, or which limit it was."""
         cause = error.__cause__
-        return self.refuse(transaction, cause.limit) if isinstance(cause, OverLimitError) else error
+        return self.refuse(transaction, cause.limit, cause.directory) if isinstance(cause, OverLimitError) else error
 
     def _fills(self) -> list[tuple[float, str]]:
         held = (

@@ -14,7 +14,7 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
-from .directory import DATA_DIRECTORY, LOG_DIRECTORY, POOL_DIRECTORY, names_in, queue_directory
+from .directory import names_in, place_path, queue_directory
 from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
 from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
@@ -109,6 +109,11 @@ class PersistentQueue:
     it is not there (unless ``create=False``), and takes its lock, waiting for it up to ``lock_timeout`` seconds. What
     was committed before is durable on return, whatever crashed in between; ``recovery`` tells what was found.
 
+    - ``data_path``: where a new queue gets its segments, on other media than its log: in ``data_path/name``, or in
+      ``data_path`` itself without a name. The queue remembers it, as an absolute path, so that later openings need not
+      say it. A place that is not there, since its disk is not mounted, is never taken for an empty one. ``move_data``
+      moves the segments of a closed queue. Where a disk is mounted elsewhere than before, an opening that says so
+      changes what is remembered.
     - ``sync=False``: no sync on a flush. The queue is as atomic as ever and survives the death of its process, but a
       power cut may take the latest flushes, in order from the last. Closing, and trimming the log, still sync.
     - ``segment_bytes``: the size that data files grow to (64 MiB; the first is smaller).
@@ -131,7 +136,8 @@ class PersistentQueue:
       is kept, or as much as log and spare log have, for both to grow for those who dequeue. They alone may exceed it,
       where so many small items were dequeued out of order that the gaps take more than that: dequeueing goes on.
     - ``min_free_bytes``: enqueues take no more of the file system when less than this would be left free (0: off).
-      Dequeueing goes on. It is looked at where files are made or grow.
+      Dequeueing goes on. It is looked at where files are made or grow: on the log's file system for the log, on the
+      segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
 
@@ -141,9 +147,10 @@ class PersistentQueue:
     call ``close``; a queue that is dropped instead frees its lock with a ``ResourceWarning``, and the next opening
     recovers, as after a crash.
 
-    Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``CorruptionError``,
-    ``UnsupportedFormatError``, ``DiskFullError``, ``BrokenQueueError`` where a sync fails while opening (try again),
-    and ``OSError`` where the directory cannot be used.
+    Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
+    at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
+    there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``BrokenQueueError`` where a sync fails
+    while opening (try again), and ``OSError`` where the directory cannot be used.
     """
 
     def __init__(
@@ -151,6 +158,7 @@ class PersistentQueue:
         path: StrPath,
         name: str | None = None,
         *,
+        data_path: StrPath | None = None,
         sync: bool = True,
         create: bool = True,
         lock_timeout: float = 0.0,
@@ -174,6 +182,7 @@ class PersistentQueue:
         self._group: Group | None = None
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         directory = queue_directory(path, name)
+        place = None if data_path is None else place_path(directory, name, data_path)
         if not lock_timeout >= 0:
             raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
         own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
@@ -207,7 +216,7 @@ class PersistentQueue:
         self._disk = disk
 
         def open_store(mutex: threading.Lock, reading: threading.Lock) -> Store:
-            return Store.open(disk, directory, settings, create, lock_timeout, mutex, reading)
+            return Store.open(disk, directory, settings, create, lock_timeout, mutex, reading, data_path=place)
 
         self._group = Group(open_store)
         if isinstance(memory_bytes, MemoryBudget):
@@ -252,6 +261,12 @@ class PersistentQueue:
     def name(self) -> str | None:
         """The name that the queue was opened with."""
         return self._name
+
+    @property
+    def data_path(self) -> str:
+        """The directory that the segments are in ``data`` of: the queue's own, or the absolute path of another."""
+        assert self._group is not None
+        return self._group.store.places.data_root
 
     @property
     def closed(self) -> bool:
@@ -397,10 +412,10 @@ class PersistentQueue:
         store = group.store
         disk_bytes = 0
         pooled = store.pool.files()
-        for part in (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY):
-            for name in names_in(self._disk, store.directory, part):
+        for part in store.places.parts():
+            for name in names_in(self._disk, part):
                 try:
-                    disk_bytes += self._disk.lstat(join(store.directory, part, name)).st_size
+                    disk_bytes += self._disk.lstat(join(part, name)).st_size
                 except FileNotFoundError:  # retired meanwhile
                     continue
         with group.mutex:

@@ -27,11 +27,12 @@ _FREE = nullcontext()
 
 
 class OverLimitError(OSError):
-    """A file would have grown beyond ``limit``, a setting. For the rooms above; users get ``QueueFullError``."""
+    """A file in ``directory`` would have grown beyond ``limit``, a setting. For the rooms above; users get
+    ``QueueFullError``."""
 
-    def __init__(self, limit: str) -> None:
+    def __init__(self, limit: str, directory: str) -> None:
         super().__init__(errno.EDQUOT, f"the queue's own {limit}")
-        self.limit = limit
+        self.limit, self.directory = limit, directory
 
 
 class _File:
@@ -168,10 +169,10 @@ class Quota:
         if self.pressing:
             return
         if self._most_bytes is not None and self.used_bytes + more_bytes > self._most_bytes - self.reserve_bytes:
-            self._refuse("max_disk_bytes")
+            self._refuse("max_disk_bytes", file)
         if self._min_free_bytes and self._disk.free_bytes(file.directory) - more_bytes < self._min_free_bytes:
-            self._refuse("min_free_bytes")
+            self._refuse("min_free_bytes", file)
 
-    def _refuse(self, limit: str) -> None:
-        self.refusal = OverLimitError(limit)
+    def _refuse(self, limit: str, file: _File) -> None:
+        self.refusal = OverLimitError(limit, file.directory)
         raise self.refusal

@@ -18,12 +18,13 @@ from dataclasses import dataclass, field
 from itertools import chain
 
 from .block import SEGMENT_MAGIC
-from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, names_in
+from .directory import find_generations, names_in
 from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError, PersistentQueueError
 from .frame import DOUBTED, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, decode_header
 from .log import Replay, log_name, parse_log_name, read_log
+from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .segment import Segment, parse_segment_name, segment_name
 from .state import State, StateError
 
@@ -47,7 +48,8 @@ class RecoveryReport:
     redone_bytes: int = 0
     """Bytes of small transactions that were written from the log to the segments once more."""
     swept: tuple[str, ...] = ()
-    """Leftovers that nothing refers to and that were deleted, relative to the queue's directory."""
+    """Leftovers that nothing refers to and that were deleted, relative to the queue's directory, or to the place of its
+    segments."""
     set_aside: tuple[str, ...] = ()
     """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
 
@@ -76,19 +78,19 @@ class Recovered:
                 self.unsynced.append(operation)
 
 
-def recover(disk: Disk, directory: str) -> Recovered | None:
-    """Read the queue in the directory; None if there is none yet. Raises ``CorruptionError``; changes nothing."""
-    generations = find_generations(disk, directory)
+def recover(disk: Disk, places: Places) -> Recovered | None:
+    """Read the queue in these places; None if there is none yet. Raises ``CorruptionError``; changes nothing."""
+    generations = find_generations(disk, places.directory, places)
     if not generations:
         return None
-    path = join(directory, LOG_DIRECTORY, log_name(generations[-1]))
+    path = places.path(join(LOG_DIRECTORY, log_name(generations[-1])))
     replay = read_log(disk, path)
-    recovered = _apply(disk, directory, replay)
-    _inspect(disk, directory, recovered)
+    recovered = _apply(disk, places, replay)
+    _inspect(disk, places, recovered)
     return recovered
 
 
-def _apply(disk: Disk, directory: str, replay: Replay) -> Recovered:
+def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
     try:
         recovered = Recovered(State.restore(replay.checkpoint), replay)
     except StateError as error:
@@ -98,7 +100,7 @@ def _apply(disk: Disk, directory: str, replay: Replay) -> Recovered:
     for at, group in enumerate(groups):
         operations = list(chain.from_iterable(group.transactions))
         salts.update((o.number, o.salt) for o in operations if isinstance(o, SegmentCreated))
-        if not replay.synced and not _is_written(disk, directory, operations, salts):
+        if not replay.synced and not _is_written(disk, places, operations, salts):
             # All of it, since the transactions of a group share blocks.
             recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
             break
@@ -113,12 +115,12 @@ def _apply(disk: Disk, directory: str, replay: Replay) -> Recovered:
     return recovered
 
 
-def _is_written(disk: Disk, directory: str, operations: list[Operation], salts: dict[int, int]) -> bool:
+def _is_written(disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int]) -> bool:
     """Whether all blocks that the operations name are on disk, as they were written."""
     for operation in operations:
         if isinstance(operation, Enqueue) and operation.inline is None:
             number = operation.segment
-            path = join(directory, DATA_DIRECTORY, segment_name(number))
+            path = places.path(join(DATA_DIRECTORY, segment_name(number)))
             try:
                 segment = Segment.open(disk, path, number, salts.get(number, 0), 0)
                 try:
@@ -151,23 +153,23 @@ def _is_segment(disk: Disk, path: str) -> bool:
     return True
 
 
-def _inspect(disk: Disk, directory: str, recovered: Recovered) -> None:
+def _inspect(disk: Disk, places: Places, recovered: Recovered) -> None:
     """Sort the files that the state does not refer to."""
     replay, state = recovered.replay, recovered.state
     # What was torn, cut or lost may have been acknowledged all the same (a bit that flipped in the last frame, or a
     # device that lied): then a segment that nobody knows is not a leftover but evidence, if it is younger than the
     # log's checkpoint. An older one was retired by it.
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
-    for name in names_in(disk, directory, LOG_DIRECTORY):
+    for name in names_in(disk, places.path(LOG_DIRECTORY)):
         number = parse_log_name(name)
         if number is not None and number != replay.header.number:
             # Superseded. One that ended in doubt is evidence; the opening that was to keep it was itself cut short.
             kept = number == replay.header.number - 1 and replay.header.flags & DOUBTED
             (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, name))
-    for name in names_in(disk, directory, DATA_DIRECTORY):
+    for name in names_in(disk, places.path(DATA_DIRECTORY)):
         number = parse_segment_name(name)
         if number is not None and number not in state.segments:
             path = join(DATA_DIRECTORY, name)
             retired = number < replay.checkpoint.next_segment
-            known = (retired or not doubtful) and _is_segment(disk, join(directory, path))
+            known = (retired or not doubtful) and _is_segment(disk, places.path(path))
             (recovered.sweep if known else recovered.set_aside).append(path)

@@ -17,13 +17,14 @@ from __future__ import annotations
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from .directory import DATA_DIRECTORY, LOG_DIRECTORY, find_generations, keep_copy, names_in
+from .directory import find_generations, keep_copy, names_in
 from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError
 from .frame import SYNCED, Checkpoint, Compaction, Enqueue, ExtentRow, Frame, SegmentCreated, find_frame
 from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
 from .log import Replay, first_frame, log_name, parse_log_name
+from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .recovery import Recovered, recover
 from .segment import Segment, find_salt, parse_segment_name, segment_name
 from .segments import Segments
@@ -45,26 +46,26 @@ class Salvaged:
     without_log: bool = False
 
 
-def salvage(disk: Disk, directory: str) -> Salvaged:
+def salvage(disk: Disk, places: Places) -> Salvaged:
     """Read what is there. Raises ``OSError`` and ``UnsupportedFormatError``, never ``CorruptionError``."""
     try:
-        recovered = recover(disk, directory)
+        recovered = recover(disk, places)
         assert recovered is not None
         salvaged = Salvaged(recovered)
     except CorruptionError as damage:
-        salvaged = _salvage_log(disk, directory)
+        salvaged = _salvage_log(disk, places)
         salvaged.problems.append(str(damage))
     try:
-        _write_carried(disk, directory, salvaged)
-        _read_blocks(disk, directory, salvaged)
+        _write_carried(disk, places, salvaged)
+        _read_blocks(disk, places, salvaged)
     except StateError as contradiction:
         problems = [*salvaged.problems, f"the log says what cannot be: {contradiction}"]
         replay, copies = salvaged.recovered.replay, salvaged.copies
         log_bytes = replay.end + replay.torn_bytes
-        salvaged = _salvage_segments(disk, directory, replay.header.number, replay.file, log_bytes)
+        salvaged = _salvage_segments(disk, places, replay.header.number, replay.file, log_bytes)
         salvaged.problems, salvaged.copies = problems, copies
-        _read_blocks(disk, directory, salvaged)
-    _mend(disk, directory, salvaged)
+        _read_blocks(disk, places, salvaged)
+    _mend(disk, places, salvaged)
     for path, copy in salvaged.copies.items():
         if copy is not None and path not in salvaged.damaged:
             disk.unlink(copy)
@@ -74,30 +75,30 @@ def salvage(disk: Disk, directory: str) -> Salvaged:
         replay = recovered.replay
         header = replay.header._replace(flags=replay.header.flags & SYNCED)
         recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
-        recovered.set_aside = _unknown_files(disk, directory, recovered)
+        recovered.set_aside = _unknown_files(disk, places, recovered)
         recovered.sweep = []
     return salvaged
 
 
-def _unknown_files(disk: Disk, directory: str, recovered: Recovered) -> list[str]:
+def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str]:
     logs = [
         join(LOG_DIRECTORY, name)
-        for name in names_in(disk, directory, LOG_DIRECTORY)
+        for name in names_in(disk, places.path(LOG_DIRECTORY))
         if (number := parse_log_name(name)) is not None and number != recovered.replay.header.number
     ]
     return logs + [
         join(DATA_DIRECTORY, name)
-        for name in names_in(disk, directory, DATA_DIRECTORY)
+        for name in names_in(disk, places.path(DATA_DIRECTORY))
         if (number := parse_segment_name(name)) is not None and number not in recovered.state.segments
     ]
 
 
-def _salvage_log(disk: Disk, directory: str) -> Salvaged:
+def _salvage_log(disk: Disk, places: Places) -> Salvaged:
     try:
-        generation = max(find_generations(disk, directory), default=0)
+        generation = max(find_generations(disk, places.directory, places), default=0)
     except CorruptionError:
         generation = 0
-    path = join(directory, LOG_DIRECTORY, log_name(generation))
+    path = places.path(join(LOG_DIRECTORY, log_name(generation)))
     data = b""
     if generation:
         fd = disk.open(path, READ, 0)
@@ -109,7 +110,7 @@ def _salvage_log(disk: Disk, directory: str) -> Salvaged:
         header, first, checkpoint = first_frame(data, path)
         state = State.restore(checkpoint)
     except (CorruptionError, StateError):
-        return _salvage_segments(disk, directory, generation, path, len(data))
+        return _salvage_segments(disk, places, generation, path, len(data))
     # Not sealed, whatever it was, so that opening writes a new generation and keeps this one aside.
     header = header._replace(flags=header.flags & SYNCED)
     replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
@@ -117,13 +118,13 @@ def _salvage_log(disk: Disk, directory: str) -> Salvaged:
     at, doubted = first.end, False
     while (frame := find_frame(data, at, header.salt, path)) is not None:
         doubted = doubted or frame.offset > at
-        _salvage_frame(disk, directory, salvaged, frame, doubted)
+        _salvage_frame(disk, places, salvaged, frame, doubted)
         replay.frames.append(frame)
         at = frame.end
     return salvaged
 
 
-def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame, doubted: bool) -> None:
+def _salvage_frame(disk: Disk, places: Places, salvaged: Salvaged, frame: Frame, doubted: bool) -> None:
     """Apply what a frame says as far as it goes together with what is known; ``doubted``: frames before it are lost."""
     recovered, state = salvaged.recovered, salvaged.recovered.state
     for operation in (operation for transaction in frame.transactions for operation in transaction):
@@ -138,7 +139,7 @@ def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame,
                     state.skip(gap)
                     salvaged.lost.append((operation.first - gap, gap))
                 if operation.segment not in state.segments:
-                    path = join(directory, DATA_DIRECTORY, segment_name(operation.segment))
+                    path = places.path(join(DATA_DIRECTORY, segment_name(operation.segment)))
                     salt = find_salt(disk, path, operation.segment)
                     state.apply(SegmentCreated(operation.segment, salt, 0))
             state.apply(operation)
@@ -148,14 +149,14 @@ def _salvage_frame(disk: Disk, directory: str, salvaged: Salvaged, frame: Frame,
     recovered.transactions += len(frame.transactions)
 
 
-def _salvage_segments(disk: Disk, directory: str, generation: int, path: str, log_bytes: int) -> Salvaged:
+def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, log_bytes: int) -> Salvaged:
     """A state made of every block that checks out, in the order of the segments."""
     state = State()
-    for name in sorted(names_in(disk, directory, DATA_DIRECTORY)):
+    for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
         number = parse_segment_name(name)
         if number is None:
             continue
-        file = join(directory, DATA_DIRECTORY, name)
+        file = places.path(join(DATA_DIRECTORY, name))
         try:
             salt = find_salt(disk, file, number)
         except CorruptionError:
@@ -178,16 +179,16 @@ def _salvage_segments(disk: Disk, directory: str, generation: int, path: str, lo
     return Salvaged(Recovered(state, replay, unsynced=blocks), without_log=True)
 
 
-def _read_blocks(disk: Disk, directory: str, salvaged: Salvaged) -> None:
+def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     """Take what does not check out, out of the state."""
     state = salvaged.recovered.state
     consumed = Intervals(state.consumed)
     rows: list[ExtentRow] = []
     claimed: dict[int, Intervals] = {}
     for extent in state.extents:
-        path = join(directory, DATA_DIRECTORY, segment_name(extent.segment))
+        path = places.path(join(DATA_DIRECTORY, segment_name(extent.segment)))
         its_claims = claimed.setdefault(extent.segment, Intervals())
-        pieces = _intact_pieces(disk, directory, salvaged.recovered, extent, its_claims)
+        pieces = _intact_pieces(disk, places, salvaged.recovered, extent, its_claims)
         if pieces == [(extent.first, extent.count, extent.offset, extent.length_bytes, extent.ordinal)]:
             rows.append(extent.row())
             continue
@@ -207,9 +208,9 @@ def _read_blocks(disk: Disk, directory: str, salvaged: Salvaged) -> None:
     salvaged.recovered.state = _rebuild(state, rows, consumed)
 
 
-def _write_carried(disk: Disk, directory: str, salvaged: Salvaged) -> None:
+def _write_carried(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     """Write the blocks that the log carries, as any opening does, so that what the segments hold is all there is."""
-    segments = Segments(disk, join(directory, DATA_DIRECTORY), 0, 0, nullcontext())
+    segments = Segments(disk, places.path(DATA_DIRECTORY), 0, 0, nullcontext())
     recovered = salvaged.recovered
     for number in dict.fromkeys(operation.segment for operation in recovered.redo):
         salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
@@ -221,12 +222,12 @@ def _write_carried(disk: Disk, directory: str, salvaged: Salvaged) -> None:
     recovered.redo = []
 
 
-def _mend(disk: Disk, directory: str, salvaged: Salvaged) -> None:
+def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     """Keep copies of what is damaged; write damaged headers once more where the segments hold items.
 
     What was in a header the log knows too.
     """
-    segments = Segments(disk, join(directory, DATA_DIRECTORY), 0, 0, nullcontext())
+    segments = Segments(disk, places.path(DATA_DIRECTORY), 0, 0, nullcontext())
     headers: list[int] = []
     for number, info in salvaged.recovered.state.segments.items():
         path = segments.path(number)
@@ -248,7 +249,7 @@ def _mend(disk: Disk, directory: str, salvaged: Salvaged) -> None:
 
 
 def _intact_pieces(
-    disk: Disk, directory: str, recovered: Recovered, extent: Extent, claimed: Intervals
+    disk: Disk, places: Places, recovered: Recovered, extent: Extent, claimed: Intervals
 ) -> list[tuple[int, ...]]:
     """The intact parts of an extent: first sequence, count, offset, length, ordinal; neighbours joined.
 
@@ -256,7 +257,7 @@ def _intact_pieces(
     twice, nor is a sequence.
     """
     info = recovered.state.segments[extent.segment]
-    path = join(directory, DATA_DIRECTORY, segment_name(info.number))
+    path = places.path(join(DATA_DIRECTORY, segment_name(info.number)))
     pieces: list[tuple[int, ...]] = []
     try:
         segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes, trusted=True)

@@ -30,15 +30,7 @@ from dataclasses import replace
 
 from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import (
-    DATA_DIRECTORY,
-    LOG_DIRECTORY,
-    POOL_DIRECTORY,
-    find_generations,
-    finish_deletion,
-    pool_directory,
-    set_aside,
-)
+from .directory import find_generations, finish_deletion, set_aside
 from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names, wipe_file
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
@@ -46,7 +38,9 @@ from .header import HEADER_BYTES, Header
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import OVERHEAD_BYTES, Log, log_name
+from .move import open_places, settle, sweep_others
 from .pages import Pages
+from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
@@ -77,7 +71,7 @@ class Store:
     """An open queue. Make one with ``Store.open``."""
 
     def __init__(
-        self, disk: Disk, directory: str, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
+        self, disk: Disk, places: Places, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
     ) -> None:
         self._quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
         self._log_bytes_max = LOG_BYTES_MAX
@@ -87,7 +81,8 @@ class Store:
             settings = replace(settings, inline_bytes=min(settings.inline_bytes, part_bytes))
             self._log_bytes_max = min(LOG_BYTES_MAX, part_bytes)
         disk = self._quota.disk
-        self.directory = directory
+        self.places = places
+        self.directory = places.directory
         self.settings = settings
         self.state = state
         self.ready = Ready(state)
@@ -97,12 +92,12 @@ class Store:
         self._disk = disk
         self._lock = lock
         self._mutex = mutex
-        self._spare = Spare(disk, self._path(POOL_DIRECTORY))
+        self._spare = Spare(disk, places.spare_directory)
         data = self._path(DATA_DIRECTORY)
-        self.pool = Pool(disk, pool_directory(directory, settings.shared_pool), settings.pool_max_bytes)
+        self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
-        self.limits = Limits(disk, directory, settings, state, self.ready, self._quota)
+        self.limits = Limits(disk, self.directory, settings, state, self.ready, self._quota)
         self._committer = Committer(
             disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
         )
@@ -132,13 +127,15 @@ class Store:
         lock_timeout_seconds: float,
         mutex: Guard,
         reading: Guard,
-        read: Callable[[Disk, str], Recovered | None] = recover,
+        read: Callable[[Disk, Places], Recovered | None] = recover,
+        data_path: str | None = None,
     ) -> Store:
-        """Take the lock, recover what is there with ``read``, or make a new queue.
+        """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
-        ``QueueNotFoundError``, ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError`` and ``OSError``; the
-        lock is then free, and nothing is lost: what an opening writes says what the log said, and can be written again.
+        ``QueueNotFoundError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
+        ``UnsupportedFormatError``, ``DiskFullError`` and ``OSError``; the lock is then free, and nothing is lost: what
+        an opening writes says what the log said, and can be written again.
         """
         if not create and not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
@@ -150,10 +147,11 @@ class Store:
                 break
         store = None
         try:
-            finish_deletion(disk, directory)
-            recovered = read(disk, directory)
+            places = finish_deletion(disk, open_places(disk, directory, data_path))
+            recovered = read(disk, places)
+            places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
             state = State() if recovered is None else recovered.state
-            store = cls(disk, directory, settings, lock, state, mutex, reading)
+            store = cls(disk, places, settings, lock, state, mutex, reading)
             store._begin(recovered)
         except BaseException as error:
             if store is not None:
@@ -165,13 +163,14 @@ class Store:
         return store
 
     def _begin(self, recovered: Recovered | None) -> None:
-        parts = dict.fromkeys(map(self._path, (LOG_DIRECTORY, DATA_DIRECTORY, POOL_DIRECTORY)))
-        for path in parts | {self.pool.directory: None}:  # a copy may lack those that were empty
+        parts = self.places.parts()
+        for path in dict.fromkeys([*parts, self.pool.directory]):  # a copy may lack those that were empty
             make_directory(self._disk, path)
         self._quota.learn(parts)
         self._quota.pressing = True
         if recovered is None:
-            sync_names(self._disk, self.directory)
+            for path in dict.fromkeys((self.directory, self.places.data_root)):
+                sync_names(self._disk, path)
             self.trim()
             self._spare.fill(self.settings.log_bytes)
         else:
@@ -596,4 +595,4 @@ class Store:
         )
 
     def _path(self, name: str) -> str:
-        return join(self.directory, name)
+        return self.places.path(name)

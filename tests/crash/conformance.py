@@ -25,9 +25,10 @@ from dataclasses import replace
 from functools import partial
 
 from persistentqueue import check, repair
-from persistentqueue.directory import DATA_DIRECTORY, LOG_DIRECTORY, names_in
+from persistentqueue.directory import names_in
 from persistentqueue.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.place import DATA_DIRECTORY, LOG_DIRECTORY
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 

@@ -19,7 +19,6 @@ import errno
 import random
 import signal
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations
@@ -41,12 +40,12 @@ from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
 from .disk import SimulatedDisk
+from .places import MOVES, Places
 
 DIRECTORY = "/queues/q"
 LIVES = 3
 SCHEDULES_MAX = 2000
 """Where a seed crashes no more in the middle: one whose writes are all short has ten thousands of calls, all alike."""
-_FREE = nullcontext()
 _NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
 _FAULTS = {
     "full": _NEEDING_ROOM,
@@ -57,7 +56,8 @@ _FAULTS = {
 }
 """Which calls a fault is for."""
 _ACTIONS = ("enqueue", "take", "spill", "discard", "commit", "trim", "give back", "compact")
-STYLES = ("mixed", "drains", "recycles", "compacts")
+PROGRAMS = ("mixed", "drains", "recycles", "compacts")
+STYLES = (*PROGRAMS, MOVES)
 _ODDS = {
     "mixed": (40, 20, 5, 5, 25, 2, 3, 1),
     "drains": (40, 20, 5, 5, 25, 8, 5, 1),
@@ -163,7 +163,8 @@ class Explorer:
         self._faults = faults
         choose = self.random.choice
         self._asked_style = style
-        self._style = style or choose(["mixed", "mixed", "mixed", *STYLES])
+        self._style = style if style in PROGRAMS else choose(["mixed", "mixed", "mixed", *PROGRAMS])
+        self._places = Places(seed, DIRECTORY, style == MOVES)
         self.settings = Settings(
             sync=self.random.random() < 0.85,
             segment_bytes=choose(_SEGMENT_BYTES[self._style]),
@@ -205,7 +206,8 @@ class Explorer:
         try:
             self._live(disk, Model(Content()), [Content()], [Content()], depth=0)
         except Exception as error:
-            options = (" --faults" if self._faults else "") + (f" --style {self._style}" if self._asked_style else "")
+            style = f" --style {self._asked_style}" if self._asked_style else ""
+            options = (" --faults" if self._faults else "") + style
             replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{options}"
             raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
         finally:
@@ -237,6 +239,7 @@ class Explorer:
             self._inject(disk)
         store = None
         try:
+            self._places.come(disk, self.settings)
             store = self._open(disk)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError):
@@ -251,7 +254,7 @@ class Explorer:
         model.settle(found, durable=True)
         undecided.clear()
         if self._style != "compacts":  # with so many gaps in so little room the log may take more: dequeueing goes on
-            model.most_bytes = max(self.settings.max_disk_bytes or 0, _files_bytes(disk))
+            model.most_bytes = max(self.settings.max_disk_bytes or 0, self._places.files_bytes(disk))
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
         # In the last life no crash follows: it is enough to see now and then that the queue works.
@@ -297,7 +300,7 @@ class Explorer:
             self._crash(disk, kill, power, depth, idle=not undecided and not model.under_way)
 
     def _open(self, disk: SimulatedDisk) -> Store:
-        return Store.open(disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+        return self._places.open(disk, self.settings)
 
     def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:
         found = content_of(store)
@@ -310,8 +313,14 @@ class Explorer:
     def _at_tick(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
         if self.random.random() < _INTRUSION_ODDS:
             self._intrude(disk)
-        if self.settings.max_disk_bytes is not None and model.most_bytes and _files_bytes(disk) > model.most_bytes:
-            raise ViolationError(f"files of {_files_bytes(disk)} bytes, allowed {model.most_bytes}\n{_tail(disk)}")
+        if (
+            self.settings.max_disk_bytes is not None
+            and model.most_bytes
+            and self._places.files_bytes(disk) > model.most_bytes
+        ):
+            raise ViolationError(
+                f"files of {self._places.files_bytes(disk)} bytes, allowed {model.most_bytes}\n{_tail(disk)}"
+            )
         if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < self._crash_odds / (1 + depth):
             kill, power = self._allowed(disk, model, undecided)
             self._crash(disk, kill, power, depth)
@@ -565,12 +574,6 @@ class Explorer:
 
 def _raise_hanging(_signal: int, _frame: object) -> None:
     raise ViolationError(f"after {_PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
-
-
-def _files_bytes(disk: SimulatedDisk) -> int:
-    """What the files of the queue take, but for the lock."""
-    parts = tuple(f"{DIRECTORY}/{part}/" for part in ("log", "data", "pool"))
-    return sum(len(disk.inodes[number].cache) for path, number in disk.names.items() if path.startswith(parts))
 
 
 def _subsets(group: list[Work]) -> list[list[Work]]:

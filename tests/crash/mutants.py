@@ -64,7 +64,7 @@ MUTANTS = (
     Mutant("a generation is named before it is synced", "log", '        self._disk.fdatasync(self._fd)\n        self._disk.failpoint("trim.4 rename generation")\n        self._disk.rename(spare, self.path)\n', '        self._disk.rename(spare, self.path)\n        self._disk.fdatasync(self._fd)\n'),
     Mutant("what recovery read is not made durable", "store", "            self.trim(keep_old=bool(doubtful))\n", "            pass\n"),
     Mutant("an older generation goes before the name of the next is durable", "store", "            sync_directory(self._disk, self._path(LOG_DIRECTORY))\n", "            pass\n"),
-    Mutant("directories that a killed owner made are not synced", "store", "            sync_names(self._disk, self.directory)\n", "            pass\n"),
+    Mutant("directories that a killed owner made are not synced", "store", "                sync_names(self._disk, path)\n", "                pass\n"),
     Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
     Mutant("a spare is not asked for its other names", "spare", "st_nlink > 1:", "st_nlink > 9:"),
     # --- order
@@ -94,7 +94,7 @@ MUTANTS = (
     # --- owners and deletion
     Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
-    Mutant("what is being deleted is opened", "store", "            finish_deletion(disk, directory)\n", "            pass\n"),
+    Mutant("what is being deleted is opened", "store", "finish_deletion(disk, open_places(disk, directory, data_path))", "open_places(disk, directory, data_path)"),
     Mutant("segments are deleted before it is durable that they may", "directory", "    sync_directory(disk, directory)\n    disk.failpoint(\"delete.3", "    disk.failpoint(\"delete.3"),
     Mutant("the log may be gone before its segments are", "directory", "    sync_directory(disk, directory)\n    _sweep(disk, join(directory, DELETED", "    _sweep(disk, join(directory, DELETED"),
     # --- what a checkpoint and a frame say
@@ -120,6 +120,13 @@ MUTANTS = (
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
+    # --- segments elsewhere
+    Mutant("what was copied to another place is not synced", "move", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
+    Mutant("the names of what was copied are not synced", "move", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
+    Mutant("the old place is swept before the switch", "move", "        moved = _switched(", "        sweep_place(disk, places.data_root)\n        moved = _switched(", "moves"),
+    Mutant("what a move has left is swept before its switch is durable", "move", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves"),
+    Mutant("what a move leaves is not recorded", "move", "_switched(places, target, places.place)", "_switched(places, target)", "moves"),
+    Mutant("a missing place is made", "place", "        if found is None or found[0] != places.place.id:\n", "        if False:\n", "moves"),
     # --- limits
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
     # --- failing calls

@@ -1,0 +1,306 @@
+"""Segments on other media: taking a place for them, and moving those of a closed queue from one place to another.
+
+The write order of a move (``move.1`` …), under the queue's lock:
+
+1. Take the new place: its directory, an id of its own in ``queue.id``, and all names above it, durably. *A crash before
+   2 leaves an id that is known for this queue's by the directory that it names.*
+2. Record it in ``data.path`` as another place, which does not count. 3. Copy the segments, and what was set aside of
+   them; sync each, then their directory. *A crash leaves copies, which the next opening, or the next move, sweeps.*
+4. Replace ``data.path`` by one that names the new place, and the old one as another: **the commit point of a move**. *A
+   crash leaves either, and the segments are at both.*
+5. Sweep the old place, durably; record it no more; then take its id off. *A crash leaves what an opening sweeps.*
+
+What is recorded as another place is swept only if it bears the id that was recorded with it. One that bears none, since
+it is not mounted, stays recorded until it does; one that bears another is forgotten. Before anything is swept, what
+``data.path`` says is made durable, since it may so far survive in the page cache only.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from dataclasses import dataclass
+
+from .directory import (
+    DELETED_DIRECTORY,
+    bears,
+    find_generations,
+    let_go,
+    names_in,
+    part_of_segment,
+    place_path,
+    queue_directory,
+    sweep_place,
+)
+from .disk import (
+    CREATE_NEW,
+    DISK,
+    NO_SPACE,
+    READ,
+    Disk,
+    StrPath,
+    abspath,
+    join,
+    make_directory,
+    sync_directory,
+    sync_names,
+    write_all,
+)
+from .errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
+from .lock import LOCK_NAME, Lock
+from .place import (
+    DATA_DIRECTORY,
+    ID_NAME,
+    LOG_DIRECTORY,
+    OWN,
+    PATH_NAME,
+    Place,
+    Places,
+    read_id,
+    read_places,
+    read_record,
+    write_id,
+    write_places,
+)
+
+_COPY_BYTES = 1024 * 1024
+
+
+@dataclass(frozen=True)
+class Moved:
+    """What ``move_data`` did."""
+
+    source: str
+    """The directory that the segments were in: that of the queue, or an absolute path."""
+    target: str
+    """The one that they are in now; the same if they were there already."""
+    files: int
+    """How many files were copied."""
+    copied_bytes: int
+    """Their bytes."""
+    left: tuple[str, ...]
+    """Places that may hold files of the queue which do not count, since they are not there or could not be swept."""
+
+
+def move_data(
+    path: StrPath,
+    name: str | None = None,
+    *,
+    data_path: StrPath | None,
+    lock_timeout: float = 0.0,
+    disk: Disk = DISK,
+) -> Moved:
+    """Move the segments of a closed queue to ``data_path/name``, or to ``data_path`` for a queue without a name; with
+    None back into the queue's own directory.
+
+    On return they are there durably, and gone where they were, with the empty files of the queue's own pool. Nothing
+    that is not the queue's is touched. Cut short at any moment, all items are at the one place or the other, and the
+    next opening, or move, sweeps what is left; a move that raises leaves the queue as it was, but where a sync of
+    ``data.path`` failed: then the next opening tells.
+
+    Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
+    this queue's), ``DataMissingError`` (the segments are not where they should be), ``DiskFullError``, ``OSError``.
+    """
+    directory = queue_directory(path, name)
+    target = place_path(directory, name, data_path)
+    missing = QueueNotFoundError(f"{directory}: no queue here to move")
+    if not find_generations(disk, directory):
+        raise missing
+    lock = Lock(disk, join(directory, LOCK_NAME))
+    try:
+        lock.acquire(lock_timeout)
+    except FileNotFoundError:  # somebody deleted it meanwhile, and its directory with it
+        raise missing from None
+    try:
+        places = read_places(disk, directory)
+        if not find_generations(disk, directory, places):
+            raise missing
+        places = sweep_others(disk, places)
+        source, files, copied_bytes = places.data_root, 0, 0
+        if target != places.place.path:
+            places, files, copied_bytes = _move(disk, places, target)
+            if name is not None:
+                with suppress(OSError):
+                    disk.rmdir(source)
+        left = tuple(places.root_of(other) for other in places.others)
+        return Moved(source, places.data_root, files, copied_bytes, left)
+    finally:
+        lock.release()
+
+
+def open_places(disk: Disk, directory: str, data_path: str | None) -> Places:
+    """Where the parts of the queue are that is being opened with this path of a place, if any was given.
+
+    A place that is not where it was recorded, but at this path, is recorded anew: it bears the id. Raises
+    ``DataMissingError``.
+    """
+    try:
+        return read_places(disk, directory)
+    except DataMissingError:
+        if data_path is None or data_path == OWN.path:
+            raise
+        places = read_record(disk, directory)
+        moved = Place(data_path, places.place.id)
+        if not bears(disk, moved):
+            raise
+        places = places._replace(place=moved)
+        write_places(disk, places)
+        return places
+
+
+def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> Places:
+    """See to it that the parts are where the opening wants them: those of a new queue anywhere, others where they are.
+
+    Raises ``DataPathError``, and for a new queue what ``take_place`` raises.
+    """
+    recorded = places.place.path
+    if data_path in {None, recorded} or _is_same(disk, places, str(data_path)):
+        return places
+    if not is_new:
+        given = "the queue's own directory" if data_path == OWN.path else str(data_path)
+        raise DataPathError(
+            places.directory,
+            f"its segments at data_path={given}",
+            f"that they are in {'it' if places.place == OWN else recorded}",
+            "leave data_path= away, or close the queue and move them: python -m persistentqueue move PATH [NAME] "
+            "--data-path NEW",
+        )
+    place = take_place(disk, places, str(data_path))
+    places = _switched(places, place, *(() if places.place == OWN else (places.place,)))
+    write_places(disk, places)
+    return places
+
+
+def take_place(disk: Disk, places: Places, path: str) -> Place:
+    """Take a place for the queue's segments, durably. Raises ``DataPathError`` if it holds what is not this queue's."""
+    if path == OWN.path:
+        return OWN
+    _need_free(disk, places, path)
+    make_directory(disk, path)
+    place = write_id(disk, places.directory, path)
+    sync_names(disk, path)
+    return place
+
+
+def sweep_others(disk: Disk, places: Places) -> Places:
+    """Sweep the other places, and record no more those that are swept. Where the parts are then.
+
+    What cannot be swept, or not be recorded for want of room, is left to the next one. Raises ``OSError`` for a sync of
+    ``data.path`` that fails.
+    """
+    if not places.others:
+        return places
+    sync_directory(disk, places.directory)
+    kept, swept = [], []
+    for other in places.others:
+        with suppress(OSError):
+            found = read_id(disk, other.path) if other != OWN else ("", "")
+            if found is not None and found[0] == other.id:
+                sweep_place(disk, places.root_of(other))
+                swept.append(other)
+                continue
+            if found is not None:  # somebody else's by now
+                continue
+        kept.append(other)
+    if len(kept) == len(places.others):
+        return places
+    remaining = places._replace(others=tuple(kept))
+    try:
+        write_places(disk, remaining)
+    except OSError as error:
+        if error.errno not in NO_SPACE:
+            raise
+        return places
+    for other in swept:
+        with suppress(OSError):
+            let_go(disk, other)
+    return remaining
+
+
+def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
+    try:
+        disk.failpoint("move.1 take place")
+        target = take_place(disk, places, path)
+        disk.failpoint("move.2 record target")
+        write_places(disk, places._replace(others=(*places.others, target)))
+        disk.failpoint("move.3 copy")
+        root = places.root_of(target)
+        sweep_place(disk, root)
+        files, copied_bytes = _copy_all(disk, places, root)
+        disk.failpoint("move.4 switch")
+        moved = _switched(places, target, places.place)
+        write_places(disk, moved)
+    except OSError as error:
+        with suppress(OSError):
+            now = read_record(disk, places.directory)
+            if now.place == places.place:  # else a sync has failed, and the next opening looks where the segments are
+                sweep_others(disk, now)
+        if error.errno in NO_SPACE:
+            raise DiskFullError(path, error.errno, "no room to move the segments to", "then move again") from error
+        raise
+    disk.failpoint("move.5 sweep source")
+    return sweep_others(disk, moved), files, copied_bytes
+
+
+def _switched(places: Places, place: Place, *left: Place) -> Places:
+    """The queue at this place, which is then none of the others."""
+    others = tuple(other for other in (*places.others, *left) if other != place)
+    return places._replace(place=place, others=others)
+
+
+def _copy_all(disk: Disk, places: Places, root: str) -> tuple[int, int]:
+    """Copy what the data directory has of the queue, durably; how many files, and their bytes."""
+    source, target = places.path(DATA_DIRECTORY), join(root, DATA_DIRECTORY)
+    make_directory(disk, target)
+    files = copied_bytes = 0
+    for name in filter(part_of_segment, names_in(disk, source)):
+        copied_bytes += _copy(disk, join(source, name), join(target, name))
+        files += 1
+    sync_directory(disk, target)
+    sync_directory(disk, root)
+    return files, copied_bytes
+
+
+def _copy(disk: Disk, source_path: str, target_path: str) -> int:
+    source = disk.open(source_path, READ, 0)
+    try:
+        target = disk.open(target_path, CREATE_NEW, 0o600)
+        try:
+            offset = 0
+            while data := disk.pread(source, _COPY_BYTES, offset):
+                write_all(disk, target, [data], len(data), offset)
+                offset += len(data)
+            disk.fdatasync(target)
+        finally:
+            disk.close(target)
+    finally:
+        disk.close(source)
+    return offset
+
+
+def _need_free(disk: Disk, places: Places, path: str) -> None:
+    """Raise ``DataPathError`` unless the place is free, or was left by this queue."""
+    found = read_id(disk, path)
+    if found is not None:
+        # It is recorded nowhere: whoever took the place for the queue in this directory was killed, or deleted it.
+        if found[1] == abspath(places.directory) and not _segments_in(disk, path):
+            return
+        what = f"the place of segments of {found[1]}"
+    elif LOCK_NAME in (names := names_in(disk, path)) or {LOG_DIRECTORY, DELETED_DIRECTORY, PATH_NAME} & set(names):
+        what = "a queue's own directory"
+    elif _segments_in(disk, path):
+        what = f"segments, and no {ID_NAME} that says whose they are"
+    else:
+        return
+    raise DataPathError(places.directory, f"nothing of another queue in {path}", what, "choose another data_path")
+
+
+def _segments_in(disk: Disk, root: str) -> bool:
+    return any(map(part_of_segment, names_in(disk, join(root, DATA_DIRECTORY))))
+
+
+def _is_same(disk: Disk, places: Places, path: str) -> bool:
+    """Whether the path leads to the recorded place, by another name: a copy bears the same id, and is another file."""
+    if path == OWN.path or not bears(disk, places.place._replace(path=path)):
+        return False
+    one, other = (disk.lstat(join(root, ID_NAME)) for root in (path, places.place.path))
+    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)

@@ -1,0 +1,107 @@
+"""Segments on other media, for the explorer: queues that have them elsewhere, moves between lives, unmounted disks.
+
+Some seeds only, with draws of their own, so that all others stay as they were. A move comes before a life begins, on
+what a crash or a clean end has left; it may itself be cut short at any call, like whatever follows.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from contextlib import nullcontext
+
+from persistentqueue import fsck
+from persistentqueue.directory import delete_queue
+from persistentqueue.errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
+from persistentqueue.move import move_data
+from persistentqueue.place import OWN, read_record
+from persistentqueue.store import Store
+from persistentqueue.transaction import Settings
+
+from .disk import SimulatedDisk
+
+MEDIA = ("/other", "/third/media")
+MOVES = "moves"
+"""The style of programs of all kinds whose segments are moved."""
+_ODDS = 0.2
+_MOVE_ODDS = 0.4
+_UNMOUNT_ODDS = 0.2
+_FREE = nullcontext()
+
+
+class Places:
+    """Where the queue of one seed, in a directory ``<path>/<name>``, has its segments, and when they are moved."""
+
+    def __init__(self, seed: int, directory: str, always: bool) -> None:
+        self._directory = directory
+        self._path, _, self._name = directory.rpartition("/")
+        roots = (directory, *(f"{path}/{self._name}" for path in MEDIA))
+        self._parts = tuple(f"{root}/{part}/" for root in roots for part in ("log", "data", "pool"))
+        self._random = random.Random(f"places of {seed}")
+        self.used = self._random.random() < _ODDS or always
+        chosen = self._random.choice([None, *MEDIA])
+        self._data_path = f"{chosen}/{self._name}" if self.used and chosen is not None else None
+
+    def open(self, disk: SimulatedDisk, settings: Settings) -> Store:
+        """Open the queue; a new one where this seed has its segments, another wherever they were moved."""
+        try:
+            return self._open(disk, settings, self._data_path)
+        except DataPathError as error:
+            if (
+                read_record(disk.disk, self._directory).place.path == self._data_path
+                or "its segments" not in error.expected
+            ):
+                raise
+            return self._open(disk, settings, None)
+
+    def files_bytes(self, disk: SimulatedDisk) -> int:
+        """What the files of the queue take, but for the lock and those that say where the others are."""
+        inodes, parts = disk.inodes, self._parts
+        return sum(len(inodes[number].cache) for path, number in disk.names.items() if path.startswith(parts))
+
+    def come(self, disk: SimulatedDisk, settings: Settings) -> None:
+        """What comes before a life: perhaps an opening while the place is not mounted, perhaps a move.
+
+        Raises what a move does where calls fail, but for what leaves the queue as it was.
+        """
+        if not self.used:
+            return
+        if self._random.random() < _UNMOUNT_ODDS:
+            self._unmount(disk, settings)
+        if self._random.random() < _MOVE_ODDS:
+            try:
+                move_data(self._path, self._name, data_path=self._random.choice([None, *MEDIA]), disk=disk.disk)
+            except (QueueNotFoundError, DiskFullError):
+                return
+
+    def _open(self, disk: SimulatedDisk, settings: Settings, data_path: str | None) -> Store:
+        return Store.open(disk.disk, self._directory, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
+
+    def _unmount(self, disk: SimulatedDisk, settings: Settings) -> None:
+        """Whoever comes while the place is not mounted is told so, and changes nothing."""
+        place = read_record(disk.disk, self._directory).place
+        if place == OWN:
+            return
+        mounted, watch, fault = disk.names, disk.on_tick, disk.fault
+        disk.on_tick = disk.fault = None
+        point = place.path.rpartition("/")[0]
+        # An empty directory is left to mount it on, or none at all.
+        gone = point + "/" if self._random.random() < 0.5 else point
+        disk.names = {path: number for path, number in mounted.items() if not path.startswith(gone)}
+        before = set(disk.names) | {f"{self._directory}/lock"}
+        calls: list[Callable[[], object]] = [
+            lambda: self._open(disk, settings, self._data_path if self._data_path == place.path else None),
+            lambda: delete_queue(self._path, self._name, disk=disk.disk),
+            lambda: fsck.repair(self._path, self._name, disk=disk.disk),
+            lambda: move_data(self._path, self._name, data_path=None, disk=disk.disk),
+        ]
+        try:
+            self._random.choice(calls)()
+        except (DataMissingError, QueueNotFoundError):
+            if set(disk.names) | {f"{self._directory}/lock"} != before:
+                raise AssertionError(f"changed while unmounted: {set(disk.names) ^ before}") from None
+        else:
+            raise AssertionError(f"{place.path} is not mounted, and nobody noticed")
+        finally:
+            disk.names = {**mounted, **{path: number for path, number in disk.names.items() if path.endswith("/lock")}}
+            disk.on_tick, disk.fault = watch, fault

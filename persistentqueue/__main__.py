@@ -27,7 +27,7 @@ def main(arguments: list[str] | None = None) -> int:
     _add_path(choice)
     choice.add_argument("--shared", action="store_true", help="the pool that all queues of PATH share")
     choice.add_argument("--bytes", type=int, default=256 * MIB, help="fill: until it has so many (%(default)s)")
-    choice.add_argument("--file-bytes", type=int, default=64 * MIB + 64, help="fill: of each file (%(default)s)")
+    choice.add_argument("--file-bytes", type=int, default=64 * MIB, help="fill: of each file (%(default)s)")
     options = parser.parse_args(arguments)
     try:
         problems = {"check": _check, "repair": _repair, "pool": _pool}[options.command](options)

@@ -210,9 +210,11 @@ class Group:
             self.trim()
 
     def maintain(self) -> Maintained:
-        """Delete retired segments, compact what is worth it, fill the pool. Raises like ``compact``."""
+        """Delete retired segments, compact what is worth it, let memory go, fill the pool. Raises like ``compact``."""
         self.give_back()
         compacted = self.compact(self.store.settings.compact_below, True)
+        with self._alone():
+            self.store.rest()
         with self._giving_back:
             self.check()
             pooled_bytes = sum(self.store.fill_pool())

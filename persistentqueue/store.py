@@ -15,9 +15,9 @@ the log:
 A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
 
-Threads: the store starts none. ``spill``, ``commit``, ``trim`` and ``close`` are for one thread at a time (the writer);
-``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held over a write
-or a sync.
+Threads: the store starts none. ``spill``, ``commit``, ``trim``, ``rest`` and ``close`` are for one thread at a time
+(the writer); ``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held
+over a write or a sync.
 """
 
 from __future__ import annotations
@@ -114,6 +114,8 @@ class Store:
         self._number = 0
         self._log: Log | None = None
         self._log_path: str | None = None
+        self._log_found = (0, 0)
+        """What ``log_bytes`` says until the log is written to."""
         self._log_bytes = settings.log_bytes
         self._log_bytes_wanted = settings.log_bytes
         self._slack = _LOG_SLACK
@@ -184,6 +186,7 @@ class Store:
         replay = recovered.replay
         self.generation, self._number = replay.header.number, replay.last_number
         self._log_path = replay.file
+        self._log_found = replay.end, replay.header.size_bytes - replay.missing_bytes
         self.segments.follow(self.state.segments.values())
         if recovered.sweep or recovered.set_aside:
             # This generation's name may so far survive in the page cache only, and an older one must not go before it.
@@ -368,12 +371,7 @@ class Store:
         """
         self.check()
         self._disk.failpoint("trim.1 sync blocks")
-        try:
-            self.segments.write()
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFullError(self._path(DATA_DIRECTORY), error.errno, "no room for what a group left") from error
-            raise self._break(error) from error
+        self._write_deferred()
         self._or_break(self.segments.sync)
         self._disk.failpoint("trim.2 write generation")
         old, old_path, closing = self._log, self._log_path, bool(flags & SEALED)
@@ -418,6 +416,21 @@ class Store:
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare.size_bytes()))
         self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
 
+    def rest(self) -> None:
+        """Let go of memory that only a queue at work needs. Nothing becomes more durable. Raises like ``trim``."""
+        self.check()
+        self._write_deferred()
+        if self._log is not None:
+            self._log.rest()
+
+    def _write_deferred(self) -> None:
+        try:
+            self.segments.write()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFullError(self._path(DATA_DIRECTORY), error.errno, "no room for what a group left") from error
+            raise self._break(error) from error
+
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
         while self.retired:
@@ -433,7 +446,7 @@ class Store:
         if self.settings.pool_max_bytes:
             self.pool.clean()
             with suppress(OverLimitError):
-                yield from self.pool.fill(self.settings.pool_min_bytes, HEADER_BYTES + self.segments.next_bytes)
+                yield from self.pool.fill(self.settings.pool_min_bytes, self.segments.next_bytes)
 
     def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
@@ -489,7 +502,7 @@ class Store:
         """Whether the drained segments, of which there are some, are worth a trim."""
         waiting = self._drained()
         waiting_bytes = sum(self.state.segments[number].end for number in waiting)
-        youngest_bytes = self.segments.next_bytes
+        youngest_bytes = self.segments.next_bytes - HEADER_BYTES
         return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
     def _drained(self) -> set[int]:
@@ -558,7 +571,7 @@ class Store:
 
     def log_bytes(self) -> tuple[int, int]:
         """The bytes of the log that are used, and the bytes of its file."""
-        return (self._log.end, self._log.capacity_bytes) if self._log is not None else (0, 0)
+        return (self._log.end, self._log.capacity_bytes) if self._log is not None else self._log_found
 
     def _or_break(self, sync: Callable[[], None]) -> None:
         try:

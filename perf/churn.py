@@ -7,8 +7,9 @@ anew now and then, with other bounds of its pool, and cleared. At each pause, af
 - the files below the queue's directory are as long as ``stats()`` says that what is in use and the pool are, to the
   byte; beside them there is the lock;
 - each open descriptor is the lock's, the log's or that of a segment in use, once, and none that of a deleted file;
-- once maintenance has nothing to do there is no thread, and the process does not grow (what the heap of the C library
-  keeps for later is given back first).
+- once maintenance has nothing to do there is no thread, and what Python's objects take beside the items that are cached
+  does not grow. What the process takes is told as well: it goes up and down with what the C library's heap, of which
+  each thread has a part, keeps between objects.
 
 Each item carries a checksum of its own, and what went in equals what came out and what is left.
 """
@@ -20,6 +21,7 @@ import gc
 import os
 import threading
 import time
+import tracemalloc
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -37,7 +39,7 @@ from .harness import Row, met
 KIB = 1024
 MIB = 1024 * KIB
 PRODUCERS = CONSUMERS = 3
-GROWTH_MIB_BAR = 8.0
+GROWTH_KIB_BAR = 256.0
 _SIZES = (0, 10, 100, 1_000, 10 * KIB, 100 * KIB)
 _LARGE_BYTES = 3 * MIB
 _BACKLOG_BYTES = 24 * MIB
@@ -62,6 +64,8 @@ class Pause(NamedTuple):
     threads: int
     """Beside those that were there at the beginning."""
     rss_mib: float
+    alive_bytes: int
+    """What Python's objects take beside the items that are cached; where it is traced."""
     sessions: int
     """That hold something over the pause, also in memory."""
 
@@ -246,6 +250,7 @@ class Churn:
             len(descriptors),
             threads,
             rss_bytes() / MIB,
+            max(tracemalloc.get_traced_memory()[0] - stats.cached_bytes, 0),
             len(self._holders),
         )
 
@@ -268,12 +273,12 @@ def _check(items: list[bytes]) -> None:
         assert crc32(item[4:]) == int.from_bytes(item[:4], "little"), item[:40]
 
 
-def growth_mib(pauses: list[Pause]) -> float:
-    """How much larger the process was in the last quarter of the time than in the second one, by median, while no
-    session held anything."""
+def growth(pauses: list[Pause], what: Callable[[Pause], float]) -> float:
+    """How much more it was in the last quarter of the time than in the second one, by median, while no session held
+    anything."""
     quarter = len(pauses) // 4
     second, last = (
-        [pause.rss_mib for pause in part if not pause.sessions]
+        [what(pause) for pause in part if not pause.sessions]
         for part in (pauses[quarter : 2 * quarter], pauses[-quarter:])
     )
     return median(last) - median(second) if second and last else 0.0
@@ -281,8 +286,11 @@ def growth_mib(pauses: list[Pause]) -> float:
 
 def rows(directory: Path, seconds: float) -> Iterator[Row]:
     """The line of the table."""
+    tracemalloc.start()
     churn = Churn(directory, seed=20081114)
     pauses = list(churn.run(seconds, min(2.0, seconds / 8)))
+    tracemalloc.stop()
+    alive_kib = growth(pauses, lambda pause: pause.alive_bytes / KIB)
     leaked = [pause.leaked_bytes for pause in pauses]
     strays = [stray for pause in pauses for stray in pause.stray_descriptors]
     threads = max(pause.threads for pause in pauses)
@@ -295,7 +303,8 @@ def rows(directory: Path, seconds: float) -> Iterator[Row]:
         "",
         "",
         f"in use {min(mib):.1f} to {max(mib):.1f} MiB, pool up to {max(p.pool_bytes for p in pauses) / MIB:.1f} MiB; "
-        f"memory {growth_mib(pauses):+.1f} MiB from the second to the last quarter",
-        f"0 bytes, descriptors and threads; {GROWTH_MIB_BAR:.0f} MiB",
-        met(not any(leaked) and not strays and threads == 0 and growth_mib(pauses) <= GROWTH_MIB_BAR),
+        f"from the second to the last quarter objects {alive_kib:+.1f} KiB, process "
+        f"{growth(pauses, lambda pause: pause.rss_mib):+.1f} of {median(pause.rss_mib for pause in pauses):.0f} MiB",
+        f"0 bytes, descriptors and threads; {GROWTH_KIB_BAR:.0f} KiB",
+        met(not any(leaked) and not strays and threads == 0 and alive_kib <= GROWTH_KIB_BAR),
     )

@@ -28,7 +28,7 @@ def main(arguments: list[str] | None = None) -> int:
     _add_path(choice)
     choice.add_argument("--shared", action="store_true", help="the pool that all queues of PATH share")
     choice.add_argument("--bytes", type=int, default=256 * MIB, help="fill: until it has so many (%(default)s)")
-    choice.add_argument("--file-bytes", type=int, default=64 * MIB + 64, help="fill: of each file (%(default)s)")
+    choice.add_argument("--file-bytes", type=int, default=64 * MIB, help="fill: of each file (%(default)s)")
     what = "move the segments of closed queues to other media, or back"
     choice = commands.add_parser("move", help=what, description=what)
     choice.add_argument("path", help="the queue's directory, or the one that they are named in")

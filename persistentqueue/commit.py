@@ -264,6 +264,7 @@ class Committer:
     ) -> tuple[Sequence[Transaction], bool]:
         for transaction in group:
             transaction.staged = []  # it may have been tried before, in a group of which others were refused
+        next_number = self._segments.next_number
         try:
             for first, items, payload_bytes in _batches(group):
                 first.staged = self._segments.stage(items, payload_bytes, time_ns)
@@ -275,6 +276,8 @@ class Committer:
             self._segments.unstage()
             if error.errno not in NO_SPACE:
                 raise
+            # First, so that what this try itself took does not count as room that was made.
+            self._segments.drop_tried(next_number)
             if is_first:
                 self._segments.touched = set()  # nothing of this group is to stay
                 if self._make_room(error):

@@ -221,7 +221,7 @@ class Compactor:
         With ``settled_only`` those are left alone that are about to be drained anyway, and few small ones; with
         ``before`` those from that number on. ``end`` it in any case. Raises ``DiskFullError``, ``OSError``.
         """
-        current, limit_bytes = self._segments.current, self._segments.segment_bytes
+        current, limit_bytes = self._segments.current, self._segments.segment_bytes - HEADER_BYTES
         with self._mutex:
             left_alone = self._segments.pinned | self._unreadable | ({current.number} if current is not None else set())
             left_alone.update(number for number in self._state.segments if before is not None and number >= before)

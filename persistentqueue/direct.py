@@ -73,6 +73,12 @@ class DirectAppender:
             return False
         return True
 
+    def rest(self) -> None:
+        """Let the memory go; the next append takes some anew."""
+        if self._memory is not None:
+            self._tail = bytes(self._memory[:PAGE_BYTES])
+            self._memory = None
+
     def close(self) -> None:
         """Close the file; ``append`` is False from now on."""
         fd, self._fd = self._fd, None

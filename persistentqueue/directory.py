@@ -28,7 +28,7 @@ The write order of a deletion (``delete.1`` …), which whoever comes next finis
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from .disk import (
@@ -45,6 +45,7 @@ from .disk import (
     make_directory,
     relpath,
     sync_directory,
+    wipe_file,
     write_all,
 )
 from .errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
@@ -150,6 +151,21 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
 def set_aside(disk: Disk, path: str) -> None:
     """Rename what could not be read to ``*.damaged``, beside what was set aside before."""
     disk.rename(path, _damaged_name(disk, path))
+
+
+def set_all_aside(disk: Disk, places: Places, names: Iterable[str]) -> None:
+    """The same for files that are named with their part."""
+    for name in names:
+        set_aside(disk, places.path(name))
+
+
+def delete_all(disk: Disk, places: Places, names: Iterable[str], wipe: bool) -> None:
+    """Delete files that are named with their part; ``wipe`` them before, durably."""
+    for path in map(places.path, names):
+        with suppress(FileNotFoundError):  # deleted by an owner who ended just now, and went on with that
+            if wipe:
+                wipe_file(disk, path)
+            disk.unlink(path)
 
 
 def keep_copy(disk: Disk, path: str) -> str | None:

@@ -239,7 +239,7 @@ class Group:
             self.check()
 
     def maintain(self) -> Maintained:
-        """Delete drained segments, compact what is worth it, fill the pool. Raises like ``compact``."""
+        """Give up what only a busy queue needs, compact what is worth it, fill the pool. Raises like ``compact``."""
         self._tidy()
         return self._maintain(inf)
 
@@ -267,7 +267,7 @@ class Group:
             self.check()
             self.store.check()
             self._maintain(self.store.settings.compact_bytes_per_second)
-            if self.store.is_untidy and not self._is_tidied:
+            if not self._is_tidied:
                 self._tidy_soon()
 
     def _tidy_soon(self) -> None:
@@ -281,7 +281,7 @@ class Group:
             self.store.check()
             if groups == self.groups:
                 self._tidy()
-            elif self.store.is_untidy:
+            else:
                 self._tidy_soon()
 
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:

@@ -121,6 +121,11 @@ class Log:
         self.groups += 1
         self._checksum = checksum
 
+    def rest(self) -> None:
+        """Let go of memory that only a log at work needs."""
+        if self._direct is not None:
+            self._direct.rest()
+
     def close(self) -> None:
         """Close the file."""
         try:

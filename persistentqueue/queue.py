@@ -7,7 +7,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import chain, islice
 from math import inf
@@ -20,8 +20,11 @@ from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
 from .limits import LOGS_LEAST
 from .memory import MemoryBudget
+from .place import DATA_DIRECTORY
 from .recovery import RecoveryReport
+from .segment import segment_name
 from .session import Session
+from .spare import SPARE_NAME
 from .store import Store
 from .transaction import Settings, Transaction
 
@@ -58,9 +61,12 @@ class Stats:
     live_bytes: int
     """Bytes of the blocks that hold ready, held and damaged items; of a block that is partly consumed, by average."""
     disk_bytes: int
-    """Bytes of all files of the queue: segments, log, spare log, pool, unless that is shared."""
+    """Bytes of all files of the queue but its lock: ``data_bytes``, ``log_capacity_bytes``, ``spare_bytes`` and, unless
+    the pool is shared, ``pool_bytes``; beside these only what was moved aside, and what is about to be deleted."""
     segments: int
     """Data files that are in use."""
+    data_bytes: int
+    """Bytes of the data files that are in use, also of those that no transaction has told of yet."""
     pool_files: int
     """Empty files in the pool."""
     pool_bytes: int
@@ -71,6 +77,8 @@ class Stats:
     """Bytes of the transaction log that are used."""
     log_capacity_bytes: int
     """Bytes of the transaction log's file."""
+    spare_bytes: int
+    """Bytes of the spare file that the next generation of the log will be written to."""
     generation: int
     """Of the log: how often it was trimmed since the queue was made."""
     memory_bytes: int
@@ -116,7 +124,8 @@ class PersistentQueue:
       changes what is remembered.
     - ``sync=False``: no sync on a flush. The queue is as atomic as ever and survives the death of its process, but a
       power cut may take the latest flushes, in order from the last. Closing, and trimming the log, still sync.
-    - ``segment_bytes``: the size that data files grow to (64 MiB; the first is smaller).
+    - ``segment_bytes``: the size that data files grow to (64 MiB; the first has 960 KiB, so that a small queue takes
+      3 MiB in all). A block that does not fit, of one large item for instance, has a file of its own size.
     - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued; or the
       ``MemoryBudget`` that the queue shares with others.
     - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (64 KiB).
@@ -372,7 +381,7 @@ class PersistentQueue:
     def maintain(self) -> Maintained:
         """Do now what is done by itself: about a second after a commit compact segments of which little lives, and fill
         the pool up to its minimum; when there was no commit for ten seconds delete drained segments, also the one that
-        is written on, if it has grown, and shorten the log.
+        is written on, if it has grown, shorten the log, and let go of memory that only a busy queue needs.
 
         Segments whose items are about to be dequeued for the first time are not compacted, since they will be drained
         (``compact`` does not make that difference). Raises like ``compact``.
@@ -410,15 +419,12 @@ class PersistentQueue:
         """The queue at this moment. Costs a look into its directories."""
         group = self._open()
         store = group.store
-        disk_bytes = 0
         pooled = store.pool.files()
-        for part in store.places.parts():
-            for name in names_in(self._disk, part):
-                try:
-                    disk_bytes += self._disk.lstat(join(part, name)).st_size
-                except FileNotFoundError:  # retired meanwhile
-                    continue
+        sizes = {part: _sizes(self._disk, part) for part in store.places.parts()}
+        data = sizes[store.places.path(DATA_DIRECTORY)]
         with group.mutex:
+            unlogged = [created.number for created in store.segments.unlogged]
+            numbers = {*store.state.segments, *unlogged}
             ready, cached = len(store.ready), store.reader.in_memory()
             log_bytes, log_capacity_bytes = store.log_bytes()
             return Stats(
@@ -428,13 +434,15 @@ class PersistentQueue:
                 enqueued=store.state.next_sequence,
                 dequeued=store.state.consumed_count,
                 live_bytes=store.state.live_bytes,
-                disk_bytes=disk_bytes,
+                disk_bytes=sum(sum(part.values()) for part in sizes.values()),
                 segments=len(store.state.segments),
+                data_bytes=sum(data.get(segment_name(number), 0) for number in numbers),
                 pool_files=len(pooled),
                 pool_bytes=sum(each.size_bytes for each in pooled),
                 pool_taken=store.pool.taken,
                 log_bytes=log_bytes,
                 log_capacity_bytes=log_capacity_bytes,
+                spare_bytes=sizes[store.places.spare_directory].get(SPARE_NAME, 0),
                 generation=store.generation,
                 memory_bytes=store.pages.memory_bytes,
                 cached_bytes=store.pages.cost_bytes,
@@ -466,6 +474,15 @@ class PersistentQueue:
         assert self._group is not None
         self._group.check()
         return self._group
+
+
+def _sizes(disk: Disk, directory: str) -> dict[str, int]:
+    """The lengths of the files in a directory, by their names."""
+    sizes = {}
+    for name in names_in(disk, directory):
+        with suppress(FileNotFoundError):  # retired meanwhile
+            sizes[name] = disk.lstat(join(directory, name)).st_size
+    return sizes
 
 
 def _check(settings: Mapping[str, Any]) -> None:

@@ -24,8 +24,9 @@ from .pool import Pool
 from .segment import Segment, is_little, segment_name
 from .state import SegmentInfo
 
-SEGMENT_BYTES_FIRST = 1024 * 1024
-"""What the first segment is made for, so that a thousand small queues stay small."""
+SEGMENT_BYTES_FIRST = 960 * 1024
+"""The length of the first segment's file, so that a thousand small queues stay small: 3 MiB for each, of which log and
+spare take a mebibyte each, and its directories and its lock file a few blocks."""
 OPEN_FILES = 64
 """How many segments are kept open for reading."""
 DEFERRED_BYTES = 256 * 1024
@@ -46,8 +47,8 @@ class Piece(NamedTuple):
 
 
 class Segments:
-    """The data directory. ``segment_bytes`` is the size that segments grow to; ``pool`` has files to make them of, and
-    takes them back, ``wipe`` says whether what they held is overwritten before."""
+    """The data directory. ``segment_bytes`` is the size that segments' files grow to; ``pool`` has files to make them
+    of, and takes them back, ``wipe`` says whether what they held is overwritten before."""
 
     def __init__(
         self,
@@ -62,12 +63,13 @@ class Segments:
         self._disk = disk
         self.directory = directory
         self.segment_bytes = segment_bytes
-        self._next_number = next_number
+        self.next_number = next_number
+        """That of the next segment that will be made."""
         self._mutex = mutex
         self._pool = pool
         self._wipe = wipe
         self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
-        """What the next segment will be made for."""
+        """How long the next segment's file will be, its header included."""
         self._open: dict[int, Segment] = {}
         self._pins: Counter[int] = Counter()
         self._staged: list[bytes] = []
@@ -236,8 +238,8 @@ class Segments:
 
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
         """Size the next segment by the largest of those that exist."""
-        largest_bytes = max((row.end - HEADER_BYTES for row in rows), default=0)
-        if largest_bytes > 0:
+        largest_bytes = max((row.end for row in rows), default=0)
+        if largest_bytes > HEADER_BYTES:
             self._size_next(largest_bytes)
 
     # --- reading -----------------------------------------------------------------------------------------------------
@@ -308,14 +310,20 @@ class Segments:
         """The path of a segment."""
         return join(self.directory, segment_name(number))
 
-    def drop_unlogged(self) -> bool:
+    def drop_tried(self, first: int) -> None:
+        """Delete the segments from this number on, made for a group that found no room. Nothing is staged."""
+        self.touched = {number for number in self.touched if number < first}
+        self.drop_unlogged(first)
+
+    def drop_unlogged(self, first: int = 0) -> bool:
         """Delete the segments that no frame has told of and that nobody needs: only rolled-back blocks are in them.
 
-        Whether there were any. Not while something is staged.
+        Whether there were any, from the number ``first`` on. Not while something is staged.
         """
         with self._mutex:
             pinned = self.pinned
-            dropped = [created for created in self.unlogged if created.number not in pinned]
+            unlogged = [created for created in self.unlogged if created.number >= first]
+            dropped = [created for created in unlogged if created.number not in pinned]
         for created in dropped:
             self.retire(created.number)
             with suppress(OSError):  # the next opening sweeps it
@@ -336,9 +344,9 @@ class Segments:
         Nobody else does: a flush neither waits for its sync nor hears that it failed, and no frame names a segment
         whose header may not outlive the power. Raises ``OSError``.
         """
-        number = self._next_number
+        number = self.next_number
         segment = Segment.create(self._disk, self.path(number), number, capacity_bytes)
-        self._next_number = number + 1
+        self.next_number = number + 1
         return segment
 
     def _roll(self, length_bytes: int) -> Segment:
@@ -346,11 +354,11 @@ class Segments:
         if self.current is not None:
             self.write()
             self.current.seal()
-            self._size_next(self.current.capacity_bytes)
+            self._size_next(HEADER_BYTES + self.current.capacity_bytes)
             self.current = None
-        number = self._next_number
+        number = self.next_number
         segment = self._create(number, length_bytes)
-        self._next_number = number + 1
+        self.next_number = number + 1
         self.new.append(segment)
         self.unlogged.append(SegmentCreated(number, segment.salt, segment.capacity_bytes))
         with self._mutex:
@@ -360,7 +368,7 @@ class Segments:
         return segment
 
     def _create(self, number: int, length_bytes: int) -> Segment:
-        path, wanted_bytes = self.path(number), max(self.next_bytes, length_bytes)
+        path, wanted_bytes = self.path(number), max(self.next_bytes - HEADER_BYTES, length_bytes)
         if self._pool is not None:
             least_bytes = max(length_bytes, wanted_bytes // 2)
             size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)

@@ -15,9 +15,9 @@ the log:
 A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
 
-Threads: the store starts none. ``spill``, ``commit``, ``trim`` and ``close`` are for one thread at a time (the writer);
-``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held over a write
-or a sync.
+Threads: the store starts none. ``spill``, ``commit``, ``trim``, ``rest`` and ``close`` are for one thread at a time
+(the writer); ``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held
+over a write or a sync.
 """
 
 from __future__ import annotations
@@ -30,8 +30,8 @@ from dataclasses import replace
 
 from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import find_generations, finish_deletion, set_aside
-from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names, wipe_file
+from .directory import delete_all, find_generations, finish_deletion, set_all_aside, set_aside
+from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import HEADER_BYTES, Header
@@ -109,6 +109,8 @@ class Store:
         self._number = 0
         self._log: Log | None = None
         self._log_path: str | None = None
+        self._log_found = (0, 0)
+        """What ``log_bytes`` says until the log is written to."""
         self._log_bytes = settings.log_bytes
         self._log_bytes_wanted = settings.log_bytes
         self._slack = _LOG_SLACK
@@ -182,6 +184,7 @@ class Store:
         replay = recovered.replay
         self.generation, self._number = replay.header.number, replay.last_number
         self._log_path = replay.file
+        self._log_found = replay.end, replay.header.size_bytes - replay.missing_bytes
         self.segments.follow(self.state.segments.values())
         if recovered.sweep or recovered.set_aside:
             # This generation's name may so far survive in the page cache only, and an older one must not go before it.
@@ -191,7 +194,7 @@ class Store:
             if current is not None:
                 with suppress(CorruptionError):  # whoever reads from it will hear of it
                     self.segments.write_on(current)
-            self._set_aside(recovered)
+            set_all_aside(self._disk, self.places, recovered.set_aside)
             self.recovery = RecoveryReport(
                 generation=self.generation, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
             )
@@ -202,7 +205,7 @@ class Store:
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 self.segments.cut(self.state.segments.values())
-            self._set_aside(recovered)
+            set_all_aside(self._disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
                 for part in (LOG_DIRECTORY, DATA_DIRECTORY):
@@ -222,18 +225,7 @@ class Store:
                 swept=tuple(recovered.sweep),
                 set_aside=tuple(aside),
             )
-        self._sweep(recovered.sweep)
-
-    def _sweep(self, names: list[str]) -> None:
-        for name in names:
-            with suppress(FileNotFoundError):  # by an owner who ended just now, and deleted on
-                if self.settings.wipe:
-                    wipe_file(self._disk, self._path(name))
-                self._disk.unlink(self._path(name))
-
-    def _set_aside(self, recovered: Recovered) -> None:
-        for name in recovered.set_aside:
-            set_aside(self._disk, self._path(name))
+        delete_all(self._disk, self.places, recovered.sweep, self.settings.wipe)
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.
@@ -366,12 +358,7 @@ class Store:
         """
         self.check()
         self._disk.failpoint("trim.1 sync blocks")
-        try:
-            self.segments.write()
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFullError(self._path(DATA_DIRECTORY), error.errno, "no room for what a group left") from error
-            raise self._break(error) from error
+        self._write_deferred()
         self._or_break(self.segments.sync)
         self._disk.failpoint("trim.2 write generation")
         old, old_path, closing = self._log, self._log_path, bool(flags & SEALED)
@@ -416,6 +403,14 @@ class Store:
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare.size_bytes()))
         self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
 
+    def _write_deferred(self) -> None:
+        try:
+            self.segments.write()
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise DiskFullError(self._path(DATA_DIRECTORY), error.errno, "no room for what a group left") from error
+            raise self._break(error) from error
+
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
         while self.retired:
@@ -423,23 +418,21 @@ class Store:
             with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
                 self.segments.delete(self.retired.popleft()[0])
 
-    @property
-    def is_untidy(self) -> bool:
-        """Whether there is anything to ``tidy``."""
-        return bool(self._drained(True)) or self._log_bytes > self.settings.log_bytes
-
     def tidy(self) -> None:
         """Give up what only a busy queue needs: segments that are drained, also the one that is written on if it is
-        larger than a first one, or to be wiped, and the length that the log has grown by.
+        larger than a first one, or to be wiped; the length that the log has grown by; memory to write from.
 
         Raises ``DiskFullError`` (nothing is lost) and ``BrokenQueueError``.
         """
         self.check()
-        if self.is_untidy:
-            current = self.segments.current
-            if current is not None and current.number in self._drained(True):
-                self.segments.let_go()
+        drained, current = self._drained(True), self.segments.current
+        if current is not None and current.number in drained:
+            self.segments.let_go()
+        if drained or self._log_bytes > self.settings.log_bytes:
             self._trim_short(1)
+        self._write_deferred()
+        if self._log is not None:
+            self._log.rest()
 
     def fill_pool(self) -> Iterator[int]:
         """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
@@ -449,7 +442,7 @@ class Store:
         if self.settings.pool_max_bytes:
             self.pool.clean()
             with suppress(OverLimitError):
-                yield from self.pool.fill(self.settings.pool_min_bytes, HEADER_BYTES + self.segments.next_bytes)
+                yield from self.pool.fill(self.settings.pool_min_bytes, self.segments.next_bytes)
 
     def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
@@ -508,7 +501,7 @@ class Store:
         """Whether the drained segments, of which there are some, are worth a trim."""
         waiting = self._drained()
         waiting_bytes = sum(self.state.segments[number].end for number in waiting)
-        youngest_bytes = self.segments.next_bytes
+        youngest_bytes = self.segments.next_bytes - HEADER_BYTES
         return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
     def _drained(self, is_idle: bool = False) -> set[int]:
@@ -579,7 +572,7 @@ class Store:
 
     def log_bytes(self) -> tuple[int, int]:
         """The bytes of the log that are used, and the bytes of its file."""
-        return (self._log.end, self._log.capacity_bytes) if self._log is not None else (0, 0)
+        return (self._log.end, self._log.capacity_bytes) if self._log is not None else self._log_found
 
     def _or_break(self, sync: Callable[[], None]) -> None:
         try:

@@ -59,8 +59,8 @@ from .test_formats import SALT, encode, forge_frame
 from .test_group import SECONDS, wait_for
 from .test_state import enqueue, rows, segment, state_of
 
-SMALL = Settings(segment_bytes=400, log_bytes=4096, memory_bytes=0)
-LITTLE: dict[str, Any] = {"segment_bytes": 1000, "memory_bytes": 0, "disk": IN_CACHE}
+SMALL = Settings(segment_bytes=400 + HEADER_BYTES, log_bytes=4096, memory_bytes=0)
+LITTLE: dict[str, Any] = {"segment_bytes": 1000 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
 
 
 # --- helpers: the store ----------------------------------------------------------------------------------------------
@@ -687,7 +687,7 @@ def on_simulated(disk: SimulatedDisk) -> PersistentQueue:
         disk.ftruncate(fd, size_bytes)
 
     door = replace(disk.disk, ftruncate=ftruncate)
-    return PersistentQueue("/queues", "q", disk=door, segment_bytes=1000, memory_bytes=0, log_bytes=4096)
+    return PersistentQueue("/queues", "q", disk=door, segment_bytes=1000 + HEADER_BYTES, memory_bytes=0, log_bytes=4096)
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EIO], ids=errno.errorcode.get)

@@ -17,7 +17,7 @@ from persistentqueue.header import HEADER_BYTES
 from .conftest import OpenQueue
 from .support import IN_CACHE, drain, flip, put, put_each, segment_files
 
-TEN: dict[str, Any] = {"segment_bytes": 1500, "memory_bytes": 0, "disk": IN_CACHE}
+TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
 """Ten items of 100 bytes, each put by itself, fill a segment of this size."""
 
 

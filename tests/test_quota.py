@@ -451,3 +451,30 @@ def test_free_bytes(tmp_path: Path) -> None:
     machine.free_bytes = 77
     assert machine.disk.free_bytes("/queues") == 77
     assert machine.kill(lambda _: 0).disk.free_bytes("/queues") == 77
+
+
+def test_a_group_that_fills_many_segments_is_refused_once(open_queue: OpenQueue) -> None:
+    """The segments that it made before there was no more room are deleted, and do not count as room that was made."""
+    for more_bytes in range(0, 700 * KIB, 70 * KIB):
+        most = 2 * MIB + more_bytes
+        queue = open_queue(f"q{more_bytes}", max_disk_bytes=most, log_bytes=4096, segment_bytes=KIB, disk=IN_CACHE)
+        accepted = 0
+        with queue.session() as session:
+            while True:
+                session.enqueue_many([bytes([accepted]) * 100 * KIB] * 6)
+                try:
+                    session.flush()
+                except QueueFullError:
+                    break
+                accepted += 1
+        stats = queue.stats()
+        assert accepted and stats.enqueued == stats.ready == 6 * accepted
+        queue.trim()
+        assert queue.stats().disk_bytes == sum(files_in_use(queue))
+        assert drain(queue) == [bytes([n]) * 100 * KIB for n in range(accepted) for _ in range(6)]
+
+
+def files_in_use(queue: PersistentQueue) -> tuple[int, ...]:
+    """What the queue knows of its files."""
+    stats = queue.stats()
+    return stats.data_bytes, stats.log_capacity_bytes, stats.spare_bytes, stats.pool_bytes

@@ -510,7 +510,7 @@ def test_two_damages_in_one_segment(tmp_path: Path) -> None:
 @pytest.mark.damages
 def test_block_that_another_one_replaced(tmp_path: Path) -> None:
     """A block copied over another of the same length, or into another segment, is never served."""
-    with PersistentQueue(tmp_path / "q", segment_bytes=120) as queue:
+    with PersistentQueue(tmp_path / "q", segment_bytes=HEADER_BYTES + 120) as queue:
         put_each(queue, [b"aa", b"bb", b"cc", b"dd"])
     one, two = segment_files(tmp_path / "q")
     data = bytearray(one.read_bytes())

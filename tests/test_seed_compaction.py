@@ -247,7 +247,7 @@ class _Program:
         return [item for item in self.content if item not in held]
 
 
-SETTINGS = [Settings(segment_bytes=size, log_bytes=2000, memory_bytes=0) for size in (110, 200)]
+SETTINGS = [Settings(segment_bytes=HEADER_BYTES + size, log_bytes=2000, memory_bytes=0) for size in (110, 200)]
 
 
 @pytest.mark.parametrize("settings", SETTINGS, ids=lambda settings: str(settings.segment_bytes))

@@ -13,7 +13,6 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, QueueFullError
-from persistentqueue.header import HEADER_BYTES
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, drain, put, put_each, segment_files
@@ -30,7 +29,7 @@ def test_no_utility_that_keeps_the_pool_filled(open_queue: OpenQueue, tmp_path: 
     """There are two: a command, beside the owner, and maintenance; what they made is what segments are then made of."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB, pool_max_bytes=80 * KIB)
     command = [sys.executable, "-m", "persistentqueue", "pool", "fill", str(tmp_path / "queues"), "orders"]
-    size_bytes = 8 * KIB + HEADER_BYTES
+    size_bytes = 8 * KIB
     subprocess.run([*command, "--bytes", str(20 * KIB), "--file-bytes", str(size_bytes)], check=True)
     assert queue.stats().pool_bytes == 2 * size_bytes
     assert queue.maintain().pooled_bytes == 3 * size_bytes
@@ -88,7 +87,7 @@ def test_switching_the_file_size_on_the_fly(open_queue: OpenQueue, directory: Pa
     queue.resize(segment_bytes=32 * KIB)
     put_each(queue, [bytes(KIB)] * 60)
     sizes = {path.stat().st_size for path in segment_files(directory)}
-    assert min(sizes) <= 4 * KIB + HEADER_BYTES
+    assert min(sizes) <= 4 * KIB
     assert max(sizes) > 24 * KIB
     assert drain(queue) == [bytes(KIB)] * 69
     queue.trim()
@@ -104,12 +103,12 @@ def test_sizing_by_guess(open_queue: OpenQueue, directory: Path) -> None:
     has to guess how many files of which size there will be (one user's guess took 1 TB instead of 50 GB)."""
     queue = open_queue(disk=IN_CACHE)
     put(queue, b"one")
-    assert on_disk(directory) <= 3 * KIB * KIB + HEADER_BYTES
+    assert on_disk(directory) <= 3 * KIB * KIB
     put_each(queue, [bytes(1_000_000)] * 20)
     assert on_disk(directory) <= 2 * 20_000_000 + 3 * KIB * KIB
     assert len(drain(queue)) == 21
     queue.maintain()
-    assert on_disk(directory) <= 3 * KIB * KIB + HEADER_BYTES
+    assert on_disk(directory) <= 3 * KIB * KIB
 
 
 def test_the_unknown_cost_of_overwriting(open_queue: OpenQueue, directory: Path) -> None:

@@ -26,6 +26,7 @@ from persistentqueue import (
 )
 from persistentqueue.disk import DISK, Buffers, Disk
 from persistentqueue.frame import Enqueue, decode_frame, encode_frame, encode_transaction
+from persistentqueue.header import HEADER_BYTES
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files
@@ -97,7 +98,7 @@ def test_6_1_no_step_of_a_commit_or_trim_loses_all(open_queue: OpenQueue, step: 
 
 def test_6_2_live_file_deleted_during_roll(open_queue: OpenQueue, directory: Path) -> None:
     """A segment that a session wrote ahead to is kept though all its committed items are consumed and trimmed."""
-    queue = open_queue(segment_bytes=300)
+    queue = open_queue(segment_bytes=HEADER_BYTES + 300)
     put(queue, b"a" * 100)
     with Session(queue._open(), spill_bytes=100) as producer:
         for item in (b"b" * 50, b"c" * 100, b"d" * 100):  # b goes behind a, c to a segment of its own
@@ -469,7 +470,7 @@ def test_6_14_files_beyond_32_bits(open_queue: OpenQueue, end: Callable[[Persist
     segments.write()
     segments.current.end = 5 * 2**32 + 1  # a hole, which takes no room
     segments.current.capacity_bytes = 2**40
-    segments._next_number = 2**33
+    segments.next_number = 2**33
     put(queue, b"high")
     segments.current.capacity_bytes = 0
     put(queue, b"high number")

@@ -13,6 +13,7 @@ from functools import lru_cache, partial
 from itertools import chain, product
 from typing import TypeVar
 
+from persistentqueue.header import HEADER_BYTES
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -21,7 +22,7 @@ from .explorer import DIRECTORY, Content, ViolationError, content_of
 
 _FREE = nullcontext()
 SETTINGS = (
-    Settings(segment_bytes=150, log_bytes=300, memory_bytes=0),
+    Settings(segment_bytes=150 + HEADER_BYTES, log_bytes=300, memory_bytes=0),
     Settings(segment_bytes=10, log_bytes=8192, memory_bytes=1000, inline_bytes=0, pool_max_bytes=600),
 )
 OUTCOMES_MAX = 12

@@ -35,6 +35,7 @@ from persistentqueue.errors import (
     QueueLockedError,
     QueueNotFoundError,
 )
+from persistentqueue.header import HEADER_BYTES
 from persistentqueue.limits import LOGS_LEAST
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -167,7 +168,7 @@ class Explorer:
         self._places = Places(seed, DIRECTORY, style == MOVES)
         self.settings = Settings(
             sync=self.random.random() < 0.85,
-            segment_bytes=choose(_SEGMENT_BYTES[self._style]),
+            segment_bytes=choose(_SEGMENT_BYTES[self._style]) + HEADER_BYTES,
             memory_bytes=choose([0, 200, 1 << 20]),
             inline_bytes=choose([0, 100, 400, 65536]),
             log_bytes=choose([300, 700, 2000, 4096, 12288]),

@@ -85,7 +85,7 @@ class _Maker:
         log_bytes = max(length_bytes + 4 * self.longest_bytes + 1024, used_bytes * 10 // 7)
         self._compacts = compacts
         segment_bytes = length_bytes // 3 if compacts else length_bytes + self.longest_bytes
-        self.settings = Settings(True, segment_bytes, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
+        self.settings = Settings(True, segment_bytes + HEADER_BYTES, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
         self.store = Store.open(self.disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
         self.items: list[bytes] = []
         self.live: list[int] = []

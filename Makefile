@@ -6,10 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested.
 COVERED := */header.py,*/block.py,*/frame.py,*/log.py,*/state.py,*/commit.py,*/compact.py,*/store.py,*/recovery.py,\
-*/quota.py,*/limits.py
+*/quota.py,*/limits.py,*/explain.py
 # The tests that do so; the others run without that measurement, which takes its time.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
-	limits quota waiting pool queue repair compaction seed_compaction seed_faults seed_weaknesses seed_log)
+	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py

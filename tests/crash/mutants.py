@@ -84,8 +84,8 @@ MUTANTS = (
     Mutant("redo is skipped", "recovery", "                self.redo.append(operation)\n", "                pass\n"),
     Mutant("spilled blocks count as inline", "commit", "may_defer and not was_spilled and", "may_defer and"),
     # --- files that are given back too early
-    Mutant("the segments of open sessions are retired", "store", "            kept = self.segments.pinned\n", "            kept: set[int] = set()\n"),
-    Mutant("spilled segments are not held", "store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n"),
+    Mutant("the segments of open sessions are retired", "store", "            kept = self.segments.pinned\n", "            kept: set[int] = set()\n", "compacts"),
+    Mutant("spilled segments are not held", "store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n", "compacts"),
     Mutant("the segment that is written on is retired", "store", "if n not in kept and (current is None or n != current.number)]", "if n not in self.segments._pins]", "drains"),
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),

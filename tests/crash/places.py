@@ -24,7 +24,7 @@ MEDIA = ("/other", "/third/media")
 MOVES = "moves"
 """The style of programs of all kinds whose segments are moved."""
 _ODDS = 0.2
-_MOVE_ODDS = 0.4
+_MOVE_ODDS, _MOVE_ODDS_ASKED = 0.4, 0.8
 _UNMOUNT_ODDS = 0.2
 _FREE = nullcontext()
 
@@ -38,6 +38,7 @@ class Places:
         roots = (directory, *(f"{path}/{self._name}" for path in MEDIA))
         self._parts = tuple(f"{root}/{part}/" for root in roots for part in ("log", "data", "pool"))
         self._random = random.Random(f"places of {seed}")
+        self._odds = _MOVE_ODDS_ASKED if always else _MOVE_ODDS
         self.used = self._random.random() < _ODDS or always
         chosen = self._random.choice([None, *MEDIA])
         self._data_path = f"{chosen}/{self._name}" if self.used and chosen is not None else None
@@ -68,7 +69,7 @@ class Places:
             return
         if self._random.random() < _UNMOUNT_ODDS:
             self._unmount(disk, settings)
-        if self._random.random() < _MOVE_ODDS:
+        if self._random.random() < self._odds:
             try:
                 move_data(self._path, self._name, data_path=self._random.choice([None, *MEDIA]), disk=disk.disk)
             except (QueueNotFoundError, DiskFullError):

@@ -3,7 +3,7 @@
 - one item left in each of a hundred segments of 10^5 items: the disk before and after, and how long it takes;
 - a quarter left in each of them: the most that the files take beside what they took before, meanwhile;
 - four threads that enqueue and dequeue, one item per flush: how long a flush takes them while segments are compacted,
-  beside how long it takes otherwise, in rounds that alternate;
+  as quickly as maintenance does, beside how long it takes otherwise, in rounds that alternate;
 - a thousand sessions that hold all items, and flush in reverse order, or in any: what memory that takes for each gap,
   and the disk at the end.
 
@@ -21,8 +21,10 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
+from typing import Any
 
 from persistentqueue import PersistentQueue, Session
+from persistentqueue.transaction import Settings
 
 from .harness import Row, met
 from .workloads import ITEM_BYTES, ITEMS
@@ -33,6 +35,8 @@ SESSIONS = 1_000
 SEGMENTS_BAR = 2
 SLOWER_BAR = 3.0
 GAP_BYTES_BAR = 256
+BY_HAND: dict[str, Any] = {"memory_bytes": 0, "compact_below": 0}
+"""Nothing is compacted but by the call that is measured."""
 _MIB = 1024 * 1024
 _ROUND_SECONDS = 1.0
 
@@ -90,7 +94,7 @@ def _check(directory: Path, left: list[bytes]) -> None:
 def _orphans(directory: Path, items: int) -> Iterator[Row]:
     per_segment = items // SEGMENTS
     segment_bytes = _segment_bytes(per_segment)
-    with PersistentQueue(directory, segment_bytes=segment_bytes, memory_bytes=0) as queue, queue.session() as keeper:
+    with PersistentQueue(directory, **BY_HAND, segment_bytes=segment_bytes) as queue, queue.session() as keeper:
         left = _fill(queue, keeper, SEGMENTS, per_segment, 1)
         before = queue.stats()
         start = time.perf_counter()
@@ -114,7 +118,7 @@ def _room(directory: Path, items: int) -> Iterator[Row]:
     per_segment = items // SEGMENTS
     segments = SEGMENTS // 5
     segment_bytes = _segment_bytes(per_segment)
-    with PersistentQueue(directory, segment_bytes=segment_bytes, memory_bytes=0) as queue, queue.session() as keeper:
+    with PersistentQueue(directory, **BY_HAND, segment_bytes=segment_bytes) as queue, queue.session() as keeper:
         left = _fill(queue, keeper, segments, per_segment, per_segment // 4, min(per_segment // 4, 250))
         before = most = _data_bytes(directory)
 
@@ -170,7 +174,7 @@ def _while(queue: PersistentQueue, work: Callable[[], None]) -> list[float]:
 def _traffic(directory: Path, items: int, rounds: int) -> Iterator[Row]:
     per_segment = items // SEGMENTS
     with (
-        PersistentQueue(directory, segment_bytes=_segment_bytes(per_segment), memory_bytes=0) as queue,
+        PersistentQueue(directory, **BY_HAND, segment_bytes=_segment_bytes(per_segment)) as queue,
         queue.session() as keeper,
     ):
         alone: list[float] = []
@@ -185,7 +189,7 @@ def _traffic(directory: Path, items: int, rounds: int) -> Iterator[Row]:
             def compact() -> None:
                 nonlocal copied_bytes
                 start = time.perf_counter()
-                copied_bytes += queue.compact().copied_bytes
+                copied_bytes += queue.compact(bytes_per_second=Settings.compact_bytes_per_second).copied_bytes
                 seconds.append(time.perf_counter() - start)
 
             found = {}
@@ -221,7 +225,7 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
     }
     for name, order in orders.items():
         own = directory / name.split()[0]
-        with PersistentQueue(own, segment_bytes=_MIB, memory_bytes=0) as queue, ExitStack() as stack:
+        with PersistentQueue(own, **BY_HAND, segment_bytes=_MIB) as queue, ExitStack() as stack:
             with queue.session() as session:
                 for start in range(0, items, 10_000):
                     session.enqueue_many([b"%d" % n for n in range(start, min(start + 10_000, items))])

@@ -102,7 +102,7 @@ class Group:
         self._is_disowned = False
         self._is_due = False
         """Whether maintenance will come by itself."""
-        self._is_tidied = False
+        self._is_tidy_due = False
         """Whether it will be tidied by itself."""
         self._compacting = threading.Lock()
         self._share: Share | None = None
@@ -267,15 +267,15 @@ class Group:
             self.check()
             self.store.check()
             self._maintain(self.store.settings.compact_bytes_per_second)
-            if not self._is_tidied:
+            if not self._is_tidy_due:
                 self._tidy_soon()
 
     def _tidy_soon(self) -> None:
-        self._is_tidied = True
+        self._is_tidy_due = True
         MAINTENANCE.submit(partial(self._tidy_by_itself, self.groups), IDLE_SECONDS, self)
 
     def _tidy_by_itself(self, groups: int) -> None:
-        self._is_tidied = False
+        self._is_tidy_due = False
         with suppress(PersistentQueueError, OSError):
             self.check()
             self.store.check()

@@ -287,7 +287,7 @@ def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: py
     put(queue, *[bytes(MIB)] * 4)
     drain(queue)
     own = queue._open()
-    own._is_tidied = True
+    own._is_tidy_due = True
     monkeypatch.setattr(MAINTENANCE, "submit", lambda job, _seconds, _owner: jobs.append(job))
     jobs: list[Callable[[], None]] = []
     own._tidy_by_itself(own.groups - 1)

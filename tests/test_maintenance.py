@@ -244,6 +244,7 @@ def sparse(queue: PersistentQueue) -> Session:
 def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
     monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
     assert is_idle()

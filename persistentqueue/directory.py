@@ -32,13 +32,12 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from .disk import (
-    CREATE_NEW,
     DISK,
-    READ,
     Disk,
     StrPath,
     abspath,
     basename,
+    copy_file,
     dirname,
     fspath,
     join,
@@ -46,7 +45,6 @@ from .disk import (
     relpath,
     sync_directory,
     wipe_file,
-    write_all,
 )
 from .errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
@@ -73,7 +71,6 @@ DELETED_DIRECTORY = "deleted"
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
-_COPY_BYTES = 1024 * 1024
 
 
 def queue_directory(path: StrPath, name: str | None) -> str:
@@ -170,23 +167,11 @@ def delete_all(disk: Disk, places: Places, names: Iterable[str], wipe: bool) -> 
 
 def keep_copy(disk: Disk, path: str) -> str | None:
     """Copy a file that is to be repaired to ``*.damaged``, durably; the copy's path, None where there is no file."""
-    try:
-        source = disk.open(path, READ, 0)
-    except FileNotFoundError:
-        return None
     copy = _damaged_name(disk, path)
     try:
-        target = disk.open(copy, CREATE_NEW, 0o600)
-        try:
-            offset = 0
-            while data := disk.pread(source, _COPY_BYTES, offset):
-                write_all(disk, target, [data], len(data), offset)
-                offset += len(data)
-            disk.fdatasync(target)
-        finally:
-            disk.close(target)
-    finally:
-        disk.close(source)
+        copy_file(disk, path, copy)
+    except FileNotFoundError:
+        return None
     sync_directory(disk, dirname(path))
     return copy
 

@@ -158,6 +158,24 @@ def write_zeros(disk: Disk, fd: int, start: int, end: int) -> None:
         write_all(disk, fd, [chunk], len(chunk), at)
 
 
+def copy_file(disk: Disk, source_path: str, target_path: str) -> int:
+    """Make a file with the same content, durable but for its name; how many bytes. Raises ``FileExistsError``."""
+    source = disk.open(source_path, READ, 0)
+    try:
+        target = disk.open(target_path, CREATE_NEW, 0o600)
+        try:
+            offset = 0
+            while data := disk.pread(source, len(_ZEROS), offset):
+                write_all(disk, target, [data], len(data), offset)
+                offset += len(data)
+            disk.fdatasync(target)
+        finally:
+            disk.close(target)
+    finally:
+        disk.close(source)
+    return offset
+
+
 def wipe_file(disk: Disk, path: str) -> None:
     """Write zeros over all that the file holds, durably. Where the device keeps old copies, it keeps them.
 

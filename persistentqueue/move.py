@@ -32,18 +32,16 @@ from .directory import (
     sweep_place,
 )
 from .disk import (
-    CREATE_NEW,
     DISK,
     NO_SPACE,
-    READ,
     Disk,
     StrPath,
     abspath,
+    copy_file,
     join,
     make_directory,
     sync_directory,
     sync_names,
-    write_all,
 )
 from .errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
@@ -61,8 +59,6 @@ from .place import (
     write_id,
     write_places,
 )
-
-_COPY_BYTES = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -253,28 +249,11 @@ def _copy_all(disk: Disk, places: Places, root: str) -> tuple[int, int]:
     make_directory(disk, target)
     files = copied_bytes = 0
     for name in filter(part_of_segment, names_in(disk, source)):
-        copied_bytes += _copy(disk, join(source, name), join(target, name))
+        copied_bytes += copy_file(disk, join(source, name), join(target, name))
         files += 1
     sync_directory(disk, target)
     sync_directory(disk, root)
     return files, copied_bytes
-
-
-def _copy(disk: Disk, source_path: str, target_path: str) -> int:
-    source = disk.open(source_path, READ, 0)
-    try:
-        target = disk.open(target_path, CREATE_NEW, 0o600)
-        try:
-            offset = 0
-            while data := disk.pread(source, _COPY_BYTES, offset):
-                write_all(disk, target, [data], len(data), offset)
-                offset += len(data)
-            disk.fdatasync(target)
-        finally:
-            disk.close(target)
-    finally:
-        disk.close(source)
-    return offset
 
 
 def _need_free(disk: Disk, places: Places, path: str) -> None:

@@ -10,9 +10,10 @@ import errno
 import os
 import shutil
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -370,6 +371,24 @@ def test_move_after_a_crash(root: Path, media: Path) -> None:
         assert drain(queue) == ITEMS
 
 
+def dies(disk: SimulatedDisk, at: int, work: Callable[[], object]) -> bool:
+    """Whether the work dies at its so many-th call of the disk that changes something; else it is done."""
+    last = disk.ticks + at
+
+    def on_tick() -> None:
+        if disk.ticks == last:
+            raise Crash
+
+    disk.on_tick = on_tick
+    try:
+        work()
+    except Crash:
+        return True
+    finally:
+        disk.on_tick = None
+    return False
+
+
 @pytest.mark.parametrize("way", ["there", "on", "back"])
 def test_move_interrupted_at_every_call(way: str) -> None:
     """Whatever a kill or a power cut at any call of the disk leaves: all items at one place, nothing at the other."""
@@ -389,21 +408,9 @@ def test_move_interrupted_at_every_call(way: str) -> None:
     while True:
         at += 1
         disk = filled.kill(chance.randrange)
-        last = disk.ticks + at
-
-        def on_tick(disk: SimulatedDisk = disk, last: int = last) -> None:
-            if disk.ticks == last:
-                raise Crash
-
-        disk.on_tick = on_tick
-        try:
-            move_data("/queues", "q", data_path=target, disk=disk.disk)
-        except Crash:
-            pass
-        else:
+        if not dies(disk, at, partial(move_data, "/queues", "q", data_path=target, disk=disk.disk)):
             assert at > 40
             return
-        disk.on_tick = None
         for crashed in (disk.kill(chance.randrange), *(disk.cut_power(chance.randrange) for _ in range(6))):
             if chance.random() < 0.3:
                 move_data("/queues", "q", data_path=chance.choice([source, target]), disk=crashed.disk)
@@ -530,29 +537,21 @@ def test_other_place_that_became_another_queues(root: Path, media: Path) -> None
 
 def test_new_queue_interrupted_at_every_call() -> None:
     """A queue that is being made with its segments elsewhere opens after a crash at any call, there."""
+
+    def opened(disk: SimulatedDisk, data_path: str = "/other/q") -> Store:
+        free = nullcontext()
+        return Store.open(disk.disk, DIRECTORY, Settings(), True, 0.0, free, free, data_path=data_path)
+
+    def make(disk: SimulatedDisk) -> None:
+        opened(disk).close()
+
     chance, at = Random(0), 0
     while True:
         at += 1
         disk = SimulatedDisk()
-
-        def opened(disk: SimulatedDisk, data_path: str = "/other/q") -> Store:
-            return Store.open(
-                disk.disk, DIRECTORY, Settings(), True, 0.0, nullcontext(), nullcontext(), data_path=data_path
-            )
-
-        def on_tick(disk: SimulatedDisk = disk, at: int = at) -> None:
-            if disk.ticks == at:
-                raise Crash
-
-        disk.on_tick = on_tick
-        try:
-            opened(disk).close()
-        except Crash:
-            pass
-        else:
+        if not dies(disk, at, partial(make, disk)):
             assert at > 20
             return
-        disk.on_tick = None
         for crashed in (disk.kill(chance.randrange), *(disk.cut_power(chance.randrange) for _ in range(5))):
             store = opened(crashed)
             assert store.places.data_root == "/other/q"
@@ -605,22 +604,10 @@ def test_deletion_interrupted_at_every_call(then: str) -> None:
     while True:
         at += 1
         disk = filled.kill(chance.randrange)
-        last = disk.ticks + at
-
-        def on_tick(disk: SimulatedDisk = disk, last: int = last) -> None:
-            if disk.ticks == last:
-                raise Crash
-
-        disk.on_tick = on_tick
-        try:
-            delete_queue("/queues", "q", disk=disk.disk)
-        except Crash:
-            pass
-        else:
+        if not dies(disk, at, partial(delete_queue, "/queues", "q", disk=disk.disk)):
             assert at > 20
             assert not [path for path in disk.names if path.startswith("/other/")]
             return
-        disk.on_tick = None
         for crashed in (disk.kill(chance.randrange), *(disk.cut_power(chance.randrange) for _ in range(5))):
             if then == "delete":
                 with suppress(QueueNotFoundError):

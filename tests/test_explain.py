@@ -108,7 +108,7 @@ def test_the_time_begins_anew_with_each_flush(open_queue: OpenQueue, clock: list
         clock[0] += 10
         put(queue, b"four")
         assert session.dequeue_many(1) == [b"four"]
-        (keeps,) = [session.keeps()]
+        keeps = session.keeps()
         assert keeps is not None
         assert keeps.seconds == 0.0
     assert session.keeps() is None

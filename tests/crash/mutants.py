@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
     Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
     # --- segments elsewhere
-    Mutant("what was copied to another place is not synced", "move", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
+    Mutant("what was copied to another place is not synced", "disk", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
     Mutant("the names of what was copied are not synced", "move", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
     Mutant("the old place is swept before the switch", "move", "        moved = _switched(", "        sweep_place(disk, places.data_root)\n        moved = _switched(", "moves"),
     Mutant("what a move has left is swept before its switch is durable", "move", "    sync_directory(disk, places.directory)\n    kept", "    kept", "moves"),

@@ -66,7 +66,7 @@ lint: $(VENV)/test.installed
 	$(BIN)/python -m mypy
 
 perf: $(VENV)/test.installed
-	$(BIN)/python -m perf
+	$(BIN)/python -m perf --results perf/results
 
 $(VENV)/%.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

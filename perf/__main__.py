@@ -1,52 +1,77 @@
-"""``python -m perf``: the table of ``README.md``, as Markdown."""
+"""``python -m perf``: who is how fast, with bars; writes JSON, Markdown and charts where ``--results`` says."""
 
 from __future__ import annotations
 
 import argparse
+import shlex
+import sys
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import backlog, churn, compaction, harness, idle, opening, pool
-from .workloads import REAL, WORKLOADS
+from . import backlog, churn, compaction, counts, harness, idle, large, opening, pool, results, waiting
+from .harness import Row
+from .workloads import SWEEPS, WORKLOADS
 
-_ROUNDS_LARGE = 9
+BACKLOG_ITEMS = 100_000_000
+OPENING_ITEMS = 10_000_000
+LARGE_ITEMS = 5_000
+
+
+def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[Row]]]:
+    """What is no flush of a workload: lines with a bar each."""
+    scale, rounds = options.scale, options.rounds
+    items = max(round(OPENING_ITEMS * scale), 10_000)
+    return {
+        "large": lambda directory: large.rows(directory, max(round(LARGE_ITEMS * scale), 3), rounds),
+        "waiting": lambda directory: waiting.rows(directory, max(round(2_000 * scale), 20)),
+        "opening": lambda directory: opening.rows(directory, items, rounds),
+        "backlog": lambda directory: backlog.rows(directory, max(round(BACKLOG_ITEMS * scale), 200_000), rounds),
+        "compaction": lambda directory: compaction.rows(directory, items, rounds),
+        "idle": lambda directory: idle.rows(directory, max(int(1_000 * scale), 20)),
+        "pool": lambda directory: pool.rows(directory, max(int(8 * scale), 2), rounds),
+        "churn": lambda directory: churn.rows(directory, options.seconds),
+    }
 
 
 def main() -> None:
-    """Run the workloads and print a line as soon as it is known."""
-    names = [*(workload.name for workload in WORKLOADS), "opening", "backlog", "compaction", "idle", "churn", "pool"]
+    """Run what was asked for, and print each line as soon as it is known."""
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
     parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
-    parser.add_argument("--rounds", type=int, default=9, help=f"of each, {_ROUNDS_LARGE} of the large items (9)")
-    parser.add_argument("--only", choices=names, nargs="+", default=names, help="some of the workloads")
+    parser.add_argument("--rounds", type=int, default=9, help="of each (9)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
     parser.add_argument("--seconds", type=float, default=60.0, help="of churn (60)")
-    arguments = parser.parse_args()
-    sizes = REAL.scaled(arguments.scale)
-    with harness.workspace(arguments.directory) as directory:
+    parser.add_argument("--results", type=Path, help="a directory for JSON, Markdown and charts")
+    parser.add_argument("--no-costs", action="store_true", help="count neither syncs, bytes, processor nor memory")
+    options = parser.parse_args()
+    others = _others(options)
+    named = {workload.name: [workload] for workload in WORKLOADS} | SWEEPS
+    names = [*named, *others]
+    unknown = set(options.only or ()) - set(names)
+    if unknown:
+        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+    chosen = options.only or names
+    begun = time.monotonic()
+    found: results.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}
+    found |= {"machine": results.machine(options.directory), "bars": [], "workloads": {}}
+    with harness.workspace(options.directory) as directory:
+        for name in (name for name in named if name in chosen):
+            for workload in (each.scaled(options.scale) for each in named[name]):
+                measured = harness.run(workload, directory, options.rounds)
+                costs = {} if options.no_costs else counts.count(workload, directory, options.scale)
+                found["workloads"][workload.name] = recorded = results.record(workload, measured, costs)
+                found["bars"] += harness.bar_rows(workload, measured)
+                print("\n".join(results.table(recorded)), flush=True)
         print(harness.table_head(), flush=True)
-        for workload in WORKLOADS:
-            if workload.name in arguments.only:
-                rounds = min(arguments.rounds, _ROUNDS_LARGE) if workload.name == "large" else arguments.rounds
-                for row in harness.rows(workload, harness.run(workload, directory, sizes, rounds)):
-                    print(harness.table_line(row), flush=True)
-        if "opening" in arguments.only:
-            for row in opening.rows(directory, sizes.backlog, arguments.rounds):
+        print("".join(f"{harness.table_line(row)}\n" for row in found["bars"]), end="", flush=True)
+        for name in (name for name in others if name in chosen):
+            for row in others[name](directory / name):
+                found["bars"].append(row)
                 print(harness.table_line(row), flush=True)
-        if "backlog" in arguments.only:
-            for row in backlog.rows(directory, sizes.flood, arguments.rounds):
-                print(harness.table_line(row), flush=True)
-        if "compaction" in arguments.only:
-            for row in compaction.rows(directory / "compaction", sizes.backlog, arguments.rounds):
-                print(harness.table_line(row), flush=True)
-        if "idle" in arguments.only:
-            for row in idle.rows(directory / "idle", max(int(1000 * arguments.scale), 20)):
-                print(harness.table_line(row), flush=True)
-        if "pool" in arguments.only:
-            for row in pool.rows(directory / "pool", max(int(8 * arguments.scale), 2), arguments.rounds):
-                print(harness.table_line(row), flush=True)
-        if "churn" in arguments.only:
-            for row in churn.rows(directory / "churn", arguments.seconds):
-                print(harness.table_line(row), flush=True)
+    found["seconds"] = time.monotonic() - begun
+    if options.results:
+        results.save(found, options.results)
 
 
 if __name__ == "__main__":

@@ -131,7 +131,7 @@ def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
 
 
 def _row(what: str, ours: str, bar: str, is_met: bool, ratio: str = "") -> Row:
-    return Row(what, ours, "", "", ratio, bar, met(is_met))
+    return Row(what, ours, "", ratio, bar, met(is_met))
 
 
 def _main() -> None:

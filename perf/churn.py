@@ -305,7 +305,6 @@ def rows(directory: Path, seconds: float) -> Iterator[Row]:
         f"{max(leaked)} bytes left over at {len(pauses)} pauses; {len(strays)} stray descriptors of up to "
         f"{max(pause.descriptors for pause in pauses)}, {threads} threads",
         "",
-        "",
         f"in use {min(mib):.1f} to {max(mib):.1f} MiB, pool up to {max(p.pool_bytes for p in pauses) / MIB:.1f} MiB; "
         f"from the second to the last quarter objects {alive_kib:+.1f} KiB, process "
         f"{growth(pauses, lambda pause: pause.rss_mib):+.1f} of {median(pause.rss_mib for pause in pauses):.0f} MiB",

@@ -107,7 +107,6 @@ def _orphans(directory: Path, items: int) -> Iterator[Row]:
         f"One item of 100 B left in each of {before.segments} segments",
         f"{before.disk_bytes / _MIB:,.1f} → {after.disk_bytes / _MIB:,.1f} MiB, {seconds:.2f} s",
         "",
-        "",
         f"{after.segments} segments",
         f"at most {SEGMENTS_BAR} segments, beside two logs",
         met(after.segments <= SEGMENTS_BAR and room_bytes <= SEGMENTS_BAR * segment_bytes),
@@ -134,7 +133,6 @@ def _room(directory: Path, items: int) -> Iterator[Row]:
     yield Row(
         f"A quarter left in each of {segments}: the most room beside",
         f"{(most - before) / _MIB:,.2f} MiB, {compacted.copied_bytes / _MIB / seconds:,.0f} MiB/s",
-        "",
         "",
         f"{(most - before) / segment_bytes:.2f} segments; then {before / after:.1f} times less",
         "at most one segment",
@@ -204,7 +202,6 @@ def _traffic(directory: Path, items: int, rounds: int) -> Iterator[Row]:
         f"A flush of {THREADS} threads while segments are compacted: 99 in 100",
         f"{1e3 * _p99(beside):.2f} ms, longest {1e3 * max(beside):.1f} ms, half {1e3 * median(beside):.2f} ms",
         "",
-        "",
         f"{median(ratios):.2f} × {1e3 * _p99(alone):.2f} ms, longest {1e3 * max(alone):.1f} ms, "
         f"half {1e3 * median(alone):.2f} ms; {sum(seconds):.1f} s for {copied_bytes / _MIB:.0f} MiB",
         f"at most {SLOWER_BAR:g} ×",
@@ -253,7 +250,6 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
         yield Row(
             f"{items:,} items held by {SESSIONS:,} sessions that flush in {name}",
             f"{most_bytes / 1024:,.0f} KiB for {gaps} gaps, {seconds:.2f} s",
-            "",
             "",
             f"{held.disk_bytes / _MIB:.1f} → {after.disk_bytes / _MIB:.1f} MiB",
             f"{GAP_BYTES_BAR} B for each, and 256 KiB; one segment at most",

@@ -136,7 +136,6 @@ def rows(directory: Path, count: int) -> Iterator[Row]:
             f"{idle.length_bytes / 2**20:.3f} MiB of files, {idle.allocated_bytes / 2**20:.3f} MiB allocated, "
             f"{idle.memory_bytes / 1024:.1f} KiB of memory, {idle.descriptors:.1f} descriptors each",
             "",
-            "",
             f"{idle.threads_busy} thread at work, {idle.threads_idle} once idle",
             f"3 MiB, 100 KiB, {DESCRIPTORS:,} descriptors for 1,000; one thread, then none",
             met(idle.is_met),

@@ -108,7 +108,6 @@ def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
             f"{1e3 * found_seconds:.1f} ms, {found_mib:.1f} MiB",
             f"{1e3 * median(bare_seconds):.1f} ms",
             "",
-            "",
             f"under {1e3 * SECONDS_BAR:.0f} ms and {MEMORY_MIB_BAR:.0f} MiB",
             met(found_seconds < SECONDS_BAR and found_mib < MEMORY_MIB_BAR),
         )

@@ -104,7 +104,6 @@ def _queues(directory: Path, segments: int, rounds: int) -> Iterator[Row]:
         f"1 MiB per flush into segments of {_PER_SEGMENT} items, {taken} of them from the pool",
         f"{1e3 * median(pooled.seconds) / len(items):.2f} ms",
         f"{1e3 * median(fresh.seconds) / len(items):.2f} ms",
-        "",
         f"{spread(ratios)} × the time of fresh ones",
         "",
         "",
@@ -113,7 +112,6 @@ def _queues(directory: Path, segments: int, rounds: int) -> Iterator[Row]:
         f"The calls of {len(items)} such flushes that change more than data",
         _shown(pooled.put_calls),
         _shown(fresh.put_calls),
-        "",
         "",
         "",
         "",
@@ -128,7 +126,7 @@ def _shown(calls: Counter[str]) -> str:
 def _syncs(what: str, ours: list[float], theirs: list[float]) -> Row:
     shown = [f"{1e3 * median(one):.2f} ms, 99 in 100 under {1e3 * _p99(one):.2f} ms" for one in (ours, theirs)]
     ratio = f"{median(ours) / median(theirs):.2f} ×, {_p99(ours) / _p99(theirs):.2f} × of 99 in 100"
-    return Row(f"{what}, {len(ours)} and {len(theirs)} calls", shown[0], shown[1], "", ratio, "", "")
+    return Row(f"{what}, {len(ours)} and {len(theirs)} calls", shown[0], shown[1], ratio, "", "")
 
 
 def _p99(seconds: list[float]) -> float:

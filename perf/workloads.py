@@ -1,333 +1,246 @@
-"""The workloads: what is timed, for the queue, for the bare disk, and for SQLite.
+"""The workloads: who does what, how often, and how many times whom the queue must reach.
 
-Each puts a fixed number of items and takes them all out again, timed apart, so that it begins and ends empty:
-
-- ``single``   one item of 100 B per flush, one thread
-- ``threads``  the same, shared by eight threads
-- ``batch``    1,000 items of 100 B per flush, with ``enqueue_many`` and ``dequeue_many``; more than the queue keeps in
-  memory, so that most of them are read from its files
-- ``plain``    the same with one call per item
-- ``large``    the seed's own test: 5,000 items of 512 KiB to 1 MiB in one flush, closed, reopened, read and compared
-
-The others promise what the queue promises. The bare disk writes the same payloads, each flush with one durable call
-(``pwritev`` with ``RWF_DSYNC``) at consecutive offsets of a file that is allocated and written; for a dequeue, which
-has to be durable too, a record of 100 B. It keeps no order, no checksum and no space for anybody else. SQLite keeps a
-table in WAL mode with ``synchronous=FULL``, one transaction per flush.
+Sizes are those of one round. All items are random bytes, the same in each run.
 """
 
 from __future__ import annotations
 
-import os
 import random
-import sqlite3
-import zlib
-from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager
-from functools import partial
-from itertools import cycle, islice
-from pathlib import Path
+from collections.abc import Mapping
 from typing import NamedTuple
 
-from persistentqueue import PersistentQueue
+from .contenders import (
+    BARE,
+    OURS,
+    OURS_APART,
+    OURS_MANY,
+    OURS_UNSYNCED,
+    SQLITE,
+    SQLITE_APART,
+    SQLITE_NORMAL,
+    Contender,
+)
+from .peers import LITEQUEUE, LMDB, PERSIST_QUEUE, PYTHON_PEERS, QUEUELIB, SERVERS, UNSYNCED_PEERS
 
-BATCH = 1_000
-THREADS = 8
+_SEED = 20081114
 ITEM_BYTES = 100
-_BARE_FILE_BYTES = 2 * 1024 * 1024
-_RANDOM = random.Random(20081114)
-ITEMS = [_RANDOM.randbytes(ITEM_BYTES) for _ in range(BATCH)]
+BATCH = 1_000
+_ONE_THREAD = "ours, one thread"
 
 
-class Sizes(NamedTuple):
-    """How much a run does: flushes of one item, flushes of a batch, large items, the items of a full queue, and of one
-    that is far larger than memory."""
+class Entry(NamedTuple):
+    """Somebody in a workload: with how many threads, and which part of its flushes it does, being too slow for all."""
 
-    singles: int
-    batches: int
-    large: int
-    backlog: int
-    flood: int
-
-    def scaled(self, scale: float) -> Sizes:
-        """These sizes times ``scale``, none of them below what shows anything."""
-        return Sizes(*(max(round(size * scale), least) for size, least in zip(self, SMOKE, strict=True)))
-
-
-SMOKE = Sizes(singles=16, batches=2, large=3, backlog=10_000, flood=200_000)
-REAL = Sizes(singles=4_000, batches=1_000, large=5_000, backlog=10_000_000, flood=100_000_000)
-
-
-class Contender(NamedTuple):
-    """``put`` puts ``amount`` of the workload's unit, durably; ``take`` takes as much out again, durably.
-
-    ``prepare`` comes before both and is not timed.
-    """
-
-    amount: float
-    put: Callable[[], None]
-    take: Callable[[], None]
-    prepare: Callable[[], None] = lambda: None
-
-
-Factory = Callable[[Path, Sizes], AbstractContextManager[Contender]]
-"""Makes a contender that works in a directory of its own."""
+    contender: Contender
+    threads: int = 1
+    part: float = 1.0
 
 
 class Workload(NamedTuple):
-    """Who contends, the queue being ``ours``, and how many times whom it must reach ``in``, ``out``, ``in and out``."""
+    """``flushes`` of ``batch`` items of ``item_bytes``, put, then taken, ``take_batch`` in each flush if that is given.
+
+    With ``in_turn`` each flush is taken right after it was put. So many flushes ``ahead`` are put before anything is
+    timed, so that what is taken was put long ago. With ``restarts`` each is opened for putting and again for taking,
+    which is timed with it. ``bars`` say for ``in``, ``out`` and ``in and out`` how many times whom the queue, which is
+    the first of ``entries``, must reach.
+    """
 
     name: str
     what: str
-    unit: str
-    contenders: Mapping[str, Factory]
+    flushes: int
+    entries: Mapping[str, Entry]
     bars: Mapping[str, Mapping[str, float]]
+    batch: int = 1
+    item_bytes: int = 100
+    take_batch: int = 0
+    in_turn: bool = False
+    ahead: int = 0
+    restarts: bool = False
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """What is told apart."""
+        if self.in_turn:
+            return ("in and out",)
+        return ("in", "out", "in and out") if "in and out" in self.bars else ("in", "out")
+
+    def items(self) -> list[bytes]:
+        """The items of one flush."""
+        some = random_items(min(self.batch, BATCH), self.item_bytes)
+        return (some * (self.batch // len(some) + 1))[: self.batch]
+
+    def scaled(self, scale: float) -> Workload:
+        """With fewer flushes, but as many as its threads, and with batches that are no larger than sensible."""
+        most_threads = max(entry.threads for entry in self.entries.values())
+        batch = max(min(self.batch, round(self.batch * scale * self.flushes)), 1)
+        return self._replace(
+            batch=batch,
+            take_batch=self.take_batch and max(round(self.take_batch * scale), 1),
+            flushes=max(round(self.flushes * scale), most_threads, 2 if self.flushes > 1 else 1),
+            ahead=round(self.ahead * scale),
+        )
 
 
-# --- the queue -------------------------------------------------------------------------------------------------------
+def random_items(count: int, item_bytes: int) -> list[bytes]:
+    """The same ones each time."""
+    source = random.Random(_SEED)
+    return [source.randbytes(item_bytes) for _ in range(count)]
 
 
-@contextmanager
-def queue(
-    directory: Path, sizes: Sizes, *, batch: int = 1, threads: int = 1, many: bool = False
-) -> Iterator[Contender]:
-    """The queue, with ``batch`` items per flush, by one call with ``many``, else by one call for each of them."""
-    flushes = _flushes(sizes, batch, threads)
-    items = ITEMS[:batch]
-    with PersistentQueue(directory) as queue:
-
-        def put(_: int) -> None:
-            with queue.session() as session:
-                for _ in range(flushes):
-                    if many:
-                        session.enqueue_many(items)
-                    else:
-                        for item in items:
-                            session.enqueue(item)
-                    session.flush()
-
-        def take(_: int) -> None:
-            with queue.session() as session:
-                for _ in range(flushes):
-                    taken = session.dequeue_many(batch) if many else [session.dequeue() for _ in items]
-                    assert len(taken) == batch and taken[-1] is not None
-                    session.flush()
-
-        yield Contender(flushes * batch * threads, partial(_share, threads, put), partial(_share, threads, take))
-        assert len(queue) == 0
+ITEMS = random_items(BATCH, ITEM_BYTES)
 
 
-@contextmanager
-def queue_large(directory: Path, sizes: Sizes) -> Iterator[Contender]:
-    """The queue, with large items, closed after they were put and reopened before they are taken."""
-    with ExitStack() as opened:
-
-        def put() -> None:
-            with PersistentQueue(directory) as queue, queue.transaction() as session:
-                for item in _large(sizes.large):
-                    session.enqueue(item)
-
-        def take() -> None:
-            queue = opened.enter_context(PersistentQueue(directory))
-            with queue.transaction() as session:
-                for item in _large(sizes.large):
-                    assert session.dequeue() == item
-                assert session.dequeue() is None
-
-        yield Contender(_large_megabytes(sizes.large), put, take, partial(_rehearse, put, take, opened.close))
+def _named(*contenders: Contender, part: float = 1.0) -> dict[str, Entry]:
+    return {contender.name: Entry(contender, part=part) for contender in contenders}
 
 
-# --- the bare disk ---------------------------------------------------------------------------------------------------
+_EACH = {
+    **_named(OURS, BARE, SQLITE, LMDB),
+    **_named(*PYTHON_PEERS, part=0.25),
+    **_named(*SERVERS),
+}
+_BATCHES = {**_named(OURS_MANY, BARE, SQLITE, LMDB), **_named(SERVERS[0])}
+_SOME = {**_named(OURS_UNSYNCED, SQLITE_NORMAL), **_named(*UNSYNCED_PEERS, part=0.25)}
+_AHEAD = {peer.name: 1.0 for peer in (*PYTHON_PEERS, *SERVERS)}
 
 
-@contextmanager
-def bare(directory: Path, sizes: Sizes, *, batch: int = 1, threads: int = 1) -> Iterator[Contender]:
-    """One durable write per flush, with a file for each thread; a batch is read and checksummed before its record."""
-    flushes = _flushes(sizes, batch, threads)
-    payload, record = b"".join(ITEMS[:batch]), ITEMS[0]
-    dsync = os.RWF_DSYNC
-    files = [_written_file(directory / f"{thread}.bin") for thread in range(threads)]
-
-    def write(data: bytes, thread: int) -> None:
-        fd = files[thread]
-        for at in islice(cycle(range(0, _BARE_FILE_BYTES - len(data) + 1, len(data))), flushes):
-            os.pwritev(fd, [data], at, dsync)
-
-    def read(thread: int) -> None:
-        fd = files[thread]
-        payloads = range(0, _BARE_FILE_BYTES - len(payload) + 1, len(payload))
-        for at, record_at in islice(zip(cycle(payloads), cycle(range(0, len(payload), len(record)))), flushes):
-            zlib.crc32(os.pread(fd, len(payload), at))
-            os.pwritev(fd, [record], record_at, dsync)
-
-    put = partial(_share, threads, partial(write, payload))
-    take = partial(_share, threads, partial(write, record) if batch == 1 else read)
-    yield Contender(flushes * batch * threads, put, take)
-    for fd in files:
-        os.close(fd)
+def _threads(count: int) -> dict[str, Entry]:
+    """So many threads of each, beside one of ours."""
+    return {**_several(count), _ONE_THREAD: Entry(OURS)}
 
 
-@contextmanager
-def bare_large(directory: Path, sizes: Sizes) -> Iterator[Contender]:
-    """The same buffers written one after the other to a new file, one ``fdatasync`` at the end; read, checksummed and
-    compared.
+def _several(count: int) -> dict[str, Entry]:
+    entries = {each.name: Entry(each, count) for each in (OURS, BARE)}
+    # Those who wait for SQLite's lock sleep and ask again, the more there are the longer.
+    return {**entries, SQLITE.name: Entry(SQLITE, count, part=min(2 / count, 1.0))}
 
-    Like the queue it reads right after it wrote, so that both read what the system still has in memory.
-    """
-    path = directory / "large.bin"
-
-    def put() -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL)
-        for item in _large(sizes.large):
-            assert os.write(fd, item) == len(item)
-        os.fdatasync(fd)
-        os.close(fd)
-
-    def take() -> None:
-        fd = os.open(path, os.O_RDONLY)
-        for item in _large(sizes.large):
-            found = os.read(fd, len(item))
-            zlib.crc32(found)
-            assert found == item
-        os.close(fd)
-
-    def delete() -> None:
-        path.unlink(missing_ok=True)
-
-    yield Contender(_large_megabytes(sizes.large), put, take, partial(_rehearse, put, take, delete))
-
-
-def _written_file(path: Path) -> int:
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL)
-    os.pwrite(fd, bytes(_BARE_FILE_BYTES), 0)
-    os.fsync(fd)
-    return fd
-
-
-# --- SQLite ----------------------------------------------------------------------------------------------------------
-
-
-@contextmanager
-def sqlite(directory: Path, sizes: Sizes, *, batch: int = 1) -> Iterator[Contender]:
-    """A table in WAL mode, ``synchronous=FULL``, one transaction per flush; a single insert is one by itself."""
-    flushes = _flushes(sizes, batch, 1)
-    rows = [(item,) for item in ITEMS[:batch]]
-    connection = sqlite3.connect(directory / "queue.sqlite", isolation_level=None)
-    connection.execute("PRAGMA journal_mode=WAL")
-    connection.execute("PRAGMA synchronous=FULL")
-    connection.execute("CREATE TABLE queue (id INTEGER PRIMARY KEY, item BLOB NOT NULL)")
-
-    def put() -> None:
-        for _ in range(flushes):
-            if batch == 1:
-                connection.execute("INSERT INTO queue (item) VALUES (?)", rows[0])
-            else:
-                connection.execute("BEGIN")
-                connection.executemany("INSERT INTO queue (item) VALUES (?)", rows)
-                connection.execute("COMMIT")
-
-    def take() -> None:
-        for _ in range(flushes):
-            connection.execute("BEGIN")
-            taken = connection.execute("SELECT id, item FROM queue ORDER BY id LIMIT ?", (batch,)).fetchall()
-            assert len(taken) == batch
-            connection.execute("DELETE FROM queue WHERE id <= ?", (taken[-1][0],))
-            connection.execute("COMMIT")
-
-    yield Contender(flushes * batch, put, take)
-    connection.close()
-
-
-# --- what they share -------------------------------------------------------------------------------------------------
-
-
-def _flushes(sizes: Sizes, batch: int, threads: int) -> int:
-    """How often each thread flushes in one run."""
-    return sizes.batches if batch > 1 else sizes.singles // threads
-
-
-def _share(threads: int, work: Callable[[int], None]) -> None:
-    """Have ``work`` done by each of so many threads at once, the caller being the only one if it is one."""
-    if threads == 1:
-        work(0)
-    else:
-        with ThreadPoolExecutor(threads) as pool:
-            list(pool.map(work, range(threads)))
-
-
-def _large(count: int) -> Iterator[bytes]:
-    """So many items of 512 KiB to 1 MiB: 61 of them again and again, made once, so that nobody is timed making them."""
-    if not _LARGE:
-        sizes = (_RANDOM.randint(512 * 1024, 1024 * 1024) for _ in range(61))
-        _LARGE.extend(_RANDOM.randbytes(size) for size in sizes)
-    return islice(cycle(_LARGE), count)
-
-
-def _rehearse(put: Callable[[], None], take: Callable[[], None], delete: Callable[[], None]) -> None:
-    """Do the same once before it is timed, so that each finds the memory as it left it itself.
-
-    A virtual machine gives free memory back to its host. To take it again for the system's copy of a file may cost more
-    than to write the file to the disk, and would be charged to whoever comes first.
-    """
-    delete()
-    put()
-    take()
-    delete()
-
-
-def _large_megabytes(count: int) -> float:
-    return sum(map(len, _large(count))) / 1e6
-
-
-_LARGE: list[bytes] = []
-
-
-_SINGLE_BARS = {"bare": 0.8, "SQLite": 1.0}
-_THREADS_BARS = {"one thread": 2.5}
-_BATCH_BARS = {"SQLite": 2.0}
 
 WORKLOADS = (
     Workload(
         "single",
-        "One 100 B item per flush",
-        "items/s",
-        {"ours": queue, "bare": bare, "SQLite": sqlite},
-        {"in": _SINGLE_BARS, "out": _SINGLE_BARS},
+        "One item of 100 B per flush",
+        1_000,
+        _EACH,
+        {
+            "in": {BARE.name: 0.85, SQLITE.name: 1.1, LMDB.name: 1.5, **_AHEAD},
+            "out": {BARE.name: 0.85, SQLITE.name: 1.0, LMDB.name: 1.5, **_AHEAD},
+        },
     ),
     Workload(
-        "threads",
-        f"The same, {THREADS} threads",
-        "items/s",
-        {"ours": partial(queue, threads=THREADS), "one thread": queue, "bare": partial(bare, threads=THREADS)},
-        {"in": _THREADS_BARS, "out": _THREADS_BARS},
+        "threads-8",
+        "The same, 8 threads",
+        2_000,
+        _threads(8),
+        {way: {_ONE_THREAD: 3.0, SQLITE.name: 4.0} for way in ("in", "out")},
+    ),
+    Workload(
+        "threads-32",
+        "The same, 32 threads",
+        4_000,
+        _threads(32),
+        {way: {_ONE_THREAD: 5.0} for way in ("in", "out")},
     ),
     Workload(
         "batch",
-        "1,000 × 100 B per flush",
-        "items/s",
-        {
-            "ours": partial(queue, batch=BATCH, many=True),
-            "bare": partial(bare, batch=BATCH),
-            "SQLite": partial(sqlite, batch=BATCH),
-        },
-        {"in": _BATCH_BARS, "out": _BATCH_BARS},
+        "1,000 items of 100 B per flush",
+        200,
+        _BATCHES,
+        {way: {SQLITE.name: 3.0, LMDB.name: 1.5} for way in ("in", "out")},
+        batch=1_000,
     ),
     Workload(
         "plain",
-        "The same, one call per item",
-        "items/s",
-        {
-            "ours": partial(queue, batch=BATCH),
-            "bare": partial(bare, batch=BATCH),
-            "SQLite": partial(sqlite, batch=BATCH),
-        },
-        {"in": {"SQLite": 1.0}, "out": {}},
+        "The same, a call for each item",
+        100,
+        {**_named(OURS, SQLITE), **_named(QUEUELIB)},
+        {way: {SQLITE.name: 1.3, QUEUELIB.name: 2.0} for way in ("in", "out")},
+        batch=1_000,
     ),
     Workload(
-        "large",
-        "512 KiB to 1 MiB, 5,000 items",
-        "MB/s",
-        {"ours": queue_large, "bare": bare_large},
-        {"in": {}, "out": {}, "in and out": {"bare": 0.8}},
+        "unsynced",
+        "One item of 100 B per flush, sync=False",
+        2_000,
+        _SOME,
+        {way: {SQLITE_NORMAL.name: 1.0} for way in ("in", "out")},
+    ),
+    Workload(
+        "seed",
+        "1,000,000 items of 16 B, 1,000 per flush, restarted between in and out",
+        1_000,
+        {**_named(OURS_MANY, SQLITE), **_named(PERSIST_QUEUE, LITEQUEUE, part=0.01)},
+        {"in and out": {SQLITE.name: 2.5, PERSIST_QUEUE.name: 5.0, LITEQUEUE.name: 5.0}},
+        batch=1_000,
+        item_bytes=16,
+        restarts=True,
+    ),
+    Workload(
+        "seed-once",
+        "1,000,000 items of 16 B in one flush",
+        1,
+        _named(OURS_MANY, BARE, SQLITE),
+        {"in": {}, "out": {}},
+        batch=1_000_000,
+        item_bytes=16,
+    ),
+    Workload(
+        "behind",
+        "One item of 100 B per flush, taken right after it was put",
+        1_000,
+        _named(OURS, BARE, SQLITE, LMDB, *SERVERS),
+        {"in and out": {SQLITE.name: 1.0}},
+        in_turn=True,
+    ),
+    Workload(
+        "far",
+        "100 items of 1,000 B per flush, taken 200 MB later",
+        200,
+        _named(OURS_MANY, SQLITE, LMDB),
+        {way: {SQLITE.name: 1.0} for way in ("in", "out")},
+        batch=100,
+        item_bytes=1_000,
+        ahead=2_000,
+    ),
+    Workload(
+        "several",
+        "One item of 100 B per flush, 8 threads with a named queue each",
+        2_000,
+        {each.name: Entry(each, 8) for each in (OURS_APART, BARE, SQLITE_APART)},
+        {way: {SQLITE.name: 1.0} for way in ("in", "out")},
+    ),
+    Workload(
+        "loop-one",
+        "persist-queue's loop: 1,000 put, 1,000 got, one acknowledgement",
+        1_000,
+        {**_named(OURS, SQLITE), **_named(*PYTHON_PEERS), **_named(*UNSYNCED_PEERS, QUEUELIB)},
+        {"in and out": {}},
+        item_bytes=8,
+        take_batch=1_000,
     ),
 )
+"""The tables of README.md. ``large``, ``opening`` and others that are no flushes have modules of their own."""
+
+
+def _by_batch(batch: int) -> Workload:
+    what = f"{batch:,} items of 100 B per flush" if batch > 1 else "One item of 100 B per flush"
+    flushes = max(300 // max(batch // 1_000, 1), 20)
+    return Workload(f"by-batch-{batch}", what, flushes, _named(OURS_MANY, BARE, SQLITE, LMDB), _NO_BARS, batch=batch)
+
+
+def _by_size(size: int) -> Workload:
+    what, entries = f"One item of {size:,} B per flush", _named(OURS, BARE, SQLITE, LMDB)
+    return Workload(f"by-size-{size}", what, max(300_000 // max(size, 1_000), 50), entries, _NO_BARS, item_bytes=size)
+
+
+def _by_threads(count: int) -> Workload:
+    what = f"One item of 100 B per flush, {count} thread{'s' * (count > 1)}"
+    return Workload(f"by-threads-{count}", what, 960, _several(count), _NO_BARS)
+
+
+_NO_BARS: Mapping[str, Mapping[str, float]] = {"in": {}, "out": {}}
+
+SWEEPS = {
+    "by-batch": [_by_batch(batch) for batch in (1, 10, 100, 1_000, 10_000)],
+    "by-size": [_by_size(size) for size in (16, 256, 4_096, 65_536, 1_048_576)],
+    "by-threads": [_by_threads(count) for count in (1, 2, 4, 8, 16, 32)],
+}
+"""The charts of README.md: the same for a row of values."""

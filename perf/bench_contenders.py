@@ -1,0 +1,45 @@
+"""Every workload under pytest-benchmark, each contender that is installed beside the others.
+
+``python -m pytest perf --benchmark-only --benchmark-enable`` times them; the tables with the ratios are those of
+``python -m perf``, which lets the contenders take turns. Without benchmarks every workload runs once at its smallest,
+so that none rots.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .harness import Runner
+from .peers import is_there
+from .workloads import WORKLOADS, Workload
+
+SMOKE_SCALE = 0.005
+TIMED_SCALE = 0.1
+CASES = [
+    pytest.param(workload, name, id=f"{workload.name}-{name.replace(' ', '-')}")
+    for workload in WORKLOADS
+    for name in workload.entries
+]
+
+
+@pytest.mark.parametrize(("workload", "name"), CASES)
+def bench_put_and_take(workload: Workload, name: str, benchmark: Any, tmp_path: Path) -> None:
+    """What is put is taken, as fast as this contender does it."""
+    entry = workload.entries[name]
+    if not is_there(entry.contender):
+        pytest.skip(f"{name} needs {' and '.join(entry.contender.needs)}: pip install '.[peers]'")
+    scaled = workload.scaled(SMOKE_SCALE if benchmark.disabled else TIMED_SCALE)
+    with ExitStack() as stack:
+        runner = Runner(scaled, entry, tmp_path / "own")
+        runner.begin(stack)
+        benchmark.group = workload.what
+        benchmark.pedantic(runner.round, rounds=1 if benchmark.disabled else 5)
+        runner.end()
+    measured = runner.measured
+    benchmark.extra_info["items"] = measured.items
+    assert measured.items > 0 and len(measured.put_seconds) >= 1
+    assert len(measured.flush_seconds("in")) >= entry.threads

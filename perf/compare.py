@@ -1,0 +1,98 @@
+"""``python -m perf.compare BASE HEAD``: two commits of this package, in turn, on the same workloads.
+
+Both are checked out beside each other and timed by the harness of the present tree, round by round, each round a
+process of its own; a ratio is taken within each round. ``HEAD`` may be left out: the present tree.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import median
+
+from . import harness
+from .workloads import WORKLOADS
+
+_ROOT = Path(__file__).parent.parent
+_NAMES = ("single", "threads-8", "batch", "plain", "unsynced")
+
+
+@contextmanager
+def checked_out(commit: str, above: Path) -> Iterator[Path]:
+    """A work tree of the commit."""
+    tree = above / commit.replace("/", "-")
+    subprocess.run(["git", "-C", str(_ROOT), "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
+    try:
+        yield tree
+    finally:
+        subprocess.run(["git", "-C", str(_ROOT), "worktree", "remove", "--force", str(tree)], check=True)
+
+
+def measure(tree: Path, directory: Path, name: str, scale: float) -> dict[str, float]:
+    """One round with the package of that tree: items a second, in and out."""
+    # What is run by path has the directory of the file first on its path, and then what PYTHONPATH says.
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree.absolute()), str(_ROOT)])}
+    command = [sys.executable, "-c", "from perf.compare import child; child()", str(directory.absolute()), name]
+    command += [str(scale), str(tree.absolute())]
+    output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=directory)
+    found: dict[str, float] = json.loads(output.stdout)
+    return found
+
+
+def child() -> None:
+    """In the process of its own."""
+    import persistentqueue
+
+    directory, name, scale, tree = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])
+    if Path(persistentqueue.__file__).parent.parent != tree:
+        raise SystemExit(f"{persistentqueue.__file__} is not of {tree}")
+    workload = next(each for each in WORKLOADS if each.name == name).scaled(scale)
+    ours = next(iter(workload.entries))
+    with harness.workspace(directory, memory=True) as own:
+        only = workload._replace(entries={ours: workload.entries[ours]})
+        measured = harness.run(only, own, 1)[ours]
+    print(json.dumps({way: measured.rates(way)[0] for way in workload.ways}))
+
+
+def main() -> None:
+    """Print a line for each way of each workload."""
+    parser = argparse.ArgumentParser(prog="python -m perf.compare", description=__doc__)
+    parser.add_argument("base")
+    parser.add_argument("head", nargs="?")
+    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    parser.add_argument("--only", nargs="+", choices=[each.name for each in WORKLOADS], default=_NAMES)
+    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--scale", type=float, default=1.0)
+    options = parser.parse_args()
+    head = options.head or "the present tree"
+    headings = ("what", options.base, head, f"{head} is")
+    with harness.workspace(options.directory) as directory, checked_out(options.base, directory) as base:
+        if options.head is None:
+            _compare(base, _ROOT, directory, options, headings)
+        else:
+            with checked_out(options.head, directory) as tree:
+                _compare(base, tree, directory, options, headings)
+
+
+def _compare(base: Path, head: Path, directory: Path, options: argparse.Namespace, headings: tuple[str, ...]) -> None:
+    print(harness.table_head(headings, headings[:1]), flush=True)
+    for name in options.only:
+        found: dict[Path, list[dict[str, float]]] = {base: [], head: []}
+        for number in range(options.rounds):
+            for tree in (base, head) if number % 2 else (head, base):
+                found[tree].append(measure(tree, directory, name, options.scale))
+        for way in found[base][0]:
+            before, after = ([each[way] for each in found[tree]] for tree in (base, head))
+            found_ratios = [new / old for old, new in zip(before, after, strict=True)]
+            cells = (f"{name}, {way}", f"{median(before):,.0f}/s", f"{median(after):,.0f}/s")
+            print(harness.table_line((*cells, f"{harness.spread(found_ratios)} ×")), flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,224 @@
+"""Who contends: the queue, the bare disk, and what else keeps items on a disk, all behind the same two calls.
+
+A contender is opened in a directory of its own and gives a ``Lane`` for each thread. A ``put``, and a ``take``, is one
+flush, and what it promises on return is the contender's ``Durability``; only those that promise the same are compared
+in one table.
+
+- ``queue``: this package.
+- ``bare``: the same payloads with one durable call per flush (``pwritev`` with ``RWF_DSYNC``) at consecutive offsets of
+  a file that is allocated and written. It keeps no order, no checksum and no space for anybody else: nothing can be
+  faster by much. What is taken of a batch is read and checksummed; then a record of 100 B is written as durably.
+- ``sqlite``: a table in WAL mode, one transaction per flush, with ``synchronous=FULL`` or ``NORMAL``.
+
+The others are in ``peers``.
+"""
+
+from __future__ import annotations
+
+import enum
+import os
+import sqlite3
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from persistentqueue import PersistentQueue, Session
+
+_BARE_FILE_BYTES = 2 * 1024 * 1024
+_RECORD_BYTES = 100
+_PAGE_BYTES = 4096
+_BUSY_SECONDS = 60.0
+
+
+class Durability(enum.Enum):
+    """What a contender promises when a flush returns."""
+
+    EACH = "synced by each flush"
+    SOME = "synced now and then"
+    NEVER = "never synced"
+
+
+class Lane(NamedTuple):
+    """What one thread does: a call is a flush.
+
+    ``put`` puts these items; ``take`` takes so many, which are gone for good on return. The bare disk, which knows no
+    items, returns None.
+    """
+
+    put: Callable[[Sequence[bytes]], None]
+    take: Callable[[int], Sequence[bytes] | None]
+
+
+Opener = Callable[[Path, int], AbstractContextManager[Sequence[Lane]]]
+"""Opens what is in a directory, or makes it, for so many threads."""
+
+
+class Contender(NamedTuple):
+    """``open`` in a directory that exists. ``needs`` names the modules and the programs without which it cannot."""
+
+    name: str
+    durability: Durability
+    open: Opener
+    needs: tuple[str, ...] = ()
+
+
+# --- the queue -------------------------------------------------------------------------------------------------------
+
+
+def _many(session: Session) -> Lane:
+    def put(items: Sequence[bytes]) -> None:
+        session.enqueue_many(items)
+        session.flush()
+
+    def take(count: int) -> Sequence[bytes]:
+        taken = session.dequeue_many(count)
+        session.flush()
+        return taken
+
+    return Lane(put, take)
+
+
+def _plain(session: Session) -> Lane:
+    def put(items: Sequence[bytes]) -> None:
+        for item in items:
+            session.enqueue(item)
+        session.flush()
+
+    def take(count: int) -> Sequence[bytes]:
+        taken = [session.dequeue() for _ in range(count)]
+        session.flush()
+        return [item for item in taken if item is not None]
+
+    return Lane(put, take)
+
+
+def queue(*, many: bool, **settings: Any) -> Opener:
+    """The queue, with a call for all items of a flush, or one call for each of them."""
+
+    @contextmanager
+    def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
+        with PersistentQueue(directory, **settings) as queue, ExitStack() as stack:
+            sessions = [stack.enter_context(queue.session()) for _ in range(threads)]
+            yield [(_many if many else _plain)(session) for session in sessions]
+
+    return opened
+
+
+@contextmanager
+def several_queues(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
+    """A named queue for each thread."""
+    with ExitStack() as stack:
+        queues = [stack.enter_context(PersistentQueue(directory, f"q{number}")) for number in range(threads)]
+        yield [_plain(stack.enter_context(queue.session())) for queue in queues]
+
+
+# --- the bare disk ---------------------------------------------------------------------------------------------------
+
+
+class _BareLane:
+    """One thread's file: payloads in its first part, records of what was taken in its last one."""
+
+    def __init__(self, path: Path) -> None:
+        self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
+        self._bytes = 0
+        self._at = 0
+        self._record_at = 0
+        self._put: deque[tuple[int, int]] = deque()
+        self._grow(0)
+
+    def _grow(self, length_bytes: int) -> None:
+        """Make room for two payloads of this length at least."""
+        self._bytes = max(_BARE_FILE_BYTES, 2 * length_bytes)
+        # Page by page: of what one call writes the system keeps larger pieces, and would write such a piece whole.
+        for at in range(0, self._bytes + _BARE_FILE_BYTES, _PAGE_BYTES):
+            os.pwrite(self.fd, bytes(_PAGE_BYTES), at)
+        os.fsync(self.fd)
+
+    def put(self, items: Sequence[bytes]) -> None:
+        data = items[0] if len(items) == 1 else b"".join(items)
+        if 2 * len(data) > self._bytes:
+            self._grow(len(data))
+        if self._at + len(data) > self._bytes:
+            self._at = 0
+        os.pwritev(self.fd, [data], self._at, os.RWF_DSYNC)
+        self._put.append((self._at, len(data)))
+        self._at += len(data)
+
+    def take(self, count: int) -> None:
+        if count > 1:
+            at, length_bytes = self._put.popleft()
+            zlib.crc32(os.pread(self.fd, length_bytes, at))
+        os.pwritev(self.fd, [bytes(_RECORD_BYTES)], self._bytes + self._record_at, os.RWF_DSYNC)
+        self._record_at = (self._record_at + _RECORD_BYTES) % (_BARE_FILE_BYTES - _RECORD_BYTES)
+
+
+@contextmanager
+def bare(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
+    """A file for each thread. What is taken must have been put since it was opened."""
+    lanes = [_BareLane(directory / f"{thread}.bin") for thread in range(threads)]
+    try:
+        yield [Lane(lane.put, lane.take) for lane in lanes]
+    finally:
+        for lane in lanes:
+            os.close(lane.fd)
+
+
+# --- SQLite ----------------------------------------------------------------------------------------------------------
+
+
+class _SqliteLane:
+    """One connection."""
+
+    def __init__(self, path: Path, synchronous: str) -> None:
+        self.connection = sqlite3.connect(
+            path, isolation_level=None, timeout=_BUSY_SECONDS, check_same_thread=False, cached_statements=16
+        )
+        self.connection.execute("PRAGMA journal_mode=WAL")
+        self.connection.execute(f"PRAGMA synchronous={synchronous}")
+        self.connection.execute("CREATE TABLE IF NOT EXISTS queue (id INTEGER PRIMARY KEY, item BLOB NOT NULL)")
+
+    def put(self, items: Sequence[bytes]) -> None:
+        execute = self.connection.execute
+        if len(items) == 1:  # an insert is a transaction by itself
+            execute("INSERT INTO queue (item) VALUES (?)", (items[0],))
+            return
+        execute("BEGIN IMMEDIATE")
+        self.connection.executemany("INSERT INTO queue (item) VALUES (?)", [(item,) for item in items])
+        execute("COMMIT")
+
+    def take(self, count: int) -> Sequence[bytes]:
+        execute = self.connection.execute
+        execute("BEGIN IMMEDIATE")
+        rows = execute("SELECT id, item FROM queue ORDER BY id LIMIT ?", (count,)).fetchall()
+        execute("DELETE FROM queue WHERE id <= ?", (rows[-1][0],))
+        execute("COMMIT")
+        return [item for _, item in rows]
+
+
+def sqlite(synchronous: str, *, apart: bool = False) -> Opener:
+    """A connection for each thread, to one table, or ``apart`` to one each."""
+
+    @contextmanager
+    def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
+        names = [f"{thread if apart else 0}.sqlite" for thread in range(threads)]
+        lanes = [_SqliteLane(directory / name, synchronous) for name in names]
+        try:
+            yield [Lane(lane.put, lane.take) for lane in lanes]
+        finally:
+            for lane in lanes:
+                lane.connection.close()
+
+    return opened
+
+
+OURS = Contender("ours", Durability.EACH, queue(many=False))
+OURS_MANY = Contender("ours", Durability.EACH, queue(many=True))
+OURS_UNSYNCED = Contender("ours, sync=False", Durability.SOME, queue(many=False, sync=False))
+OURS_APART = Contender("ours", Durability.EACH, several_queues)
+BARE = Contender("bare disk", Durability.EACH, bare)
+SQLITE = Contender("SQLite FULL", Durability.EACH, sqlite("FULL"))
+SQLITE_APART = Contender("SQLite FULL", Durability.EACH, sqlite("FULL", apart=True))
+SQLITE_NORMAL = Contender("SQLite NORMAL", Durability.SOME, sqlite("NORMAL"))

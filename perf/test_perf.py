@@ -1,0 +1,208 @@
+"""What ``python -m perf`` is made of: it compares what it says, counts what it says, and shows all of it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+import sys
+from array import array
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue
+
+from . import backlog, compaction, compare, counts, harness, large, opening, results, waiting
+from .contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
+from .harness import Measured
+from .peers import is_there
+from .workloads import SWEEPS, WORKLOADS, Entry, Workload
+
+ALL = [*WORKLOADS, *(workload for sweep in SWEEPS.values() for workload in sweep)]
+SMALL = Workload(
+    "single",
+    "Small",
+    8,
+    {each.name: Entry(each) for each in (OURS, BARE, SQLITE)},
+    {"in": {BARE.name: 1e-6, SQLITE.name: 1e9}, "out": {BARE.name: 1e-6}},
+)
+
+
+def test_names_are_told_apart() -> None:
+    """No two workloads have a name in common, and each begins with ours."""
+    assert len({workload.name for workload in ALL}) == len(ALL)
+    assert all(next(iter(workload.entries)).startswith("ours") for workload in ALL)
+
+
+def test_bars_are_of_those_who_contend() -> None:
+    """No bar names anybody who is not in the workload."""
+    for workload in ALL:
+        assert {name for bars in workload.bars.values() for name in bars} <= set(workload.entries)
+
+
+def test_rounds_and_bars(tmp_path: Path) -> None:
+    """Each contender has as many rounds, and a line says for each bar whether it is met."""
+    measured = harness.run(SMALL, tmp_path, 3)
+    assert {len(found.put_seconds) for found in measured.values()} == {3}
+    assert {len(found.flush_seconds("in")) for found in measured.values()} == {24}
+    assert [row.met for row in harness.bar_rows(SMALL, measured)] == ["**no**", "yes"]
+
+
+def test_ratios_are_taken_within_a_round() -> None:
+    """The first round with the first, whatever the medians are."""
+    ours, other = (Measured(10, [1.0, 10.0], [1.0, 1.0], array("d"), array("d")) for _ in range(2))
+    other.put_seconds[:] = [2.0, 5.0]
+    assert harness.ratios({"ours": ours, "other": other}, "in", "ours", "other") == [2.0, 0.5]
+
+
+def test_who_takes_something_else_is_seen(tmp_path: Path) -> None:
+    """A contender that gives other items, or fewer, is an error and no figure."""
+
+    @contextmanager
+    def forgetful(_directory: Path, _threads: int) -> Any:
+        yield [Lane(lambda _items: None, lambda count: [b"else"] * count)]
+
+    workload = SMALL._replace(entries={"ours": Entry(Contender("ours", Durability.NEVER, forgetful))})
+    with pytest.raises(AssertionError, match="or others"):
+        harness.run(workload, tmp_path, 1)
+
+
+def test_who_is_not_installed_is_left_out(tmp_path: Path) -> None:
+    """It has no line, and the table says so."""
+    absent = Contender("absent", Durability.EACH, BARE.open, ("no_such_module_at_all",))
+    workload = SMALL._replace(entries={**SMALL.entries, "absent": Entry(absent)})
+    assert not is_there(absent)
+    measured = harness.run(workload, tmp_path, 1)
+    assert "absent" not in measured
+    assert "Not installed: absent.\n" in list(results.table(results.record(workload, measured, {})))
+
+
+@pytest.mark.parametrize("pattern", ["in_turn", "restarts", "ahead", "take_batch", "threads"])
+def test_patterns(tmp_path: Path, pattern: str) -> None:
+    """Everything that is put is taken, in whatever order of phases."""
+    entry = Entry(OURS_MANY, threads=3 if pattern == "threads" else 1)
+    workload = SMALL._replace(
+        entries={"ours": entry},
+        batch=4,
+        flushes=6,
+        in_turn=pattern == "in_turn",
+        restarts=pattern == "restarts",
+        ahead=5 * (pattern == "ahead"),
+        take_batch=8 * (pattern == "take_batch"),
+    )
+    harness.run(workload, tmp_path, 2)
+    with PersistentQueue(tmp_path / "single" / "ours") as queue:
+        assert len(queue) == 0
+
+
+def test_syncs_are_counted_from_a_trace() -> None:
+    """Durable writes, writes to files that sync, and syncs; between the marks."""
+    trace = """
+    1 fsync(3) = 0
+    1 access("/perf-mark", F_OK) = -1 ENOENT
+    1 openat(AT_FDCWD, "a", O_RDWR|O_DSYNC) = 7
+    1 pwrite64(7, "x", 1, 0) = 1
+    12 pwritev2(5, [{iov_base="x", iov_len=1}], 1, 0, RWF_DSYNC) = 1
+    1 pwritev2(5, [{iov_base="x", iov_len=1}], 1, 0, 0) = 1
+    1 access("/perf-mark", F_OK) = -1 ENOENT
+    1 openat(AT_FDCWD, "b", O_RDWR) = 7
+    1 pwrite64(7, "x", 1, 0) = 1
+    1 fdatasync(7) = 0
+    1 msync(0x7f, 4096, MS_SYNC) = 0
+    1 fsync(3 <unfinished ...>
+    1 <... fsync resumed>) = 0
+    1 access("/perf-mark", F_OK) = -1 ENOENT
+    1 fsync(3) = 0
+    """
+    assert list(counts.syncs_of([line.strip() for line in trace.splitlines()])) == [2, 3]
+
+
+def test_costs_are_counted(tmp_path: Path) -> None:
+    """One sync for each flush of ours and of the bare disk, and something for all else."""
+    named = next(workload for workload in WORKLOADS if workload.name == "single")
+    workload = named._replace(entries={each.name: Entry(each) for each in (OURS, BARE)})
+    found = counts.count(workload, tmp_path, scale=0.1)
+    assert set(found) == {"in", "out"}
+    for costs in found.values():
+        for cost in costs.values():
+            assert cost.syncs in ({None} if shutil.which("strace") is None else {1.0})
+            assert cost.written_bytes > 0 and cost.processor_seconds > 0
+
+
+def test_results_are_shown(tmp_path: Path) -> None:
+    """What is kept as JSON becomes tables, one for each class, and charts."""
+    workloads = [*WORKLOADS[:1], *SWEEPS["by-batch"][:2], *(each for each in WORKLOADS if each.name == "batch")]
+    found: results.Found = {"command": "python -m perf", "seconds": 1.0, "bars": [], "workloads": {}}
+    found["machine"] = results.machine(tmp_path)
+    for number, workload in enumerate(workloads):
+        entries = {
+            name: entry for name, entry in workload.entries.items() if entry.contender in (OURS, OURS_MANY, BARE)
+        }
+        small = workload._replace(entries=entries).scaled(0.01)
+        measured = harness.run(small, tmp_path / str(number), 1)
+        found["workloads"][workload.name] = results.record(small, measured, {})
+    results.save(found, tmp_path / "results")
+    shown = (tmp_path / "results" / "results.md").read_text()
+    assert all(workload.what in shown for workload in workloads)
+    assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"headline.png", "by-batch.png"}
+    assert json.loads((tmp_path / "results" / "results.json").read_text())["machine"]["cores"]
+
+
+def test_two_trees_are_compared(tmp_path: Path) -> None:
+    """A round of a tree runs the package of that tree."""
+    found = compare.measure(Path(compare.__file__).parent.parent, tmp_path, "single", 0.01)
+    assert set(found) == {"in", "out"} and min(found.values()) > 0
+    with pytest.raises(subprocess.CalledProcessError):
+        compare.measure(tmp_path, tmp_path, "single", 0.01)  # no package there
+
+
+def test_an_unknown_workload_is_named() -> None:
+    """The error lists those that there are."""
+    done = subprocess.run(
+        [sys.executable, "-m", "perf", "--only", "nothing"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=Path(harness.__file__).parent.parent,
+    )
+    assert done.returncode == 2 and "unknown: nothing; there are single," in done.stderr
+
+
+def test_opening_is_measured(tmp_path: Path) -> None:
+    """Opening is measured after a clean close and after a crash, in processes of their own."""
+    lines = list(opening.rows(tmp_path, 10_000, 1))
+    assert [line.what for line in lines] == [
+        "Opening 10,000 items after a clean close",
+        "Opening 10,000 items after a crash",
+    ]
+    assert all("MiB" in line.ours for line in lines)
+
+
+def test_backlog_is_measured(tmp_path: Path) -> None:
+    """A backlog has lines for its memory, in, out, and opening; a small one grows the memory by little."""
+    lines = list(backlog.rows(tmp_path, 200_000, 1))
+    whats = [line.what.rpartition(", ")[2] for line in lines]
+    assert whats == ["memory"] * 2 + ["in", "out"] * 2 + ["Opening 200,000 items"]
+    assert lines[0].met == lines[1].met == "yes"
+
+
+def test_compaction_is_measured(tmp_path: Path) -> None:
+    """Compaction is measured for the disk, the room, the traffic beside it, and any order of completion."""
+    lines = list(compaction.rows(tmp_path, 10_000, 1))
+    assert len(lines) == 5
+    assert lines[1].met == "yes"
+
+
+def test_large_items_are_measured(tmp_path: Path) -> None:
+    """In and out, beside the bare disk."""
+    assert [line.what.rpartition(", ")[2] for line in large.rows(tmp_path / "large", 2, 1)] == ["in", "out"]
+
+
+def test_waiting_takes_nothing(tmp_path: Path) -> None:
+    """Neither an idle queue nor one who waits takes a processor; whoever waits is woken."""
+    assert len(waiting.wake_ups(tmp_path / "wake", 10)) == 10
+    for waits in (False, True):
+        assert waiting.idle_seconds(tmp_path / str(waits), waits=waits) < 0.05

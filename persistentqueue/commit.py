@@ -86,7 +86,7 @@ class Committer:
         """
         self._disk.failpoint("commit.1 write blocks")
         self._segments.touched = set()
-        return self._write_blocks(self._admit(group), self._disk.time_ns(), self._settings.sync)
+        return self._write_blocks(self._admit(group), self._disk.time_ns(), may_defer=True)
 
     def come_again(self, group: Sequence[Transaction]) -> None:
         """Who was skipped for another of its group, which then was refused, is not: it was not tried at all."""
@@ -168,7 +168,7 @@ class Committer:
 
         Raises ``OSError``.
         """
-        if log is None or not self._settings.sync or self._segments.unlogged or self._segments.new:
+        if log is None or self._segments.unlogged or (self._segments.new and self._settings.sync):
             return False
         items, runs, payload_bytes = group[0].items, group[0].runs, 0
         if len(group) > 1:
@@ -210,7 +210,7 @@ class Committer:
         body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks, len(group))
         disk.failpoint("commit.3 write frame")
         log.append(body, len(group), 1)
-        self.syncs += 1
+        self.syncs += self._settings.sync
         disk.failpoint("commit.4 apply")
         with self._mutex:
             state.enqueue(first, count, number, offset, length_bytes, ordinal)
@@ -228,7 +228,7 @@ class Committer:
         body = encode_lone_dequeue(first, count, len(group))
         disk.failpoint("commit.3 write frame")
         log.append(body, len(group), 1)
-        self.syncs += 1
+        self.syncs += self._settings.sync
         disk.failpoint("commit.4 apply")
         with self._mutex:
             self._state.dequeue(0, first, count)

@@ -389,10 +389,13 @@ class Segments:
     def _to_redo(self, info: SegmentInfo) -> Segment:
         if info.number not in self._open:
             arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
-            if not self.exists(info.number):
+            is_lost = not self.exists(info.number)
+            if is_lost:
                 # What else was in it is lost, and whoever reads it will hear so; what the log carries is not.
                 Segment.recreate(*arguments).close()
-            self._open[info.number] = Segment.open(*arguments, trusted=True)
+            self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
+            if is_lost:
+                self.new.append(segment)
         return self._open[info.number]
 
     def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:

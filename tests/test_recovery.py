@@ -348,7 +348,7 @@ def test_recycled_log_hides_its_former_life(tmp_path: Path) -> None:
 def test_unsynced_log_ends_where_blocks_are_missing(tmp_path: Path, damage: str) -> None:
     """With ``sync=False`` the queue opens to the prefix whose blocks are all there, and reports how many are gone."""
     path = tmp_path / "unsynced"
-    put_each(queue := PersistentQueue(path, sync=False, segment_bytes=200), ITEMS)
+    put_each(queue := PersistentQueue(path, sync=False, segment_bytes=200, inline_bytes=0), ITEMS)
     crash(queue)
     segment = segment_files(path)[2]
     if damage == "flipped":
@@ -368,6 +368,18 @@ def test_unsynced_log_ends_where_blocks_are_missing(tmp_path: Path, damage: str)
         assert queue.recovery.set_aside
         put(queue, b"on")
         assert drain(queue) == [b"on"]
+
+
+def test_unsynced_log_carries_small_groups(tmp_path: Path) -> None:
+    """With ``sync=False`` what the log carries is there, whatever became of the segment, as with ``sync=True``."""
+    path = tmp_path / "unsynced"
+    put_each(queue := PersistentQueue(path, sync=False, segment_bytes=200), ITEMS)
+    crash(queue)
+    segment_files(path)[2].unlink()
+    queue, items = reopen(path, sync=False)
+    with queue:
+        assert items == ITEMS
+        assert queue.recovery.lost_transactions == 0
 
 
 def test_unsynced_log_may_lose_frames_in_any_order(tmp_path: Path) -> None:

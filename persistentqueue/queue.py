@@ -128,7 +128,7 @@ class PersistentQueue:
       3 MiB in all). A block that does not fit, of one large item for instance, has a file of its own size.
     - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued; or the
       ``MemoryBudget`` that the queue shares with others.
-    - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (64 KiB).
+    - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (128 KiB).
     - ``log_bytes``: the size that the transaction log starts with (1 MiB); it grows with the rate of commits.
     - ``pool_min_bytes``, ``pool_max_bytes``: how much of its drained files a queue keeps to write to again, which is
       quicker than to make new ones (nothing; at most the minimum). Maintenance makes files up to the minimum.

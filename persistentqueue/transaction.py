@@ -17,7 +17,7 @@ class Settings:
     sync: bool = True
     segment_bytes: int = 64 * 1024 * 1024
     memory_bytes: int = 64 * 1024 * 1024
-    inline_bytes: int = 64 * 1024
+    inline_bytes: int = 128 * 1024
     log_bytes: int = 1024 * 1024
     pool_min_bytes: int = 0
     pool_max_bytes: int = 0

@@ -16,10 +16,11 @@ class Intervals:
     caller: ``add`` and ``remove`` assert it.
     """
 
-    __slots__ = ("_ends", "_firsts", "_size")
+    __slots__ = ("_ends", "_size", "firsts")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
-        self._firsts: list[int] = []
+        self.firsts: list[int] = []
+        """Where the runs begin, in order; not to be changed from outside."""
         self._ends: list[int] = []
         self._size = 0
         for first, count in runs:
@@ -33,55 +34,55 @@ class Intervals:
 
     def runs(self) -> list[Run]:
         """The runs, in order. Not ``list(…)`` of this: it would reserve room for ``len`` runs first."""
-        return [(first, end - first) for first, end in zip(self._firsts, self._ends, strict=True)]
+        return [(first, end - first) for first, end in zip(self.firsts, self._ends, strict=True)]
 
     @property
     def gaps(self) -> int:
         """How many runs the set is made of: what it costs in memory."""
-        return len(self._firsts)
+        return len(self.firsts)
 
     def add(self, first: int, count: int) -> None:
         """Add a run none of whose members is in the set."""
         end = first + count
-        at = bisect_right(self._firsts, first)
+        at = bisect_right(self.firsts, first)
         joins_before = at > 0 and self._ends[at - 1] == first
-        joins_after = at < len(self._firsts) and self._firsts[at] == end
+        joins_after = at < len(self.firsts) and self.firsts[at] == end
         assert at == 0 or self._ends[at - 1] <= first, "the run overlaps one before it"
-        assert at == len(self._firsts) or self._firsts[at] >= end, "the run overlaps one behind it"
+        assert at == len(self.firsts) or self.firsts[at] >= end, "the run overlaps one behind it"
         if joins_before and joins_after:
             self._ends[at - 1] = self._ends[at]
-            del self._firsts[at], self._ends[at]
+            del self.firsts[at], self._ends[at]
         elif joins_before:
             self._ends[at - 1] = end
         elif joins_after:
-            self._firsts[at] = first
+            self.firsts[at] = first
         else:
-            self._firsts.insert(at, first)
+            self.firsts.insert(at, first)
             self._ends.insert(at, end)
         self._size += count
 
     def remove(self, first: int, count: int) -> None:
         """Remove a run all of whose members are in the set."""
         end = first + count
-        at = bisect_right(self._firsts, first) - 1
+        at = bisect_right(self.firsts, first) - 1
         assert at >= 0, "the run is not in the set"
         assert self._ends[at] >= end, "the run is not in the set"
-        old_first, old_end = self._firsts[at], self._ends[at]
+        old_first, old_end = self.firsts[at], self._ends[at]
         if old_first == first and old_end == end:
-            del self._firsts[at], self._ends[at]
+            del self.firsts[at], self._ends[at]
         elif old_first == first:
-            self._firsts[at] = end
+            self.firsts[at] = end
         elif old_end == end:
             self._ends[at] = first
         else:
             self._ends[at] = first
-            self._firsts.insert(at + 1, end)
+            self.firsts.insert(at + 1, end)
             self._ends.insert(at + 1, old_end)
         self._size -= count
 
     def pop_lowest(self, count: int) -> Run:
         """Remove and return the lowest run, or its first ``count`` members. The set must not be empty."""
-        first = self._firsts[0]
+        first = self.firsts[0]
         count = min(count, self._ends[0] - first)
         self.remove(first, count)
         return first, count
@@ -91,20 +92,20 @@ class Intervals:
         at = bisect_right(self._ends, sequence)
         if at == len(self._ends):
             return None
-        first = max(self._firsts[at], sequence)
+        first = max(self.firsts[at], sequence)
         return first, self._ends[at] - first
 
     def between(self, first: int, end: int) -> list[Run]:
         """The runs that have members in ``first … end - 1``, in order, whole."""
         at = bisect_right(self._ends, first)
-        stop = bisect_left(self._firsts, end) if first < end else at
-        return [(start, self._ends[i] - start) for i, start in enumerate(self._firsts[at:stop], at)]
+        stop = bisect_left(self.firsts, end) if first < end else at
+        return [(start, self._ends[i] - start) for i, start in enumerate(self.firsts[at:stop], at)]
 
     def overlap(self, first: int, end: int) -> int:
         """How many members lie in ``first … end - 1``."""
         at = bisect_right(self._ends, first)
-        stop = bisect_left(self._firsts, end)
-        return sum(min(self._ends[i], end) - max(self._firsts[i], first) for i in range(at, stop))
+        stop = bisect_left(self.firsts, end)
+        return sum(min(self._ends[i], end) - max(self.firsts[i], first) for i in range(at, stop))
 
 
 def join_runs(runs: list[Run], more: Iterable[Run]) -> None:

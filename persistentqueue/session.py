@@ -77,13 +77,15 @@ class Session:
         ``QueueFullError`` where the session outgrew the memory and could not spill, also with ``full="block"``; the
         item is then not in the session.
         """
-        transaction = self._open()
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction = self._open()
         data = item if type(item) is bytes else _as_bytes(item)
         if len(data) > ITEM_BYTES_MAX:
             raise _too_large(len(data))
         size_bytes = transaction.payload_bytes + len(data)
         if size_bytes + ITEM_OVERHEAD_BYTES * len(transaction.items) > self._spill_bytes and transaction.items:
-            self._group.spill(transaction)
+            group.spill(transaction)
             size_bytes = len(data)
         transaction.items.append(data)
         transaction.payload_bytes = size_bytes
@@ -113,14 +115,21 @@ class Session:
         rollback, brings an item. Raises ``CorruptionError`` once for each damaged block: its items are set aside, and
         the next call goes on behind them.
         """
-        transaction = self._open()
-        runs, items = self._group.take(1, timeout if timeout == 0.0 else _timeout(timeout))
-        if not items:
-            return None
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction = self._open()
+        if timeout:
+            _timeout(timeout)
+        item = group.store.reader.take_one(transaction.runs)
+        if item is None:
+            runs, items = group.take(1, timeout)
+            if not items:
+                return None
+            join_runs(transaction.runs, runs)
+            item = items[0]
         if not transaction.since_seconds:
-            transaction.since_seconds = self._group.now()
-        join_runs(transaction.runs, runs)
-        return items[0]
+            transaction.since_seconds = group.now()
+        return item
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[bytes]:
         """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.

@@ -402,8 +402,8 @@ class Ready:
 
     def front(self) -> int:
         """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
-        run = self.returned.run_from(0)
-        return run[0] if run is not None else self.position
+        firsts = self.returned.firsts
+        return firsts[0] if firsts else self.position
 
     def runs(self) -> list[Run]:
         """All that may be handed out, in order."""
@@ -424,6 +424,14 @@ class Ready:
             left -= ahead
         self.held += count - left
         return runs
+
+    def hold_front(self) -> None:
+        """Hand out the sequence that ``front`` tells, which must be ready."""
+        if self.returned.firsts:
+            self.returned.pop_lowest(1)
+        else:
+            self.position += 1
+        self.held += 1
 
     def release(self, runs: Iterable[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""

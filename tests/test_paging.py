@@ -121,13 +121,20 @@ def test_bound_is_never_exceeded(memory_bytes: int, steps: list[tuple[str, Any, 
         assert all(a[1] <= b[0] for a, b in pairwise(runs))
         assert all(page.items == items[page.first : page.end] != [] for page in pages._pages)
         assert pages._firsts == [page.first for page in pages._pages]
+        kept = {sequence for low, high in runs for sequence in range(low, high)}
+        for sequence in {one if isinstance(one, int) else 0, front, *kept}:
+            assert pages.item(sequence) == (items[sequence] if sequence in kept else None)
+        assert pages._latest is None or pages._latest in pages._pages  # so that it keeps nothing in memory
 
 
 @settings(max_examples=40)
 @given(
     st.sampled_from([0, 100, 1000, 5000, 30_000]),
     st.lists(
-        st.tuples(st.sampled_from(["put", "take", "hold", "roll back", "browse", "reopen"]), st.integers(1, 40)),
+        st.tuples(
+            st.sampled_from(["put", "take", "hold", "hold one by one", "roll back", "browse", "reopen"]),
+            st.integers(1, 40),
+        ),
         max_size=25,
     ),
 )
@@ -152,6 +159,11 @@ def test_content_is_right_and_the_bound_holds_whatever_is_done(memory_bytes: int
                 del model[:count]
             elif kind == "hold":
                 assert session.dequeue_many(count) == model[:count]
+                held += model[:count]
+                del model[:count]
+            elif kind == "hold one by one":
+                for item in model[:count]:
+                    assert session.dequeue() == item
                 held += model[:count]
                 del model[:count]
             elif kind == "roll back":

@@ -154,7 +154,8 @@ class Session:
 
         Raises ``QueueFullError`` (a limit) and ``DiskFullError``: nothing was committed, the session keeps its
         operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
-        reopen the queue.
+        reopen the queue. Interrupted, by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was
+        committed, the session is empty; if not, it keeps its operations; if nobody knows, the queue is broken.
         """
         transaction = self._open()
         if timeout is not None and _timeout(timeout) and not self._group.blocks:
@@ -163,10 +164,15 @@ class Session:
             transaction.marker = _checked(marker)
         elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
-        self._group.commit(transaction, timeout)
-        if transaction.skipped:
-            self._group.discard(transaction)
-        self._transaction = Transaction()
+        try:
+            self._group.commit(transaction, timeout)
+            if transaction.skipped:
+                self._group.discard(transaction)
+            self._transaction = Transaction()
+        except BaseException:
+            if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
+                self.rollback()
+            raise
         return not transaction.skipped
 
     def rollback(self) -> None:

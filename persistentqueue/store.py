@@ -293,7 +293,12 @@ class Store:
         transaction.payload_bytes = 0
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue."""
+        """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue.
+
+        One that was committed, and whose session was interrupted before it knew, holds nothing any more.
+        """
+        if transaction.settled and not transaction.skipped:
+            return
         with self._mutex:
             self.ready.release(transaction.runs)
             self.segments.unpin(piece.segment for piece in transaction.pieces)

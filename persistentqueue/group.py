@@ -24,7 +24,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from .errors import ClosedError, PersistentQueueError, QueueFullError
+from .errors import ClosedError, CorruptionError, PersistentQueueError, QueueFullError
 from .intervals import Run
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
@@ -178,6 +178,7 @@ class Group:
         with self._alone():
             self.store.trim()
         self.give_back()
+        self._tell_of_room()
 
     def compact(
         self,
@@ -230,6 +231,7 @@ class Group:
             finally:
                 with self._writing:
                     self.store.end_compaction(copy)
+                self._tell_of_room()
             self.trim()
 
     def _pause(self, until: float) -> None:
@@ -244,9 +246,12 @@ class Group:
         return self._maintain(inf)
 
     def _tidy(self) -> None:
+        generation = self.store.generation
         with self._alone():
             self.store.tidy()
         self.give_back()
+        if generation != self.store.generation:
+            self._tell_of_room()
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
         self.give_back()
@@ -306,8 +311,9 @@ class Group:
     def give_back(self) -> None:
         """Delete retired segments."""
         with self._giving_back:
+            was_any = bool(self.store.retired)
             self.store.give_back()
-        if self._seats:
+        if was_any:
             self._tell_of_room()
 
     @contextmanager
@@ -319,7 +325,7 @@ class Group:
                 yield
             finally:
                 if self.store.broken is not None:
-                    self._tell_of_room()  # there never will be any
+                    self._tell_all()
 
     def _give_back_soon(self) -> None:
         if self.store.retired:
@@ -333,14 +339,23 @@ class Group:
 
         The caller has seen that the queue is open and not broken.
         """
-        taken = self.store.reader.take(max_items)
-        if taken[1] or timeout_seconds == 0:
+        try:
+            taken = self.store.reader.take(max_items)
+            if not taken[1] and timeout_seconds != 0:
+                taken = self._wait_for_items(max_items, timeout_seconds)
+        except CorruptionError:
+            self._tell_of_room()  # what cannot be read counts no more
+            raise
+        else:
             return taken
+
+    def _wait_for_items(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while not taken[1]:
+        while True:
             with self.mutex:
                 while not len(self.store.ready):
                     self.check()
+                    self.store.check()
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return [], []
@@ -352,7 +367,8 @@ class Group:
             self.check()
             self.store.check()
             taken = self.store.reader.take(max_items)
-        return taken
+            if taken[1]:
+                return taken
 
     def browse(self) -> Iterator[list[bytes]]:
         """The ready items in lists, in order, without holding them."""
@@ -360,7 +376,11 @@ class Group:
         while True:
             self.check()
             self.store.check()
-            batch = next(batches, None)
+            try:
+                batch = next(batches, None)
+            except CorruptionError:
+                self._tell_of_room()
+                raise
             if batch is None:
                 return
             yield batch
@@ -374,7 +394,7 @@ class Group:
         if count:
             with self.mutex:
                 self._has_ready.notify(count)
-        if wrote and self._seats:
+        if wrote:
             self._tell_of_room()
 
     def abandon(self, transaction: Transaction) -> None:
@@ -432,10 +452,18 @@ class Group:
 
     def _tell_of_room(self) -> None:
         """There may be room for the first of those who wait for it."""
+        if not self._seats:
+            return
         with self.mutex:
             self._rooms += 1
             if self._seats:
                 self._seats[0].notify()
+
+    def _tell_all(self) -> None:
+        """Nobody who waits, for an item or for room, will ever get it: the queue is broken."""
+        with self.mutex:
+            self._has_ready.notify_all()
+        self._tell_of_room()
 
     def _wait_for_room(
         self, transaction: Transaction, timeout_seconds: float | None, error: QueueFullError | None
@@ -490,15 +518,16 @@ class Group:
                 before = self.store.state.next_sequence
                 self.store.commit(group)
                 enqueued = self.store.state.next_sequence - before
-                self.groups += 1
-                self.transactions += sum(map(_SETTLED, group))
+                settled = sum(map(_SETTLED, group))
+                self.groups += settled > 0
+                self.transactions += settled
         except PersistentQueueError as error:
             for failed in group:
                 failed.error = error
         finally:
             with self.mutex:
-                if self._waiting and enqueued:
-                    self._has_ready.notify(enqueued)
+                if self._waiting:
+                    self._has_ready.notify(enqueued if self.store.broken is None else self._waiting)
                 if self._seats and (self.store.broken is not None or any(each.runs and each.settled for each in group)):
                     self._rooms += 1
                     self._seats[0].notify()

@@ -4,9 +4,10 @@ Whoever flushes while nobody writes becomes the leader and commits for all who c
 and followers). When the leader is done, the first of those who came in the meantime leads the next group. One thread
 alone pays for no thread but itself; many share a sync. No thread is started here, but for ``maintenance``.
 
-Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction), ``_writing`` (held over the
-writes of a commit), the store's ``reading`` (held over a read), ``_giving_back`` (held while retired segments are
-deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never over a write or a sync).
+Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction, and over what else maintenance
+writes), ``_writing`` (held over the writes of a commit), the store's ``reading`` (held over a read), ``_giving_back``
+(held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never
+over a write or a sync).
 
 With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
 something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
@@ -192,11 +193,17 @@ class Group:
 
         Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
+        with self._keeping_files():
+            return self._compact(below, settled_only, progress, bytes_per_second)
+
+    @contextmanager
+    def _keeping_files(self) -> Iterator[None]:
+        """Nobody closes the files meanwhile, also if the queue is dropped, since maintenance does not keep it."""
         try:
             with self._compacting:
-                return self._compact(below, settled_only, progress, bytes_per_second)
+                yield
         finally:
-            if self._is_disowned:  # the files could not be closed while they were copied
+            if self._is_disowned:
                 self.store.release()
 
     def _compact(
@@ -247,7 +254,7 @@ class Group:
 
     def _tidy(self) -> None:
         generation = self.store.generation
-        with self._alone():
+        with self._keeping_files(), self._alone():
             self.store.tidy()
         self.give_back()
         if generation != self.store.generation:

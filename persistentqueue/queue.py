@@ -153,8 +153,8 @@ class PersistentQueue:
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
     A forked child cannot use its parent's queue: all calls raise ``ClosedError`` there. Use it in a ``with`` block, or
-    call ``close``; a queue that is dropped instead frees its lock with a ``ResourceWarning``, and the next opening
-    recovers, as after a crash.
+    call ``close``; a queue that is dropped instead, with all its sessions, frees its lock with a ``ResourceWarning``,
+    and the next opening recovers, as after a crash.
 
     Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
@@ -294,7 +294,7 @@ class PersistentQueue:
         ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
         """
         group = self._open()
-        session = Session(group, name=threading.current_thread().name if name is None else name)
+        session = Session(group, name=threading.current_thread().name if name is None else name, queue=self)
         with group.mutex:
             self._sessions.add(session)
         return session

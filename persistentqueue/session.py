@@ -40,10 +40,12 @@ class Session:
     failed.
     """
 
-    __slots__ = ("__weakref__", "_group", "_spill_bytes", "_transaction", "name")
+    __slots__ = ("__weakref__", "_group", "_queue", "_spill_bytes", "_transaction", "name")
 
-    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "") -> None:
+    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "", queue: object = None) -> None:
         self._group = group
+        self._queue = queue
+        """Kept, so that a queue which its user drops closes no file that a session is writing to."""
         self.name = name
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import BrokenQueueError, PersistentQueue, Session, group
+from persistentqueue import BrokenQueueError, PersistentQueue, QueueLockedError, Session, group
 from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
@@ -348,6 +348,33 @@ def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytes
         del queue
         gc.collect()
     assert is_idle()
+
+
+@pytest.mark.maintained
+def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def failpoint(name: str) -> None:
+        if name.startswith("trim.2") and threading.current_thread().name == THREAD_NAME:
+            reached.set()
+            assert go_on.wait(SECONDS)
+
+    queue = PersistentQueue(tmp_path / "q", log_bytes=4096, disk=replace(DISK, failpoint=failpoint))
+    put(queue, *[bytes(MIB)] * 4)
+    drain(queue)
+    assert reached.wait(SECONDS)
+    with pytest.warns(ResourceWarning, match="without close"):
+        del queue
+        gc.collect()
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path / "q")
+    go_on.set()
+    assert is_idle()
+    with PersistentQueue(tmp_path / "q") as queue:
+        assert len(queue) == 0
 
 
 @pytest.mark.maintained

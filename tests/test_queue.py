@@ -246,6 +246,24 @@ def test_dropping_the_last_reference(tmp_path: Path) -> None:
         assert drain(queue) == [b"x"]
 
 
+def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
+    """A queue that is dropped while somebody has a session of it closes no file under his hands, until that goes, too:
+    its number may be another file's by then."""
+    queue = PersistentQueue(tmp_path, "q")
+    session = queue.session()
+    session.enqueue(b"x")
+    del queue
+    gc.collect()
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path, "q")
+    session.flush()
+    with pytest.warns(ResourceWarning, match="without close"):
+        del session
+        gc.collect()
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert drain(queue) == [b"x"]
+
+
 def test_dropping_a_session(open_queue: OpenQueue) -> None:
     """A session that is dropped with work in it warns and gives everything back; without work it is silent."""
     queue = open_queue()

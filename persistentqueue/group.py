@@ -103,6 +103,8 @@ class Group:
         self._is_disowned = False
         self._is_due = False
         """Whether maintenance will come by itself."""
+        self._is_giving_back_due = False
+        """Whether it will give back what was retired."""
         self._is_tidy_due = False
         """Whether it will be tidied by itself."""
         self._compacting = threading.Lock()
@@ -263,10 +265,17 @@ class Group:
     def _maintain(self, bytes_per_second: float) -> Maintained:
         self.give_back()
         compacted = self.compact(self.store.settings.compact_below, True, None, bytes_per_second)
-        with self._giving_back:
-            self.check()
-            pooled_bytes = sum(self.store.fill_pool())
-        return Maintained(compacted.segments, compacted.copied_bytes, pooled_bytes)
+        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
+
+    def _fill_pool(self) -> Iterator[int]:
+        """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
+        made: int | None = 0
+        files = self.store.fill_pool()
+        while made is not None:
+            yield made
+            with self._giving_back:
+                self.check()
+                made = next(files, None)
 
     def _maintain_soon(self) -> None:
         self._is_due = True
@@ -335,11 +344,16 @@ class Group:
                     self._tell_all()
 
     def _give_back_soon(self) -> None:
-        if self.store.retired:
-            if sum(size_bytes for _, size_bytes in tuple(self.store.retired)) <= _AT_ONCE_BYTES:
-                self.give_back()
-            else:
-                MAINTENANCE.submit(self.give_back)
+        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.retired))
+        if retired_bytes <= _AT_ONCE_BYTES and not self._giving_back.locked():
+            self.give_back()
+        elif not self._is_giving_back_due:
+            self._is_giving_back_due = True
+            MAINTENANCE.submit(self._give_back_by_itself)
+
+    def _give_back_by_itself(self) -> None:
+        self._is_giving_back_due = False
+        self.give_back()
 
     def take(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever).

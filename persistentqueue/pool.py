@@ -22,6 +22,8 @@ from typing import NamedTuple
 
 from .disk import CREATE_NEW, WRITE, Disk, StatResult, join, write_zeros
 
+SIZE_BYTES_MAX = 10**12 - 1
+"""What a name can tell."""
 SUFFIX = ".free"
 PART_SUFFIX = ".part"
 _NAME = re.compile(r"([0-9]{12})-[0-9a-f]{16}(\.free|\.part)", re.ASCII)

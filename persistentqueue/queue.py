@@ -41,6 +41,13 @@ _LEAST = {
     "max_bytes": 1,
     "min_free_bytes": 0,
 }
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (bool, "True or False"),
+    (int, "a whole number"),
+    (int | float, "a number"),
+    (str, "text"),
+)
+"""What a setting must be: what its default is, of the first of these."""
 _OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
 
 
@@ -192,6 +199,8 @@ class PersistentQueue:
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         directory = queue_directory(path, name)
         place = None if data_path is None else place_path(directory, name, data_path)
+        if not isinstance(lock_timeout, int | float):
+            raise TypeError(f"lock_timeout must be a number, not {lock_timeout!r}")
         if not lock_timeout >= 0:
             raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
         own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
@@ -394,11 +403,11 @@ class PersistentQueue:
         Of the items in memory, those that a smaller ``memory_bytes`` has no room for are let go before this returns.
         With a ``MemoryBudget`` the queue joins it, with a number it leaves the one that it had joined.
         ``segment_bytes`` counts from the next data file on. Nothing on disk changes; the next opening has its own
-        settings. Raises ``ValueError`` like the constructor; then nothing changed.
+        settings. Raises ``TypeError`` and ``ValueError`` like the constructor; then nothing changed.
         """
         group = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
-        _check({name: value for name, value in chosen.items() if isinstance(value, int)})
+        _check({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
         group.resize(memory_bytes, segment_bytes)
 
     def explain(self) -> list[SegmentUse]:
@@ -486,6 +495,13 @@ def _sizes(disk: Disk, directory: str) -> dict[str, int]:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        default = getattr(Settings, name)
+        if default is None and value is None:
+            continue
+        kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {what}, not {value!r}")
     least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
     for name, least in least_of.items():
         value = settings.get(name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -130,7 +131,7 @@ class Session:
         Waits for the first item only. Otherwise like ``dequeue``.
         """
         transaction = self._open()
-        if max_items < 0:
+        if index(max_items) < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
         timeout = _timeout(timeout)
         if max_items == 0:

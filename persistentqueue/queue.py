@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from .directory import names_in, place_path, queue_directory
-from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
+from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath, join
 from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
 from .limits import LOGS_LEAST
@@ -197,7 +197,7 @@ class PersistentQueue:
     ) -> None:
         self._group: Group | None = None
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        directory = queue_directory(path, name)
+        directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
         if not isinstance(lock_timeout, int | float):
             raise TypeError(f"lock_timeout must be a number, not {lock_timeout!r}")

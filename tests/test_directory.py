@@ -230,3 +230,21 @@ def test_a_queue_where_a_link_leads(tmp_path: Path, part: str) -> None:
     (tmp_path / "real" / "q").symlink_to("../link")
     with pytest.raises(NotADirectoryError, match="no link"):
         PersistentQueue(path if part == "path" else tmp_path / "real", "q")
+
+
+def test_the_process_may_go_elsewhere(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that was opened by a relative path stays where it is, and another one at that path stays as it is."""
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    with PersistentQueue("queues", "orders") as other:
+        put(other, b"of the other")
+    monkeypatch.chdir(tmp_path)
+    queue = open_queue(path="queues", segment_bytes=1000, log_bytes=4096)
+    monkeypatch.chdir(tmp_path / "else")
+    items = [b"%d" % n * 100 for n in range(100)]
+    put_each(queue, items)
+    queue.trim()
+    queue.close()
+    with PersistentQueue("queues", "orders") as other:
+        assert drain(other) == [b"of the other"]
+    assert drain(open_queue()) == items

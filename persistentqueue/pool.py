@@ -20,7 +20,8 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import NamedTuple
 
-from .disk import CREATE_NEW, WRITE, Disk, StatResult, join, write_zeros
+from .disk import CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join, write_zeros
+from .errors import DiskFullError
 
 SIZE_BYTES_MAX = 10**12 - 1
 """What a name can tell."""
@@ -110,7 +111,8 @@ class Pool:
     def fill(self, min_bytes: int, file_bytes: int) -> Iterator[int]:
         """Make files of this size until all together have ``min_bytes``, or the bound is near; yields their lengths.
 
-        What was yielded is written durably, but for its name. Raises ``OSError``; no half of a file stays then.
+        What was yielded is written durably, but for its name. Raises ``DiskFullError``, ``OSError``; no half of a file
+        stays then.
         """
         while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
             part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
@@ -121,9 +123,12 @@ class Pool:
                 write_zeros(self._disk, fd, 0, file_bytes)
                 self._disk.fdatasync(fd)
                 self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
-            except BaseException:
+            except BaseException as error:
                 with suppress(FileNotFoundError):
                     self._disk.unlink(part)
+                if isinstance(error, OSError) and error.errno in NO_SPACE:
+                    reason = "no room to fill the pool"
+                    raise DiskFullError(self.directory, error.errno, reason, "then fill it again") from error
                 raise
             finally:
                 self._disk.close(fd)

@@ -40,6 +40,7 @@ _LEAST = {
     "max_items": 1,
     "max_bytes": 1,
     "min_free_bytes": 0,
+    "lock_timeout": 0,
 }
 _KINDS: tuple[tuple[Any, str], ...] = (
     (bool, "True or False"),
@@ -199,10 +200,6 @@ class PersistentQueue:
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
         directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
-        if not isinstance(lock_timeout, int | float):
-            raise TypeError(f"lock_timeout must be a number, not {lock_timeout!r}")
-        if not lock_timeout >= 0:
-            raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
         own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
         settings = Settings(
             sync=sync,
@@ -222,7 +219,7 @@ class PersistentQueue:
             min_free_bytes=min_free_bytes,
             full=full,
         )
-        _check(vars(settings))
+        _check(vars(settings) | {"lock_timeout": lock_timeout})
         if not compact_below <= 1:
             raise ValueError(f"compact_below must be a share from 0 to 1, got {compact_below}")
         if full not in {"raise", "block"}:
@@ -496,7 +493,7 @@ def _sizes(disk: Disk, directory: str) -> dict[str, int]:
 
 def _check(settings: Mapping[str, Any]) -> None:
     for name, value in settings.items():
-        default = getattr(Settings, name)
+        default = getattr(Settings, name, 0.0)
         if default is None and value is None:
             continue
         kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
@@ -505,7 +502,7 @@ def _check(settings: Mapping[str, Any]) -> None:
     least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
     for name, least in least_of.items():
         value = settings.get(name)
-        if value is not None and value < least:
+        if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import PersistentQueue, QueueNotFoundError, check, delete_queue
+from persistentqueue import DiskFullError, PersistentQueue, QueueNotFoundError, check, delete_queue
 from persistentqueue.__main__ import main
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK, Buffers
@@ -222,7 +222,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(pool: Pool) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     pool._disk = replace(DISK, pwritev=refuse)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(DiskFullError, match=rf"{pool.directory}: no room .* then fill it again"):
         next(pool.fill(4 * KIB, 2 * KIB))
     assert os.listdir(pool.directory) == []
 

@@ -8,6 +8,7 @@ import sys
 
 from . import PersistentQueueError, check, move_data, repair
 from .directory import open_pool
+from .pool import SIZE_BYTES_MAX
 
 MIB = 1024 * 1024
 
@@ -27,8 +28,8 @@ def main(arguments: list[str] | None = None) -> int:
     choice.add_argument("action", choices=["fill", "show", "clear"])
     _add_path(choice)
     choice.add_argument("--shared", action="store_true", help="the pool that all queues of PATH share")
-    choice.add_argument("--bytes", type=int, default=256 * MIB, help="fill: until it has so many (%(default)s)")
-    choice.add_argument("--file-bytes", type=int, default=64 * MIB, help="fill: of each file (%(default)s)")
+    choice.add_argument("--bytes", type=_size, default=256 * MIB, help="fill: until it has so many (%(default)s)")
+    choice.add_argument("--file-bytes", type=_size, default=64 * MIB, help="fill: of each file (%(default)s)")
     what = "move the segments of closed queues to other media, or back"
     choice = commands.add_parser("move", help=what, description=what)
     choice.add_argument("path", help="the queue's directory, or the one that they are named in")
@@ -37,12 +38,22 @@ def main(arguments: list[str] | None = None) -> int:
     to.add_argument("--data-path", help="where to, to a directory of each name there")
     to.add_argument("--back", action="store_true", help="back into the queues' own directories")
     options = parser.parse_args(arguments)
+    if options.command == "pool" and options.bytes < options.file_bytes:
+        parser.error(f"--bytes, {options.bytes}, is less than a file has, --file-bytes, {options.file_bytes}")
     try:
         problems = {"check": _check, "repair": _repair, "pool": _pool, "move": _move}[options.command](options)
     except (PersistentQueueError, OSError) as error:
         print(f"{type(error).__name__}: {error}", file=sys.stderr)
         return 2
     return 1 if problems else 0
+
+
+def _size(text: str) -> int:
+    """A number of bytes that a file may have."""
+    size_bytes = int(text)
+    if not 0 < size_bytes <= SIZE_BYTES_MAX:
+        raise argparse.ArgumentTypeError(f"{text} is not from 1 to {SIZE_BYTES_MAX}")
+    return size_bytes
 
 
 def _add_path(choice: argparse.ArgumentParser) -> None:

@@ -106,7 +106,7 @@ def _room_in(directory: str) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in NO_SPACE:
-            raise DiskFullError(directory, error.errno, "no room to compact to") from error
+            raise DiskFullError(directory, error.errno, "no room to compact to", "then compact again") from error
         raise
 
 

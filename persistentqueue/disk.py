@@ -35,6 +35,8 @@ Buffers = Sequence[bytes | bytearray | memoryview]
 READ, WRITE = os.O_RDONLY, os.O_RDWR
 CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
 """How ``Disk.open`` is asked for a file: to read, to write, to write and make it if it is missing, to make it."""
+DIRECTORY = getattr(os, "O_DIRECTORY", 0)
+"""The same for a directory: to read."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
 join, basename, dirname, relpath, fspath = os.path.join, os.path.basename, os.path.dirname, os.path.relpath, os.fspath
@@ -60,7 +62,8 @@ class Disk:
     """The callables that the core may use; signatures and errors are those of ``os`` where it has the name."""
 
     open: Callable[[str, int, int], int]
-    """``open(path, flags, mode)``. Never follows a link at the last component, never returns 0, 1 or 2."""
+    """``open(path, flags, mode)``. Never returns 0, 1 or 2, and follows no link at the last component, unless it is
+    asked for a ``DIRECTORY``, to sync the names in it: a queue may be made where a link leads."""
     open_direct: Callable[[str], int | None]
     """``open_direct(path)``: open a file to write it past the page cache, in multiples of ``PAGE_BYTES`` at such
     offsets, out of ``page_memory``; None where that does not go."""
@@ -197,7 +200,7 @@ def page_memory(size_bytes: int) -> memoryview:
 
 def sync_directory(disk: Disk, path: str) -> None:
     """Make the names in the directory durable: those that came as well as those that went."""
-    fd = disk.open(path, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0), 0)
+    fd = disk.open(path, READ | DIRECTORY, 0)
     try:
         disk.fsync(fd)
     finally:
@@ -251,7 +254,8 @@ def after_fork_in_child(callback: Callable[[], None]) -> None:
 
 
 def _open(path: str, flags: int, mode: int) -> int:
-    fd = os.open(path, flags | os.O_CLOEXEC | getattr(os, "O_NOFOLLOW", 0), mode)
+    no_link = 0 if flags & DIRECTORY else getattr(os, "O_NOFOLLOW", 0)
+    fd = os.open(path, flags | os.O_CLOEXEC | no_link, mode)
     if fd >= _LOWEST_DESCRIPTOR:
         return fd
     # With a standard stream closed, a file of ours would take its number, and a stray print would write into it.

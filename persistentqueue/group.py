@@ -4,9 +4,10 @@ Whoever flushes while nobody writes becomes the leader and commits for all who c
 and followers). When the leader is done, the first of those who came in the meantime leads the next group. One thread
 alone pays for no thread but itself; many share a sync. No thread is started here, but for ``maintenance``.
 
-Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction), ``_writing`` (held over the
-writes of a commit), the store's ``reading`` (held over a read), ``_giving_back`` (held while retired segments are
-deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never over a write or a sync).
+Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction, and over what else maintenance
+writes), ``_writing`` (held over the writes of a commit), the store's ``reading`` (held over a read), ``_giving_back``
+(held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never
+over a write or a sync).
 
 With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
 something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
@@ -24,7 +25,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from .errors import ClosedError, PersistentQueueError, QueueFullError
+from .errors import ClosedError, CorruptionError, PersistentQueueError, QueueFullError
 from .intervals import Run
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
@@ -102,6 +103,8 @@ class Group:
         self._is_disowned = False
         self._is_due = False
         """Whether maintenance will come by itself."""
+        self._is_giving_back_due = False
+        """Whether it will give back what was retired."""
         self._is_tidy_due = False
         """Whether it will be tidied by itself."""
         self._compacting = threading.Lock()
@@ -178,6 +181,7 @@ class Group:
         with self._alone():
             self.store.trim()
         self.give_back()
+        self._tell_of_room()
 
     def compact(
         self,
@@ -191,11 +195,17 @@ class Group:
 
         Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
+        with self._keeping_files():
+            return self._compact(below, settled_only, progress, bytes_per_second)
+
+    @contextmanager
+    def _keeping_files(self) -> Iterator[None]:
+        """Nobody closes the files meanwhile, also if the queue is dropped, since maintenance does not keep it."""
         try:
             with self._compacting:
-                return self._compact(below, settled_only, progress, bytes_per_second)
+                yield
         finally:
-            if self._is_disowned:  # the files could not be closed while they were copied
+            if self._is_disowned:
                 self.store.release()
 
     def _compact(
@@ -230,6 +240,7 @@ class Group:
             finally:
                 with self._writing:
                     self.store.end_compaction(copy)
+                self._tell_of_room()
             self.trim()
 
     def _pause(self, until: float) -> None:
@@ -244,17 +255,27 @@ class Group:
         return self._maintain(inf)
 
     def _tidy(self) -> None:
-        with self._alone():
+        generation = self.store.generation
+        with self._keeping_files(), self._alone():
             self.store.tidy()
         self.give_back()
+        if generation != self.store.generation:
+            self._tell_of_room()
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
         self.give_back()
         compacted = self.compact(self.store.settings.compact_below, True, None, bytes_per_second)
-        with self._giving_back:
-            self.check()
-            pooled_bytes = sum(self.store.fill_pool())
-        return Maintained(compacted.segments, compacted.copied_bytes, pooled_bytes)
+        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
+
+    def _fill_pool(self) -> Iterator[int]:
+        """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
+        made: int | None = 0
+        files = self.store.fill_pool()
+        while made is not None:
+            yield made
+            with self._giving_back:
+                self.check()
+                made = next(files, None)
 
     def _maintain_soon(self) -> None:
         self._is_due = True
@@ -306,8 +327,9 @@ class Group:
     def give_back(self) -> None:
         """Delete retired segments."""
         with self._giving_back:
+            was_any = bool(self.store.retired)
             self.store.give_back()
-        if self._seats:
+        if was_any:
             self._tell_of_room()
 
     @contextmanager
@@ -319,28 +341,42 @@ class Group:
                 yield
             finally:
                 if self.store.broken is not None:
-                    self._tell_of_room()  # there never will be any
+                    self._tell_all()
 
     def _give_back_soon(self) -> None:
-        if self.store.retired:
-            if sum(size_bytes for _, size_bytes in tuple(self.store.retired)) <= _AT_ONCE_BYTES:
-                self.give_back()
-            else:
-                MAINTENANCE.submit(self.give_back)
+        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.retired))
+        if retired_bytes <= _AT_ONCE_BYTES and not self._giving_back.locked():
+            self.give_back()
+        elif not self._is_giving_back_due:
+            self._is_giving_back_due = True
+            MAINTENANCE.submit(self._give_back_by_itself)
+
+    def _give_back_by_itself(self) -> None:
+        self._is_giving_back_due = False
+        self.give_back()
 
     def take(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever).
 
         The caller has seen that the queue is open and not broken.
         """
-        taken = self.store.reader.take(max_items)
-        if taken[1] or timeout_seconds == 0:
+        try:
+            taken = self.store.reader.take(max_items)
+            if not taken[1] and timeout_seconds != 0:
+                taken = self._wait_for_items(max_items, timeout_seconds)
+        except CorruptionError:
+            self._tell_of_room()  # what cannot be read counts no more
+            raise
+        else:
             return taken
+
+    def _wait_for_items(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        while not taken[1]:
+        while True:
             with self.mutex:
                 while not len(self.store.ready):
                     self.check()
+                    self.store.check()
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return [], []
@@ -352,7 +388,8 @@ class Group:
             self.check()
             self.store.check()
             taken = self.store.reader.take(max_items)
-        return taken
+            if taken[1]:
+                return taken
 
     def browse(self) -> Iterator[list[bytes]]:
         """The ready items in lists, in order, without holding them."""
@@ -360,7 +397,11 @@ class Group:
         while True:
             self.check()
             self.store.check()
-            batch = next(batches, None)
+            try:
+                batch = next(batches, None)
+            except CorruptionError:
+                self._tell_of_room()
+                raise
             if batch is None:
                 return
             yield batch
@@ -374,7 +415,7 @@ class Group:
         if count:
             with self.mutex:
                 self._has_ready.notify(count)
-        if wrote and self._seats:
+        if wrote:
             self._tell_of_room()
 
     def abandon(self, transaction: Transaction) -> None:
@@ -432,10 +473,18 @@ class Group:
 
     def _tell_of_room(self) -> None:
         """There may be room for the first of those who wait for it."""
+        if not self._seats:
+            return
         with self.mutex:
             self._rooms += 1
             if self._seats:
                 self._seats[0].notify()
+
+    def _tell_all(self) -> None:
+        """Nobody who waits, for an item or for room, will ever get it: the queue is broken."""
+        with self.mutex:
+            self._has_ready.notify_all()
+        self._tell_of_room()
 
     def _wait_for_room(
         self, transaction: Transaction, timeout_seconds: float | None, error: QueueFullError | None
@@ -490,15 +539,16 @@ class Group:
                 before = self.store.state.next_sequence
                 self.store.commit(group)
                 enqueued = self.store.state.next_sequence - before
-                self.groups += 1
-                self.transactions += sum(map(_SETTLED, group))
+                settled = sum(map(_SETTLED, group))
+                self.groups += settled > 0
+                self.transactions += settled
         except PersistentQueueError as error:
             for failed in group:
                 failed.error = error
         finally:
             with self.mutex:
-                if self._waiting and enqueued:
-                    self._has_ready.notify(enqueued)
+                if self._waiting:
+                    self._has_ready.notify(enqueued if self.store.broken is None else self._waiting)
                 if self._seats and (self.store.broken is not None or any(each.runs and each.settled for each in group)):
                     self._rooms += 1
                     self._seats[0].notify()

@@ -30,7 +30,7 @@ _CHANGE = 8
 class MemoryBudget:
     """``total_bytes`` of memory for the items of all queues that are opened with ``memory_bytes=`` this budget.
 
-    For any number of queues and threads of one process. Raises ``ValueError`` below 0.
+    For any number of queues and threads of one process. Raises ``ValueError`` below 0, and ``TypeError``.
     """
 
     _lock: threading.Lock
@@ -39,6 +39,8 @@ class MemoryBudget:
     """Whether somebody left and could not say so to the others."""
 
     def __init__(self, total_bytes: int) -> None:
+        if not isinstance(total_bytes, int):
+            raise TypeError(f"total_bytes must be a whole number, not {total_bytes!r}")
         if total_bytes < 0:
             raise ValueError(f"total_bytes must be at least 0, got {total_bytes}")
         self._total_bytes = total_bytes

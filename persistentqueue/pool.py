@@ -20,8 +20,11 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import NamedTuple
 
-from .disk import CREATE_NEW, WRITE, Disk, StatResult, join, write_zeros
+from .disk import CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join, write_zeros
+from .errors import DiskFullError
 
+SIZE_BYTES_MAX = 10**12 - 1
+"""What a name can tell."""
 SUFFIX = ".free"
 PART_SUFFIX = ".part"
 _NAME = re.compile(r"([0-9]{12})-[0-9a-f]{16}(\.free|\.part)", re.ASCII)
@@ -75,8 +78,8 @@ class Pool:
                 continue
             source = join(self.directory, name)
             with suppress(FileNotFoundError):  # another process took it
-                if not _is_sound(self._disk.lstat(source), size_bytes):
-                    self._disk.unlink(source)
+                if not (_is_sound(self._disk.lstat(source), size_bytes) and self._is_ours(source)):
+                    self._remove(name)
                     continue
                 self._disk.rename(source, path)
                 self.taken += 1
@@ -98,17 +101,18 @@ class Pool:
         if room_bytes + sum(each.size_bytes for each in smaller) < size_bytes:
             return False
         for each in smaller:
-            if room_bytes >= size_bytes:
-                break
-            self._remove(each.name)
-            room_bytes += each.size_bytes
+            if room_bytes < size_bytes and self._remove(each.name):
+                room_bytes += each.size_bytes
+        if room_bytes < size_bytes:
+            return False
         self._disk.rename(path, join(self.directory, self._new_name(size_bytes, SUFFIX)))
         return True
 
     def fill(self, min_bytes: int, file_bytes: int) -> Iterator[int]:
         """Make files of this size until all together have ``min_bytes``, or the bound is near; yields their lengths.
 
-        What was yielded is written durably, but for its name. Raises ``OSError``; no half of a file stays then.
+        What was yielded is written durably, but for its name. Raises ``DiskFullError``, ``OSError``; no half of a file
+        stays then.
         """
         while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
             part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
@@ -119,9 +123,12 @@ class Pool:
                 write_zeros(self._disk, fd, 0, file_bytes)
                 self._disk.fdatasync(fd)
                 self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
-            except BaseException:
+            except BaseException as error:
                 with suppress(FileNotFoundError):
                     self._disk.unlink(part)
+                if isinstance(error, OSError) and error.errno in NO_SPACE:
+                    reason = "no room to fill the pool"
+                    raise DiskFullError(self.directory, error.errno, reason, "then fill it again") from error
                 raise
             finally:
                 self._disk.close(fd)
@@ -131,10 +138,9 @@ class Pool:
         """Delete files, largest first, until they have no more than this in all; how many bytes were given back."""
         files = self.files()
         size_bytes = total_bytes = sum(each.size_bytes for each in files)
-        while files and size_bytes > max_bytes:
-            each = files.pop()
-            self._remove(each.name)
-            size_bytes -= each.size_bytes
+        for each in reversed(files):
+            if size_bytes > max_bytes and self._remove(each.name):
+                size_bytes -= each.size_bytes
         return total_bytes - size_bytes
 
     def clean(self) -> list[str]:
@@ -148,10 +154,9 @@ class Pool:
             with suppress(FileNotFoundError):
                 if name.endswith(PART_SUFFIX) and self._is_being_filled(path):
                     continue
-                if name.endswith(PART_SUFFIX) or not _is_sound(self._disk.lstat(path), size_bytes):
-                    with suppress(IsADirectoryError, PermissionError):
-                        self._disk.unlink(path)
-                        removed.append(name)
+                is_junk = name.endswith(PART_SUFFIX) or not _is_sound(self._disk.lstat(path), size_bytes)
+                if is_junk and self._remove(name):
+                    removed.append(name)
         return removed
 
     def _names(self) -> list[str]:
@@ -170,9 +175,20 @@ class Pool:
         finally:
             self._disk.close(fd)
 
-    def _remove(self, name: str) -> None:
-        with suppress(FileNotFoundError):
+    def _is_ours(self, path: str) -> bool:
+        """Whether we may write to it: whoever fills the pool from outside may be somebody else."""
+        try:
+            self._disk.close(self._disk.open(path, WRITE, 0))
+        except PermissionError:
+            return False
+        return True
+
+    def _remove(self, name: str) -> bool:
+        """Delete it; False if somebody else did so, or it is none that could be."""
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             self._disk.unlink(join(self.directory, name))
+            return True
+        return False
 
     def _new_name(self, size_bytes: int, suffix: str) -> str:
         return f"{size_bytes:012d}-{self._disk.urandom(8).hex()}{suffix}"

@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any
 
 from .directory import names_in, place_path, queue_directory
-from .disk import DISK, Disk, StrPath, after_fork_in_child, fspath, join
+from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath, join
 from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
 from .limits import LOGS_LEAST
@@ -40,7 +40,15 @@ _LEAST = {
     "max_items": 1,
     "max_bytes": 1,
     "min_free_bytes": 0,
+    "lock_timeout": 0,
 }
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (bool, "True or False"),
+    (int, "a whole number"),
+    (int | float, "a number"),
+    (str, "text"),
+)
+"""What a setting must be: what its default is, of the first of these."""
 _OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
 
 
@@ -153,8 +161,8 @@ class PersistentQueue:
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
     A forked child cannot use its parent's queue: all calls raise ``ClosedError`` there. Use it in a ``with`` block, or
-    call ``close``; a queue that is dropped instead frees its lock with a ``ResourceWarning``, and the next opening
-    recovers, as after a crash.
+    call ``close``; a queue that is dropped instead, with all its sessions, frees its lock with a ``ResourceWarning``,
+    and the next opening recovers, as after a crash.
 
     Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
@@ -190,10 +198,8 @@ class PersistentQueue:
     ) -> None:
         self._group: Group | None = None
         self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
-        directory = queue_directory(path, name)
+        directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
-        if not lock_timeout >= 0:
-            raise ValueError(f"lock_timeout must be at least 0 seconds, got {lock_timeout}")
         own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
         settings = Settings(
             sync=sync,
@@ -213,7 +219,7 @@ class PersistentQueue:
             min_free_bytes=min_free_bytes,
             full=full,
         )
-        _check(vars(settings))
+        _check(vars(settings) | {"lock_timeout": lock_timeout})
         if not compact_below <= 1:
             raise ValueError(f"compact_below must be a share from 0 to 1, got {compact_below}")
         if full not in {"raise", "block"}:
@@ -294,7 +300,7 @@ class PersistentQueue:
         ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
         """
         group = self._open()
-        session = Session(group, name=threading.current_thread().name if name is None else name)
+        session = Session(group, name=threading.current_thread().name if name is None else name, queue=self)
         with group.mutex:
             self._sessions.add(session)
         return session
@@ -394,11 +400,11 @@ class PersistentQueue:
         Of the items in memory, those that a smaller ``memory_bytes`` has no room for are let go before this returns.
         With a ``MemoryBudget`` the queue joins it, with a number it leaves the one that it had joined.
         ``segment_bytes`` counts from the next data file on. Nothing on disk changes; the next opening has its own
-        settings. Raises ``ValueError`` like the constructor; then nothing changed.
+        settings. Raises ``TypeError`` and ``ValueError`` like the constructor; then nothing changed.
         """
         group = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
-        _check({name: value for name, value in chosen.items() if isinstance(value, int)})
+        _check({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
         group.resize(memory_bytes, segment_bytes)
 
     def explain(self) -> list[SegmentUse]:
@@ -486,10 +492,17 @@ def _sizes(disk: Disk, directory: str) -> dict[str, int]:
 
 
 def _check(settings: Mapping[str, Any]) -> None:
+    for name, value in settings.items():
+        default = getattr(Settings, name, 0.0)
+        if default is None and value is None:
+            continue
+        kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {what}, not {value!r}")
     least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
     for name, least in least_of.items():
         value = settings.get(name)
-        if value is not None and value < least:
+        if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 

@@ -371,7 +371,9 @@ class Segments:
         path, wanted_bytes = self.path(number), max(self.next_bytes - HEADER_BYTES, length_bytes)
         if self._pool is not None:
             least_bytes = max(length_bytes, wanted_bytes // 2)
-            size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)
+            size_bytes = None
+            with suppress(OSError):  # a pool that cannot be used is none; what else is wrong a new file will tell
+                size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)
             if size_bytes is not None:
                 return Segment.reuse(self._disk, path, number, size_bytes)
         while True:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable, Iterator
 from itertools import islice
+from operator import index
 from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
@@ -40,10 +41,12 @@ class Session:
     failed.
     """
 
-    __slots__ = ("__weakref__", "_group", "_spill_bytes", "_transaction", "name")
+    __slots__ = ("__weakref__", "_group", "_queue", "_spill_bytes", "_transaction", "name")
 
-    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "") -> None:
+    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "", queue: object = None) -> None:
         self._group = group
+        self._queue = queue
+        """Kept, so that a queue which its user drops closes no file that a session is writing to."""
         self.name = name
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
@@ -137,7 +140,7 @@ class Session:
         Waits for the first item only. Otherwise like ``dequeue``.
         """
         transaction = self._open()
-        if max_items < 0:
+        if index(max_items) < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
         timeout = _timeout(timeout)
         if max_items == 0:
@@ -163,7 +166,8 @@ class Session:
 
         Raises ``QueueFullError`` (a limit) and ``DiskFullError``: nothing was committed, the session keeps its
         operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
-        reopen the queue.
+        reopen the queue. Interrupted, by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was
+        committed, the session is empty; if not, it keeps its operations; if nobody knows, the queue is broken.
         """
         transaction = self._open()
         if timeout is not None and _timeout(timeout) and not self._group.blocks:
@@ -172,10 +176,15 @@ class Session:
             transaction.marker = _checked(marker)
         elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
-        self._group.commit(transaction, timeout)
-        if transaction.skipped:
-            self._group.discard(transaction)
-        self._transaction = Transaction()
+        try:
+            self._group.commit(transaction, timeout)
+            if transaction.skipped:
+                self._group.discard(transaction)
+            self._transaction = Transaction()
+        except BaseException:
+            if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
+                self.rollback()
+            raise
         return not transaction.skipped
 
     def rollback(self) -> None:

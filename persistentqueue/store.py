@@ -160,7 +160,7 @@ class Store:
                 store.abandon()
             lock.release()
             if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise DiskFullError(directory, error.errno, "no room to open the queue") from error
+                raise DiskFullError(directory, error.errno, "no room to open the queue", "then open it") from error
             raise
         return store
 
@@ -293,7 +293,10 @@ class Store:
         transaction.payload_bytes = 0
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue."""
+        """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue; not if
+        it was committed, and its session interrupted before it knew."""
+        if transaction.settled and not transaction.skipped:
+            return
         with self._mutex:
             self.ready.release(transaction.runs)
             self.segments.unpin(piece.segment for piece in transaction.pieces)
@@ -437,12 +440,15 @@ class Store:
     def fill_pool(self) -> Iterator[int]:
         """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
 
-        As far as the limits of the queue allow. For any thread. Raises ``OSError``.
+        As far as the limits of the queue allow. For any thread. Raises ``DiskFullError``, ``OSError``.
         """
         if self.settings.pool_max_bytes:
             self.pool.clean()
-            with suppress(OverLimitError):
+            try:
                 yield from self.pool.fill(self.settings.pool_min_bytes, self.segments.next_bytes)
+            except DiskFullError as error:
+                if not isinstance(error.__cause__, OverLimitError):
+                    raise
 
     def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
         """A log with room for a frame of this size; None if there is no room for one, which the group then hears.

@@ -16,6 +16,7 @@ from persistentqueue import (
     check,
     delete_queue,
     list_queues,
+    move_data,
 )
 from persistentqueue.disk import DISK
 
@@ -210,3 +211,40 @@ def test_check_names_what_is_wrong(open_queue: OpenQueue, directory: Path) -> No
     assert (len(report.problems), report.items) == (1, 0)
     with pytest.raises(CorruptionError):
         open_queue()
+
+
+@pytest.mark.parametrize("part", ["path", "above", "data_path"])
+def test_a_queue_where_a_link_leads(tmp_path: Path, part: str) -> None:
+    """Only the queue's own directories, and its files, must be no links: /tmp is one on macOS, /var/run on Linux."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    path = {"path": tmp_path / "link", "above": tmp_path / "link" / "a" / "b", "data_path": tmp_path / "real"}[part]
+    place = tmp_path / "link" / "media" if part == "data_path" else None
+    with PersistentQueue(path, "q", data_path=place) as queue:
+        put(queue, b"x")
+    if part == "data_path":
+        move_data(path, "q", data_path=tmp_path / "link" / "archive")
+    with PersistentQueue(path, "q") as queue:
+        assert drain(queue) == [b"x"]
+    delete_queue(path, "q")
+    (tmp_path / "real" / "q").symlink_to("../link")
+    with pytest.raises(NotADirectoryError, match="no link"):
+        PersistentQueue(path if part == "path" else tmp_path / "real", "q")
+
+
+def test_the_process_may_go_elsewhere(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that was opened by a relative path stays where it is, and another one at that path stays as it is."""
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    with PersistentQueue("queues", "orders") as other:
+        put(other, b"of the other")
+    monkeypatch.chdir(tmp_path)
+    queue = open_queue(path="queues", segment_bytes=1000, log_bytes=4096)
+    monkeypatch.chdir(tmp_path / "else")
+    items = [b"%d" % n * 100 for n in range(100)]
+    put_each(queue, items)
+    queue.trim()
+    queue.close()
+    with PersistentQueue("queues", "orders") as other:
+        assert drain(other) == [b"of the other"]
+    assert drain(open_queue()) == items

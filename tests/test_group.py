@@ -7,11 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
 from persistentqueue.disk import DISK
+from persistentqueue.group import Group
 from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
@@ -300,6 +302,44 @@ def test_interrupted_in_the_middle_of_a_commit(open_queue: OpenQueue) -> None:
         session.dequeue()
     queue.close()
     assert drain(open_queue()) == [b"a", b"b"]
+
+
+def interrupted_behind_the_commit(queue: PersistentQueue, call: Callable[[], object]) -> None:
+    """Make the call, which is interrupted when its transaction is durable, and it does not know yet."""
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Interruption):
+        patch.setattr(Group, "_maintain_soon", Mock(side_effect=Interruption))
+        call()
+
+
+def test_what_was_committed_is_not_given_back(open_queue: OpenQueue) -> None:
+    """Who is interrupted behind his commit, and rolls back, has consumed what he consumed: nobody gets it again."""
+    queue = open_queue()
+    put(queue, b"a", b"b", b"c")
+    with queue.session() as session:
+        assert session.dequeue() == b"a"
+        interrupted_behind_the_commit(queue, session.flush)
+    assert drain(queue) == [b"b", b"c"]
+    put(queue, b"d")
+    interrupted_behind_the_commit(queue, queue.clear)
+    assert (queue.stats().ready, queue.stats().held) == (0, 0)
+
+
+def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: OpenQueue) -> None:
+    """What is enqueued after an interrupted flush, which was committed, is committed by the next one, and once."""
+    queue = open_queue()
+    with queue.session() as session:
+        session.enqueue(b"a")
+        interrupted_behind_the_commit(queue, session.flush)
+        session.enqueue(b"b")
+        assert session.flush()
+        assert session.flush()
+        assert drain(queue) == [b"a", b"b"]
+        session.enqueue(b"c")
+        session.flush(marker=("m", 1))
+        assert session.dequeue() == b"c"
+        interrupted_behind_the_commit(queue, lambda: session.flush(marker=("m", 1)))
+        assert queue.peek() == [b"c"]
+        assert session.flush(), "it was skipped and rolled back: there is nothing to flush"
 
 
 def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:

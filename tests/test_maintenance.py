@@ -9,18 +9,20 @@ import shutil
 import threading
 import warnings
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import BrokenQueueError, PersistentQueue, Session, group
+from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue, QueueLockedError, Session, group
 from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files
+from .test_group import wait_for
 
 SECONDS = 30.0  # a limit for what should take milliseconds
 MIB = 1024 * 1024
@@ -77,6 +79,35 @@ def test_small_files_are_deleted_at_once(open_queue: OpenQueue, directory: Path)
     drain(queue)
     assert len(segment_files(directory)) <= 2
     assert set(deletions.threads) == {threading.current_thread().name}
+
+
+def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: OpenQueue, directory: Path) -> None:
+    """While the pool is filled flushes drain segments and go on; closing waits for the file that is being made."""
+    began, allowed = threading.Event(), threading.Event()
+
+    def fdatasync(fd: int) -> None:
+        if threading.current_thread() is not threading.main_thread():
+            began.set()
+            assert allowed.wait(SECONDS)
+        DISK.fdatasync(fd)
+
+    disk = replace(DISK, fdatasync=fdatasync)
+    queue = open_queue(segment_bytes=10_000, pool_min_bytes=100_000, pool_max_bytes=100_000, disk=disk)
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(queue.maintain)
+        assert began.wait(SECONDS)
+        put_each(queue, [bytes(1000)] * 300)
+        assert len(drain(queue)) == 300
+        assert queue.stats().segments <= 1
+        closing = threading.Timer(0.0, queue.close)
+        closing.start()
+        wait_for(lambda: queue.closed)
+        allowed.set()
+        with pytest.raises(ClosedError):
+            filling.result(SECONDS)
+        closing.join(SECONDS)
+    assert not list((directory / "pool").glob("*.part"))
+    assert len(segment_files(directory)) == 0
 
 
 def test_closing_waits_until_all_is_given_back(open_queue: OpenQueue, directory: Path) -> None:
@@ -348,6 +379,33 @@ def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytes
         del queue
         gc.collect()
     assert is_idle()
+
+
+@pytest.mark.maintained
+def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    reached, go_on = threading.Event(), threading.Event()
+
+    def failpoint(name: str) -> None:
+        if name.startswith("trim.2") and threading.current_thread().name == THREAD_NAME:
+            reached.set()
+            assert go_on.wait(SECONDS)
+
+    queue = PersistentQueue(tmp_path / "q", log_bytes=4096, disk=replace(DISK, failpoint=failpoint))
+    put(queue, *[bytes(MIB)] * 4)
+    drain(queue)
+    assert reached.wait(SECONDS)
+    with pytest.warns(ResourceWarning, match="without close"):
+        del queue
+        gc.collect()
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path / "q")
+    go_on.set()
+    assert is_idle()
+    with PersistentQueue(tmp_path / "q") as queue:
+        assert len(queue) == 0
 
 
 @pytest.mark.maintained

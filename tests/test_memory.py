@@ -188,7 +188,14 @@ def test_resizing_checks_like_the_constructor(open_queue: OpenQueue) -> None:
     queue = open_queue()
     with pytest.raises(ValueError, match="segment_bytes must be at least 1, got 0"):
         queue.resize(memory_bytes=MemoryBudget(10), segment_bytes=0)
+    for wrong in ("5", 5.0, b""):
+        with pytest.raises(TypeError, match="total_bytes must be a whole number"):
+            MemoryBudget(wrong)  # type: ignore[arg-type]
+        for setting in ("memory_bytes", "segment_bytes"):
+            with pytest.raises(TypeError, match=f"{setting} must be a whole number"):
+                queue.resize(**{setting: wrong})  # type: ignore[arg-type]
     assert shares(queue) == [64 * 1024 * 1024]
+    put(queue, b"x")
 
 
 def test_many_threads_and_queues_stay_within_the_budget(tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import PersistentQueue, QueueNotFoundError, check, delete_queue
+from persistentqueue import DiskFullError, PersistentQueue, QueueNotFoundError, check, delete_queue
+from persistentqueue.__main__ import main
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK, Buffers
 from persistentqueue.pool import Empty, Pool, parse_pool_name
@@ -138,15 +139,51 @@ def test_junk_with_a_name_of_ours_is_not_taken_but_cleaned(pool: Pool, tmp_path:
     assert not pool.files()
 
 
-@pytest.mark.parametrize("kind", ["shorter", "link"])
-def test_junk_is_removed_when_it_would_be_taken(pool: Pool, tmp_path: Path, kind: str) -> None:
-    """Also where nobody cleaned before."""
+@pytest.mark.parametrize("kind", ["shorter", "link", "forbidden"])
+def test_junk_is_removed_when_it_would_be_taken(tmp_path: Path, kind: str) -> None:
+    """Also where nobody cleaned before; what was filled as another user may be renamed, but not written to."""
+
+    def forbid(path: str, flags: int, mode: int) -> int:
+        if kind == "forbidden":
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.open(path, flags, mode)
+
+    pool = Pool(replace(DISK, open=forbid), str(tmp_path), 10 * KIB)
     path, target = Path(pool.directory) / f"{300:012d}-{1:016x}.free", tmp_path / "target"
     target.write_bytes(bytes(300))
-    path.symlink_to(target) if kind == "link" else path.write_bytes(bytes(299))
+    path.symlink_to(target) if kind == "link" else path.write_bytes(bytes(299 if kind == "shorter" else 300))
     assert pool.take(str(tmp_path / "mine"), 100, 400) is None
     assert not pool.files()
     assert target.exists()
+
+
+def test_what_cannot_be_deleted_gives_nothing_back(pool: Pool, tmp_path: Path) -> None:
+    """A directory with a name of ours makes no room, whoever asks for some: else he would ask for ever."""
+    (tmp_path / f"{9 * KIB:012d}-{1:016x}.free").mkdir()
+    empty(pool, 500)
+    assert pool.shrink(0) == 500
+    assert pool.shrink(0) == 0
+    assert not pool.give(made(tmp_path, 9 * KIB + 1))
+
+
+@pytest.mark.parametrize("kind", ["directory", "forbidden"])
+def test_a_pool_that_cannot_be_used_breaks_no_flush(open_queue: OpenQueue, directory: Path, kind: str) -> None:
+    """A segment is made instead: a directory with a name of ours, or a pool that may not be looked into."""
+    forbidden = [kind == "forbidden"]
+
+    def listdir(path: str) -> list[str]:
+        if forbidden[0] and path.endswith("pool"):
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.listdir(path)
+
+    disk = replace(DISK, listdir=listdir)
+    queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB, disk=disk)
+    if kind == "directory":
+        (directory / "pool" / f"{8 * KIB:012d}-{1:016x}.free").mkdir()
+    items = [b"%d" % n * KIB for n in range(10)]
+    put_each(queue, items)
+    assert drain(queue) == items
+    forbidden[0] = False
 
 
 def test_files_of_others_are_left_alone(pool: Pool) -> None:
@@ -185,7 +222,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(pool: Pool) -> None:
         raise OSError(errno.ENOSPC, "full")
 
     pool._disk = replace(DISK, pwritev=refuse)
-    with pytest.raises(OSError, match="full"):
+    with pytest.raises(DiskFullError, match=rf"{pool.directory}: no room .* then fill it again"):
         next(pool.fill(4 * KIB, 2 * KIB))
     assert os.listdir(pool.directory) == []
 
@@ -424,6 +461,26 @@ def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -
     done = run("fill", str(tmp_path), "--shared", "--bytes", "1000", "--file-bytes", "500")
     assert done.stdout.splitlines() == ["made: 500 bytes"] * 2 + ["2 files, 1000 bytes"]
     assert run("show", str(tmp_path), "--shared").stdout.splitlines() == ["2 files, 1000 bytes"]
+
+
+@pytest.mark.parametrize(
+    ("sizes", "said"),
+    [
+        (["--file-bytes", "0"], "--file-bytes: 0 is not from 1 to 999999999999"),
+        (["--file-bytes", "-1"], "--file-bytes: -1 is not from 1"),
+        (["--bytes", "1000000000000"], "--bytes: 1000000000000 is not from 1"),
+        (["--bytes", "much"], "--bytes: invalid"),
+        (["--bytes", "100", "--file-bytes", "101"], "--bytes, 100, is less than a file has, --file-bytes, 101"),
+    ],
+)
+def test_sizes_that_a_pool_cannot_have(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: list[str], said: str
+) -> None:
+    """The command says which, and makes nothing: not files without end that are never enough."""
+    with pytest.raises(SystemExit):
+        main(["pool", "fill", str(tmp_path), "--shared", *sizes])
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_where_there_is_no_queue_there_is_no_pool(tmp_path: Path) -> None:

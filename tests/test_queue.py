@@ -144,6 +144,42 @@ def test_arguments_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path) -> Non
     assert not (tmp_path / "queues").exists()
 
 
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"segment_bytes": "1000"}, "segment_bytes must be a whole number, not '1000'"),
+        ({"segment_bytes": 1e6}, "segment_bytes must be a whole number, not 1000000.0"),
+        ({"memory_bytes": None}, "memory_bytes must be a whole number, not None"),
+        ({"log_bytes": None}, "log_bytes must be"),
+        ({"inline_bytes": float("nan")}, "inline_bytes must be"),
+        ({"max_items": 1.5}, "max_items must be"),
+        ({"max_disk_bytes": b"x"}, "max_disk_bytes must be"),
+        ({"pool_max_bytes": "1"}, "pool_max_bytes must be"),
+        ({"compact_below": "0.3"}, "compact_below must be a number, not '0.3'"),
+        ({"lock_timeout": None}, "lock_timeout must be a number, not None"),
+        ({"sync": "no"}, "sync must be True or False, not 'no'"),
+        ({"full": None}, "full must be text, not None"),
+    ],
+    ids=str,
+)
+def test_settings_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    """They are a TypeError that names them, before anything is made: not one from the depths, or a broken queue."""
+    with pytest.raises(TypeError, match=said):
+        open_queue(**settings)
+    assert not (tmp_path / "queues").exists()
+
+
+def test_dequeue_part_of_an_item(open_queue: OpenQueue) -> None:
+    """Whatever is no number of items is refused, and nothing is taken."""
+    queue = open_queue()
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        for wrong in (1.5, "1", None):
+            with pytest.raises(TypeError):
+                session.dequeue_many(wrong)  # type: ignore[arg-type]
+    assert drain(queue) == [b"a", b"b"]
+
+
 @pytest.mark.parametrize("name", ["a", "x" * 64, "A-b_c.d", "-", "0", "a.lock"])
 def test_names_that_can_be(name: str, open_queue: OpenQueue, tmp_path: Path) -> None:
     """Names of up to 64 ordinary characters work, and are directories."""
@@ -243,6 +279,24 @@ def test_dropping_the_last_reference(tmp_path: Path) -> None:
         gc.collect()
     with PersistentQueue(tmp_path, "q") as queue:
         assert not queue.recovery.clean
+        assert drain(queue) == [b"x"]
+
+
+def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
+    """A queue that is dropped while somebody has a session of it closes no file under his hands, until that goes, too:
+    its number may be another file's by then."""
+    queue = PersistentQueue(tmp_path, "q")
+    session = queue.session()
+    session.enqueue(b"x")
+    del queue
+    gc.collect()
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path, "q")
+    session.flush()
+    with pytest.warns(ResourceWarning, match="without close"):
+        del session
+        gc.collect()
+    with PersistentQueue(tmp_path, "q") as queue:
         assert drain(queue) == [b"x"]
 
 

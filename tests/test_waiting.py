@@ -12,18 +12,16 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    BrokenQueueError,
-    ClosedError,
-    QueueFullError,
-)
+from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, QueueFullError, group
 from persistentqueue.disk import DISK, DSYNC
+from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
 from .limits import SECONDS, consume, flush, spilling, waits
-from .support import IN_CACHE, drain, put
-from .test_group import Interruption
+from .support import IN_CACHE, drain, put, segment_files
+from .test_group import Interruption, wait_for
+from .test_maintenance import is_idle
 
 MIB = 1024 * 1024
 
@@ -206,7 +204,7 @@ def test_closing_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecutor
 
 @pytest.mark.parametrize("how", ["commit", "trim"])
 def test_breaking_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecutor, how: str) -> None:
-    """All who wait for room hear that the queue is broken."""
+    """All who wait for room, or for an item, hear that the queue is broken."""
     failing = [False]
 
     def fail(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -222,12 +220,63 @@ def test_breaking_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecuto
     put(queue, b"a")
     waiting = [pool.submit(flush, queue, b"x") for _ in range(3)]
     waits(queue, 3)
-    failing[0] = True
-    with pytest.raises(BrokenQueueError):
-        queue.trim() if how == "trim" else consume(queue)
-    for each in waiting:
+    consumer = queue.session()
+    assert consumer.dequeue() == b"a"
+    with queue.session() as other:
+        waiting.append(pool.submit(other.dequeue, None))  # type: ignore[arg-type]
+        wait_for(lambda: queue._open()._waiting == 1)
+        failing[0] = True
         with pytest.raises(BrokenQueueError):
-            each.result(SECONDS)
+            queue.trim() if how == "trim" else consumer.flush()
+        for each in waiting:
+            with pytest.raises(BrokenQueueError):
+                each.result(SECONDS)
+
+
+@pytest.mark.parametrize("how", ["dequeue", "browse"])
+def test_damage_makes_room(open_queue: OpenQueue, directory: Path, pool: ThreadPoolExecutor, how: str) -> None:
+    """Items that turn out to be damaged count no more: who waits for room hears of it at once."""
+    queue = open_queue(max_items=2, memory_bytes=0, full="block")
+    put(queue, b"a" * 1000)
+    put(queue, b"b")
+    queue.trim()
+    path = segment_files(directory)[0]
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"aaaa", b"bbbb", 1))
+    waiting = pool.submit(flush, queue, b"c")
+    waits(queue)
+    with queue.session() as session, pytest.raises(CorruptionError):
+        session.dequeue() if how == "dequeue" else queue.peek()
+    waiting.result(SECONDS)
+    path.write_bytes(data)
+    assert drain(queue) == [b"b", b"c"]
+
+
+@pytest.mark.maintained
+def test_waiting_for_room_does_nothing(
+    open_queue: OpenQueue, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who waits for room tries when he comes and when he sits down; maintenance, which follows, makes him try no more,
+    unless it made room, and then comes to rest."""
+    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    tried = []
+    commit = Store.commit
+
+    def counted(store: Store, transactions: list[Transaction]) -> None:
+        tried.append(transactions)
+        commit(store, transactions)
+
+    queue = open_queue(max_items=1, full="block")
+    put(queue, b"a")
+    groups = queue.stats().groups
+    monkeypatch.setattr(Store, "commit", counted)
+    waiting = pool.submit(flush, queue, b"b")
+    waits(queue)
+    assert is_idle()
+    assert (len(tried), queue.stats().groups) == (2, groups)
+    consume(queue)
+    waiting.result(SECONDS)
 
 
 def test_interrupted_while_it_waits(

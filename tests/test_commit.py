@@ -201,15 +201,15 @@ def test_deferred_blocks_are_read_from_memory(open_queue: OpenQueue, directory: 
     items = [b"%d" % number * 1500 for number in range(deferred + 40)]
     put(queue, *items[:20])
     with queue.session() as session:
-        session.enqueue_many([b"x" * 70_000])  # a large group writes all that waits
+        session.enqueue_many([b"x" * 140_000])  # a large group writes all that waits
         session.flush()
     put_each(queue, items[20:])
     with queue.session() as session:
         assert session.dequeue_many(20) == items[:20]
-        assert session.dequeue() == b"x" * 70_000
+        assert session.dequeue() == b"x" * 140_000
         for item in items[20:]:
             assert session.dequeue() == item
-    assert list(queue.browse()) == [*items[:20], b"x" * 70_000, *items[20:]]
+    assert list(queue.browse()) == [*items[:20], b"x" * 140_000, *items[20:]]
 
 
 def test_deferred_bytes_are_bounded(open_queue: OpenQueue, directory: Path) -> None:

@@ -395,7 +395,7 @@ def test_one_small_transaction_is_one_sync(open_queue: OpenQueue) -> None:
     """A small flush costs one sync, a large one two, a dequeue one."""
     queue = open_queue()
     put(queue, b"first")  # makes the segment
-    for items, expected in (([b"x" * 100], 1), ([b"x" * 1000] * 10, 1), ([b"x" * 100_000], 2)):
+    for items, expected in (([b"x" * 100], 1), ([b"x" * 1000] * 10, 1), ([b"x" * 200_000], 2)):
         before = queue.stats().syncs
         put(queue, *items)
         assert queue.stats().syncs - before == expected
@@ -408,12 +408,12 @@ def test_unsynced_queue_never_syncs_on_a_flush(open_queue: OpenQueue) -> None:
     """With ``sync=False`` flushes cost no sync, and survive the death of the process."""
     queue = open_queue(sync=False)
     before = queue.stats().syncs
-    put_each(queue, [b"a", b"b" * 100_000])
+    put_each(queue, [b"a", b"b" * 200_000])
     assert queue.stats().syncs == before
     crash(queue)
     queue = open_queue(sync=False)
     assert queue.recovery.lost_transactions == 0
-    assert drain(queue) == [b"a", b"b" * 100_000]
+    assert drain(queue) == [b"a", b"b" * 200_000]
 
 
 def test_session_larger_than_memory_spills(open_queue: OpenQueue) -> None:

@@ -167,7 +167,7 @@ WORKLOADS = (
         "seed",
         "1,000,000 items of 16 B, 1,000 per flush, restarted between in and out",
         1_000,
-        {**_named(OURS_MANY, SQLITE), **_named(PERSIST_QUEUE, LITEQUEUE, part=0.01)},
+        {**_named(OURS_MANY, SQLITE), **_named(PERSIST_QUEUE, LITEQUEUE, part=0.002)},
         {"in and out": {SQLITE.name: 2.5, PERSIST_QUEUE.name: 5.0, LITEQUEUE.name: 5.0}},
         batch=1_000,
         item_bytes=16,

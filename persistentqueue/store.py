@@ -30,7 +30,7 @@ from dataclasses import replace
 
 from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import delete_all, find_generations, finish_deletion, set_all_aside, set_aside
+from .directory import delete_all, find_generations, set_all_aside, set_aside
 from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
@@ -149,7 +149,7 @@ class Store:
                 break
         store = None
         try:
-            places = finish_deletion(disk, open_places(disk, directory, data_path))
+            places = open_places(disk, directory, data_path)
             recovered = read(disk, places)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
             state = State() if recovered is None else recovered.state
@@ -373,11 +373,12 @@ class Store:
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         try:
-            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes, enqueues)
+            least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
+            fd, size_bytes = self._open_spare(wanted_bytes, least_bytes, enqueues)
             number = self._number if old is None else old.number
             mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
-            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
-            log = Log.begin(self._disk, spare, path, header, number + 1, body)
+            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, size_bytes)
+            log = Log.begin(self._disk, fd, spare, path, header, number + 1, body)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
@@ -396,11 +397,13 @@ class Store:
             old.close()
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
-        with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
-            self._spare.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
+        try:  # while there is room, so that the next trim finds a spare when there is none
+            spare_bytes = self._spare.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
+        except OSError:
+            spare_bytes = self._spare.size_bytes()
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
-        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare.size_bytes()))
+        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
         self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
 
     def _write_deferred(self) -> None:
@@ -512,25 +515,26 @@ class Store:
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
 
-    def _provide_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> None:
-        """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
+    def _open_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> tuple[int, int]:
+        """A spare file of the wanted size, open, and its size; on a full disk, of the least one that may enqueue, or
+        that may dequeue."""
         self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
         try:
-            self._spare.fill(wanted_bytes, self._slack * wanted_bytes)
+            return self._spare.open(wanted_bytes, self._slack * wanted_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self._log_bytes = self.settings.log_bytes
             try:
-                self._spare.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
+                return self._spare.open(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
             except OSError as least_error:
                 if self._spare.size_bytes() >= least_bytes:
-                    return
+                    return self._spare.open(least_bytes)
                 if enqueues or not isinstance(least_error, OverLimitError):
                     raise
                 self._quota.pressing = True
                 try:
-                    self._spare.fill(least_bytes)
+                    return self._spare.open(least_bytes)
                 finally:
                     self._quota.pressing = False
 

@@ -36,6 +36,16 @@ SECTOR_BYTES = 512
 _ROOT = -1
 _WRITE, _RESIZE = 0, 1
 _FD_FIRST = 100
+_TO_CREATE, _TO_WRITE, _EXCLUSIVELY = os.O_CREAT, os.O_RDWR | os.O_WRONLY, os.O_EXCL
+_CONSTANT: dict[str, Callable[..., object]] = {
+    "start_sync": lambda _fd, _offset, _length_bytes: None,
+    "time_ns": lambda: 0,
+    "monotonic": lambda: 0.0,
+    "sleep": lambda _seconds: None,
+    "getpid": lambda: 1,
+    "gethostname": lambda: "simulated",
+}
+"""What is the same for all machines."""
 _DIRECTORY_STAT = os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0))
 
 Pending = tuple[int, int, bytes]
@@ -280,7 +290,6 @@ class SimulatedDisk:
             pread=self.pread,
             pwritev=self.pwritev,
             fdatasync=self.fdatasync,
-            start_sync=lambda _fd, _offset, _length_bytes: None,
             fsync=self.fsync,
             ftruncate=self.ftruncate,
             fallocate=self.fallocate,
@@ -294,19 +303,15 @@ class SimulatedDisk:
             free_bytes=lambda _path: self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,
-            time_ns=lambda: 0,
-            monotonic=lambda: 0.0,
-            sleep=lambda _seconds: None,
-            getpid=lambda: 1,
-            gethostname=lambda: "simulated",
             failpoint=self.failpoint,
         )
+        vars(door).update(_CONSTANT)
         return door
 
     def open(self, path: str, flags: int, mode: int) -> int:
         number = self.names.get(path)
         if number is None:
-            if not flags & os.O_CREAT:
+            if not flags & _TO_CREATE:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
             entry = self._entry(path)
             self._may_fail("open", path)
@@ -316,9 +321,9 @@ class SimulatedDisk:
             self.names[path] = self.directories[entry[0]][entry[1]] = number
             self._pend(None, entry, number)
             self._tick("create", path)
-        elif flags & os.O_EXCL:
+        elif flags & _EXCLUSIVELY:
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        elif number < 0 and flags & (os.O_RDWR | os.O_WRONLY):
+        elif number < 0 and flags & _TO_WRITE:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         return self._descriptor(number, path, False)
 
@@ -344,14 +349,12 @@ class SimulatedDisk:
         data = b"".join(buffers)
         if direct and (offset % PAGE_BYTES or len(data) % PAGE_BYTES or len(buffers) != 1):
             raise OSError(errno.EINVAL, "a direct write that is not made of pages")
-        if not flags:
-            self._may_fail("pwritev" if offset + len(data) > len(self.inodes[number].cache) else "overwrite", path)
-        taken_bytes = self.fault("short write", path) if self.fault is not None else None
-        if isinstance(taken_bytes, int):
-            data = data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
         inode = self.inodes[number]
-        size = len(inode.cache)
-        self.undo = (inode, offset, inode.cache[offset : offset + len(data)], size)
+        if self.fault is not None:
+            if not flags:
+                self._may_fail("pwritev" if offset + len(data) > len(inode.cache) else "overwrite", path)
+            data = self._taken(data, path, direct)
+        self.undo = (inode, offset, inode.cache[offset : offset + len(data)], len(inode.cache))
         operation = (_WRITE, offset, data)
         _apply(inode.cache, operation)
         inode.pending.append(operation)
@@ -384,6 +387,8 @@ class SimulatedDisk:
         self._tick("fsync", path)
         if self.fault is not None and isinstance(failure := self.fault("fsync", path), OSError):
             raise failure
+        if not self.pending_names:
+            return
         later = []
         for directory, gone, came, inode in self.pending_names:
             if directory != number:
@@ -477,13 +482,23 @@ class SimulatedDisk:
 
     def _may_fail(self, call: str, path: str) -> None:
         """Raise if a fault is due."""
-        failure = self.fault(call, path) if self.fault is not None else None
+        if self.fault is None:
+            return
+        failure = self.fault(call, path)
         if isinstance(failure, OSError):
             if failure.errno in NO_SPACE:
                 self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
             raise failure
+
+    def _taken(self, data: bytes, path: str, direct: bool) -> bytes:
+        """What a write takes of the data."""
+        assert self.fault is not None
+        taken_bytes = self.fault("short write", path)
+        if not isinstance(taken_bytes, int):
+            return data
+        return data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
 
     def _sync_fails(self, number: int, path: str, call: str, operations: list[Pending]) -> bool:
         """Whether this sync reports a failure; what it does to the contents then depends on the file system."""

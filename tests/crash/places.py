@@ -35,11 +35,11 @@ class Places:
     def __init__(self, seed: int, directory: str, always: bool) -> None:
         self._directory = directory
         self._path, _, self._name = directory.rpartition("/")
-        roots = (directory, *(f"{path}/{self._name}" for path in MEDIA))
-        self._parts = tuple(f"{root}/{part}" for root in roots for part in ("log", "data", "pool"))
         self._random = random.Random(f"places of {seed}")
         self._odds = _MOVE_ODDS_ASKED if always else _MOVE_ODDS
         self.used = self._random.random() < _ODDS or always
+        roots = (directory, *(f"{path}/{self._name}" for path in MEDIA if self.used))
+        self._parts = tuple(f"{root}/{part}" for root in roots for part in ("log", "data", "pool"))
         chosen = self._random.choice([None, *MEDIA])
         self._data_path = f"{chosen}/{self._name}" if self.used and chosen is not None else None
 

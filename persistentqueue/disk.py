@@ -37,8 +37,7 @@ CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
 """How ``Disk.open`` is asked for a file: to read, to write, to write and make it if it is missing, to make it."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
-basename, dirname, relpath, fspath = os.path.basename, os.path.dirname, os.path.relpath, os.fspath
-abspath = os.path.abspath
+basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.relpath, os.fspath
 """Paths are text to everybody above this floor."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)
@@ -104,6 +103,12 @@ def join(directory: str, name: str) -> str:
     """The path of what has this name, a relative one, in the directory; "" is the current one."""
     # An opening makes dozens of paths; os.path.join, for any number of parts of any kind, takes four times as long.
     return directory + name if directory[-1:] in {"", "/"} else f"{directory}/{name}"
+
+
+def dirname(path: str) -> str:
+    """What ``join`` joined the last name to."""
+    above, slash, _ = path.rpartition("/")
+    return above.rstrip("/") or slash
 
 
 def write_all(disk: Disk, fd: int, buffers: Buffers, length_bytes: int, offset: int, flags: int = 0) -> None:

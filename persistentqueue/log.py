@@ -7,6 +7,7 @@ writes.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from .direct import DirectAppender
@@ -27,6 +28,7 @@ from .frame import (
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 
 SUFFIX = ".log"
+_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
 """What a log of one frame needs beside its body."""
 
@@ -38,10 +40,8 @@ def log_name(generation: int) -> str:
 
 def parse_log_name(name: str) -> int | None:
     """The generation in a log's file name; None for any other name."""
-    stem = name.removesuffix(SUFFIX)
-    if name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and log_name(int(stem)) == name:
-        return int(stem)
-    return None
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 class Log:

@@ -54,6 +54,10 @@ class RecoveryReport:
     """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
 
 
+NOTHING_FOUND = RecoveryReport()
+"""What there is to say of a new queue."""
+
+
 @dataclass
 class Recovered:
     """The state, what is to be written once more, and what is to be cleaned up."""

@@ -44,7 +44,7 @@ from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
-from .recovery import Recovered, RecoveryReport, recover
+from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
 from .spare import Spare
 from .state import Ready, State
@@ -78,7 +78,8 @@ class Store:
         if settings.max_disk_bytes is not None:
             # So that neither the log nor what is kept for it to grow takes much of what there is.
             part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
-            settings = replace(settings, inline_bytes=min(settings.inline_bytes, part_bytes))
+            if settings.inline_bytes > part_bytes:
+                settings = replace(settings, inline_bytes=part_bytes)
             self._log_bytes_max = min(LOG_BYTES_MAX, part_bytes)
         disk = self._quota.disk
         self.places = places
@@ -87,7 +88,7 @@ class Store:
         self.state = state
         self.ready = Ready(state)
         self.pages = Pages(settings.memory_bytes, self.ready.front)
-        self.recovery = RecoveryReport()
+        self.recovery = NOTHING_FOUND
         self._trims = 0
         self._disk = disk
         self._lock = lock

@@ -19,7 +19,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -220,13 +220,31 @@ def make_directory(disk: Disk, path: str) -> None:
 
     Refuses a link, or a file, in the place of the directory itself.
     """
+    if not _has_directory(disk, path):
+        _make_missing(disk, path)
+
+
+def make_parts(disk: Disk, paths: Iterable[str]) -> list[str]:
+    """The same for several that have what is above them, but for their names: the directories to sync for these."""
+    missing = [path for path in paths if not _has_directory(disk, path)]
+    for path in missing:
+        _make(disk, path)
+    return list(dict.fromkeys(dirname(path) or "." for path in missing))
+
+
+def _has_directory(disk: Disk, path: str) -> bool:
     try:
         mode = disk.lstat(path).st_mode
     except FileNotFoundError:
-        _make_missing(disk, path)
-    else:
-        if not stat.S_ISDIR(mode):
-            raise NotADirectoryError(errno.ENOTDIR, "expected a directory, and no link to one", path)
+        return False
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, "expected a directory, and no link to one", path)
+    return True
+
+
+def _make(disk: Disk, path: str) -> None:
+    with suppress(FileExistsError):  # another process came first
+        disk.mkdir(path, 0o700)
 
 
 def _make_missing(disk: Disk, path: str) -> None:
@@ -235,8 +253,7 @@ def _make_missing(disk: Disk, path: str) -> None:
         disk.lstat(above)
     except FileNotFoundError:
         _make_missing(disk, above)
-    with suppress(FileExistsError):  # another process came first
-        disk.mkdir(path, 0o700)
+    _make(disk, path)
     sync_directory(disk, above)
 
 

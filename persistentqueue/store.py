@@ -31,7 +31,7 @@ from dataclasses import replace
 from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside, set_aside
-from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
+from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import HEADER_BYTES, Header
@@ -167,8 +167,7 @@ class Store:
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
-        for path in dict.fromkeys([*parts, self.pool.directory]):  # a copy may lack those that were empty
-            make_directory(self._disk, path)
+        unsynced = make_parts(self._disk, dict.fromkeys([*parts, self.pool.directory]))
         self._quota.learn(parts)
         self._quota.pressing = True
         if recovered is None:
@@ -177,6 +176,8 @@ class Store:
             self.trim()
             self._spare.fill(self.settings.log_bytes)
         else:
+            for path in unsynced:  # a copy may have lacked what was empty
+                sync_directory(self._disk, path)
             self._go_on(recovered)
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)

@@ -115,7 +115,7 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
 def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
     """The names in a part of a queue's directory, sorted; none if it is not there."""
     try:
-        return sorted(disk.listdir(join(directory, part)))
+        return sorted(disk.listdir(join(directory, part) if part else directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
 

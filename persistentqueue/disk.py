@@ -19,7 +19,7 @@ import os
 import socket
 import stat
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
@@ -39,8 +39,7 @@ DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 """The same for a directory: to read."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
-join, basename, dirname, relpath, fspath = os.path.join, os.path.basename, os.path.dirname, os.path.relpath, os.fspath
-abspath = os.path.abspath
+basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.relpath, os.fspath
 """Paths are text to everybody above this floor."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)
@@ -101,6 +100,18 @@ class Disk:
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
     """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
+
+
+def join(directory: str, name: str) -> str:
+    """The path of what has this name, a relative one, in the directory; "" is the current one."""
+    # An opening makes dozens of paths; os.path.join, for any number of parts of any kind, takes four times as long.
+    return directory + name if directory[-1:] in {"", "/"} else f"{directory}/{name}"
+
+
+def dirname(path: str) -> str:
+    """What ``join`` joined the last name to."""
+    above, slash, _ = path.rpartition("/")
+    return above.rstrip("/") or slash
 
 
 def write_all(disk: Disk, fd: int, buffers: Buffers, length_bytes: int, offset: int, flags: int = 0) -> None:
@@ -212,13 +223,31 @@ def make_directory(disk: Disk, path: str) -> None:
 
     Refuses a link, or a file, in the place of the directory itself.
     """
+    if not _has_directory(disk, path):
+        _make_missing(disk, path)
+
+
+def make_parts(disk: Disk, paths: Iterable[str]) -> list[str]:
+    """The same for several that have what is above them, but for their names: the directories to sync for these."""
+    missing = [path for path in paths if not _has_directory(disk, path)]
+    for path in missing:
+        _make(disk, path)
+    return list(dict.fromkeys(dirname(path) or "." for path in missing))
+
+
+def _has_directory(disk: Disk, path: str) -> bool:
     try:
         mode = disk.lstat(path).st_mode
     except FileNotFoundError:
-        _make_missing(disk, path)
-    else:
-        if not stat.S_ISDIR(mode):
-            raise NotADirectoryError(errno.ENOTDIR, "expected a directory, and no link to one", path)
+        return False
+    if not stat.S_ISDIR(mode):
+        raise NotADirectoryError(errno.ENOTDIR, "expected a directory, and no link to one", path)
+    return True
+
+
+def _make(disk: Disk, path: str) -> None:
+    with suppress(FileExistsError):  # another process came first
+        disk.mkdir(path, 0o700)
 
 
 def _make_missing(disk: Disk, path: str) -> None:
@@ -227,8 +256,7 @@ def _make_missing(disk: Disk, path: str) -> None:
         disk.lstat(above)
     except FileNotFoundError:
         _make_missing(disk, above)
-    with suppress(FileExistsError):  # another process came first
-        disk.mkdir(path, 0o700)
+    _make(disk, path)
     sync_directory(disk, above)
 
 

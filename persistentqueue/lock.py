@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from contextlib import suppress
 from datetime import datetime, timezone
+from functools import lru_cache
 
 from .disk import CREATE, READ, Disk, read_all, write_all
 from .errors import QueueLockedError
@@ -16,6 +17,12 @@ from .errors import QueueLockedError
 LOCK_NAME = "lock"
 _OWNER_BYTES_MAX = 4096
 _POLL_SECONDS = 0.01
+
+
+@lru_cache(1)  # one process opens many queues in a second
+def _signature(pid: int, host: str, since_seconds: int) -> bytes:
+    since = datetime.fromtimestamp(since_seconds, timezone.utc).isoformat()
+    return json.dumps({"pid": pid, "host": host, "since": since}).encode()
 
 
 class Lock:
@@ -66,9 +73,7 @@ class Lock:
 
     def _sign(self) -> None:
         assert self._fd is not None
-        since = datetime.fromtimestamp(self._disk.time_ns() / 1e9, timezone.utc).isoformat(timespec="seconds")
-        owner = {"pid": self._disk.getpid(), "host": self._disk.gethostname(), "since": since}
-        data = json.dumps(owner).encode()
+        data = _signature(self._disk.getpid(), self._disk.gethostname(), self._disk.time_ns() // 10**9)
         # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
         with suppress(OSError):
             self._disk.ftruncate(self._fd, 0)

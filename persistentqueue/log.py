@@ -7,10 +7,11 @@ writes.
 
 from __future__ import annotations
 
+import re
 from typing import NamedTuple
 
 from .direct import DirectAppender
-from .disk import DSYNC, PAGE_BYTES, READ, WRITE, Disk, basename, dirname, read_all, sync_directory, write_all
+from .disk import DSYNC, PAGE_BYTES, READ, Disk, basename, dirname, read_all, sync_directory, write_all
 from .errors import CorruptionError
 from .frame import (
     END,
@@ -27,6 +28,7 @@ from .frame import (
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 
 SUFFIX = ".log"
+_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
 """What a log of one frame needs beside its body."""
 
@@ -38,10 +40,8 @@ def log_name(generation: int) -> str:
 
 def parse_log_name(name: str) -> int | None:
     """The generation in a log's file name; None for any other name."""
-    stem = name.removesuffix(SUFFIX)
-    if name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and log_name(int(stem)) == name:
-        return int(stem)
-    return None
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 class Log:
@@ -67,16 +67,15 @@ class Log:
         self._checksum = first.checksum
 
     @classmethod
-    def begin(cls, disk: Disk, spare: str, path: str, header: Header, number: int, body: bytes) -> Log:
-        """Write a new generation into the file ``spare``; it counts only once it was published as ``path``.
+    def begin(cls, disk: Disk, fd: int, spare: str, path: str, header: Header, number: int, body: bytes) -> Log:
+        """Write a new generation into the open file ``spare``; it counts only once it was published as ``path``.
 
-        ``header`` says which; its salt and its size are given here. The first frame, with the number ``number``, has
-        the checkpoint ``body``. Raises ``OSError``; then nothing has changed.
+        ``header`` says which; its salt is given here. The first frame, with the number ``number``, has the checkpoint
+        ``body``. Raises ``OSError``, and closes the file; then nothing has changed.
         """
-        fd = disk.open(spare, WRITE, 0)
         try:
             salt = int.from_bytes(disk.urandom(8), "little")
-            header = header._replace(salt=salt, size_bytes=disk.fstat(fd).st_size)
+            header = header._replace(salt=salt)
             frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, 1)
             end = HEADER_BYTES + len(frame) + len(body)
             content = b"".join([encode_header(LOG_MAGIC, header), frame, body])

@@ -24,6 +24,7 @@ from .directory import (
     DELETED_DIRECTORY,
     bears,
     find_generations,
+    finish_deletion,
     let_go,
     names_in,
     part_of_segment,
@@ -124,11 +125,18 @@ def move_data(
 
 
 def open_places(disk: Disk, directory: str, data_path: str | None) -> Places:
-    """Where the parts of the queue are that is being opened with this path of a place, if any was given.
+    """Where the parts of the queue are that is being opened with this path of a place, if any was given; one that was
+    being deleted is gone then.
 
     A place that is not where it was recorded, but at this path, is recorded anew: it bears the id. Raises
     ``DataMissingError``.
     """
+    names = names_in(disk, directory)  # one look, which nearly always says that there is nothing else to look for
+    places = _found_places(disk, directory, data_path) if PATH_NAME in names else Places(directory)
+    return finish_deletion(disk, places) if DELETED_DIRECTORY in names else places
+
+
+def _found_places(disk: Disk, directory: str, data_path: str | None) -> Places:
     try:
         return read_places(disk, directory)
     except DataMissingError:

@@ -83,8 +83,8 @@ class Places(NamedTuple):
 
     def parts(self) -> list[str]:
         """The directories of all files that are the queue's alone."""
-        own = [self.path(LOG_DIRECTORY), self.path(DATA_DIRECTORY), self.spare_directory, self.pool_directory(False)]
-        return list(dict.fromkeys(own))
+        own = [join(self.directory, LOG_DIRECTORY), self.path(DATA_DIRECTORY), self.spare_directory]
+        return own if self.place == OWN else [*own, self.pool_directory(False)]
 
 
 def read_places(disk: Disk, directory: str) -> Places:
@@ -154,7 +154,7 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     if rest != expected:
         advice = "the queue opens without this file once the segments' data directory is put into its own directory"
         raise CorruptionError(path, len(line) + 1, repr(expected), repr(rest[:20]), advice)
-    fields: dict[str, Any] = json.loads(line)  # as it was written: the checksum says so
+    fields: dict[str, Any] = json.loads(line.decode())  # as it was written: the checksum says so
     if fields["version"] > VERSION:
         raise UnsupportedFormatError(path, fields["version"], VERSION)
     return fields

@@ -23,7 +23,7 @@ from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError, PersistentQueueError
 from .frame import DOUBTED, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, decode_header
-from .log import Replay, log_name, parse_log_name, read_log
+from .log import Replay, log_name, read_log
 from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .segment import Segment, parse_segment_name, segment_name
 from .state import State, StateError
@@ -52,6 +52,10 @@ class RecoveryReport:
     segments."""
     set_aside: tuple[str, ...] = ()
     """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
+
+
+NOTHING_FOUND = RecoveryReport()
+"""What there is to say of a new queue."""
 
 
 @dataclass
@@ -86,7 +90,7 @@ def recover(disk: Disk, places: Places) -> Recovered | None:
     path = places.path(join(LOG_DIRECTORY, log_name(generations[-1])))
     replay = read_log(disk, path)
     recovered = _apply(disk, places, replay)
-    _inspect(disk, places, recovered)
+    _inspect(disk, places, recovered, generations)
     return recovered
 
 
@@ -153,19 +157,18 @@ def _is_segment(disk: Disk, path: str) -> bool:
     return True
 
 
-def _inspect(disk: Disk, places: Places, recovered: Recovered) -> None:
+def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list[int]) -> None:
     """Sort the files that the state does not refer to."""
     replay, state = recovered.replay, recovered.state
     # What was torn, cut or lost may have been acknowledged all the same (a bit that flipped in the last frame, or a
     # device that lied): then a segment that nobody knows is not a leftover but evidence, if it is younger than the
     # log's checkpoint. An older one was retired by it.
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
-    for name in names_in(disk, places.path(LOG_DIRECTORY)):
-        number = parse_log_name(name)
-        if number is not None and number != replay.header.number:
+    for generation in generations:
+        if generation != replay.header.number:
             # Superseded. One that ended in doubt is evidence; the opening that was to keep it was itself cut short.
-            kept = number == replay.header.number - 1 and replay.header.flags & DOUBTED
-            (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, name))
+            kept = generation == replay.header.number - 1 and replay.header.flags & DOUBTED
+            (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, log_name(generation)))
     for name in names_in(disk, places.path(DATA_DIRECTORY)):
         number = parse_segment_name(name)
         if number is not None and number not in state.segments:

@@ -6,6 +6,7 @@ beside it, since it reads only blocks that were committed before.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -28,6 +29,7 @@ from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .pages import ITEM_OVERHEAD_BYTES
 
 SUFFIX = ".seg"
+_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
 READ_AHEAD_BYTES = 1024 * 1024
 """How much a consumer reads at once; a larger block is read whole."""
 START_SYNC_BYTES = 512 * 1024
@@ -44,10 +46,8 @@ def segment_name(number: int) -> str:
 
 def parse_segment_name(name: str) -> int | None:
     """The number in a segment's file name; None for any other name."""
-    stem = name.removesuffix(SUFFIX)
-    if name.endswith(SUFFIX) and stem.isascii() and stem.isdigit() and segment_name(int(stem)) == name:
-        return int(stem)
-    return None
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
 
 
 def is_little(size_bytes: int, end: int) -> bool:

@@ -10,7 +10,6 @@ Threads: everything here belongs to whoever writes, one thread at a time, but fo
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
@@ -71,7 +70,7 @@ class Segments:
         self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
         """How long the next segment's file will be, its header included."""
         self._open: dict[int, Segment] = {}
-        self._pins: Counter[int] = Counter()
+        self._pins: dict[int, int] = {}
         self._staged: list[bytes] = []
         self._staged_bytes = 0
         self._staged_count = 0
@@ -250,17 +249,20 @@ class Segments:
         A damaged header is reported to the first who asks; ``first`` leaves that to the next one.
         """
         segment = self._opened(info, first)
-        self._pins[info.number] += 1
+        self._pins[info.number] = self._pins.get(info.number, 0) + 1
         return segment
 
     def pin_pieces(self, pieces: Iterable[Piece]) -> None:
         """Keep the segments of uncommitted pieces."""
-        self._pins.update(piece.segment for piece in pieces)
+        for piece in pieces:
+            self._pins[piece.segment] = self._pins.get(piece.segment, 0) + 1
 
     def unpin(self, numbers: Iterable[int]) -> None:
         """Take back as many pins."""
-        self._pins.subtract(numbers)
-        self._pins += Counter()
+        for number in numbers:
+            left = self._pins.pop(number, 0) - 1
+            if left > 0:
+                self._pins[number] = left
 
     def unpin_all(self) -> None:
         """Nobody needs anything any more."""
@@ -419,6 +421,6 @@ class Segments:
         """Close the files that were not used for the longest time; the mutex is held."""
         for number in list(self._open)[: max(len(self._open) - OPEN_FILES, 0)]:
             segment = self._open[number]
-            if not segment.dirty and segment is not self.current and not self._pins[number]:
+            if not segment.dirty and segment is not self.current and number not in self._pins:
                 segment.close()
                 del self._open[number]

@@ -7,8 +7,6 @@ What it contains is of no interest: whoever takes it writes under a fresh salt.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from .disk import CREATE, Disk, join, wipe_file, write_zeros
 
 SPARE_NAME = "log.free"
@@ -21,29 +19,41 @@ class Spare:
         self._disk = disk
         self.path = join(directory, SPARE_NAME)
 
-    def fill(self, least_bytes: int, most_bytes: int | None = None) -> None:
-        """Make sure that there is a spare, and that its length is within these bounds.
+    def fill(self, least_bytes: int, most_bytes: int | None = None) -> int:
+        """Make sure that there is a spare, and that its length is within these bounds; its length then.
 
         Raises ``OSError`` when there is no room; a spare that was there before is then still there, no longer than it
         was, so that what room there is stays free.
         """
-        with suppress(FileNotFoundError):
-            if self._disk.lstat(self.path).st_nlink > 1:
-                # A power cut brought this name back beside the younger one of a log: what is written here is there.
-                self._disk.unlink(self.path)
+        fd, size_bytes = self.open(least_bytes, most_bytes)
+        self._disk.close(fd)
+        return size_bytes
+
+    def open(self, least_bytes: int, most_bytes: int | None = None) -> tuple[int, int]:
+        """The same, for whoever goes on to write it: the descriptor, which is theirs to close, and the length."""
         fd = self._disk.open(self.path, CREATE, 0o600)
         try:
-            size_bytes = self._disk.fstat(fd).st_size
-            if most_bytes is not None and size_bytes > most_bytes:
-                self._disk.ftruncate(fd, most_bytes)
-                size_bytes = most_bytes
-            try:
-                write_zeros(self._disk, fd, size_bytes, least_bytes)
-            except OSError:
-                self._disk.ftruncate(fd, size_bytes)
-                raise
-        finally:
+            found = self._disk.fstat(fd)
+            if found.st_nlink <= 1:
+                return fd, self._resize(fd, found.st_size, least_bytes, most_bytes)
+            # A power cut brought this name back beside the younger one of a log: what is written here is there.
+            self._disk.unlink(self.path)
+        except BaseException:
             self._disk.close(fd)
+            raise
+        self._disk.close(fd)
+        return self.open(least_bytes, most_bytes)
+
+    def _resize(self, fd: int, size_bytes: int, least_bytes: int, most_bytes: int | None) -> int:
+        if most_bytes is not None and size_bytes > most_bytes:
+            self._disk.ftruncate(fd, most_bytes)
+            size_bytes = most_bytes
+        try:
+            write_zeros(self._disk, fd, size_bytes, least_bytes)
+        except OSError:
+            self._disk.ftruncate(fd, size_bytes)
+            raise
+        return max(size_bytes, least_bytes)
 
     def size_bytes(self) -> int:
         """The length of the spare; 0 if there is none."""

@@ -30,8 +30,8 @@ from dataclasses import replace
 
 from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import delete_all, find_generations, finish_deletion, set_all_aside, set_aside
-from .disk import NO_SPACE, Disk, join, make_directory, relpath, sync_directory, sync_names
+from .directory import delete_all, find_generations, set_all_aside, set_aside
+from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
 from .header import HEADER_BYTES, Header
@@ -44,7 +44,7 @@ from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
-from .recovery import Recovered, RecoveryReport, recover
+from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
 from .spare import Spare
 from .state import Ready, State
@@ -78,7 +78,8 @@ class Store:
         if settings.max_disk_bytes is not None:
             # So that neither the log nor what is kept for it to grow takes much of what there is.
             part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
-            settings = replace(settings, inline_bytes=min(settings.inline_bytes, part_bytes))
+            if settings.inline_bytes > part_bytes:
+                settings = replace(settings, inline_bytes=part_bytes)
             self._log_bytes_max = min(LOG_BYTES_MAX, part_bytes)
         disk = self._quota.disk
         self.places = places
@@ -87,7 +88,7 @@ class Store:
         self.state = state
         self.ready = Ready(state)
         self.pages = Pages(settings.memory_bytes, self.ready.front)
-        self.recovery = RecoveryReport()
+        self.recovery = NOTHING_FOUND
         self._trims = 0
         self._disk = disk
         self._lock = lock
@@ -149,7 +150,7 @@ class Store:
                 break
         store = None
         try:
-            places = finish_deletion(disk, open_places(disk, directory, data_path))
+            places = open_places(disk, directory, data_path)
             recovered = read(disk, places)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
             state = State() if recovered is None else recovered.state
@@ -166,8 +167,7 @@ class Store:
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
-        for path in dict.fromkeys([*parts, self.pool.directory]):  # a copy may lack those that were empty
-            make_directory(self._disk, path)
+        unsynced = make_parts(self._disk, dict.fromkeys([*parts, self.pool.directory]))
         self._quota.learn(parts)
         self._quota.pressing = True
         if recovered is None:
@@ -176,6 +176,8 @@ class Store:
             self.trim()
             self._spare.fill(self.settings.log_bytes)
         else:
+            for path in unsynced:  # a copy may have lacked what was empty
+                sync_directory(self._disk, path)
             self._go_on(recovered)
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
@@ -376,11 +378,12 @@ class Store:
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         try:
-            self._provide_spare(wanted_bytes, checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes, enqueues)
+            least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
+            fd, size_bytes = self._open_spare(wanted_bytes, least_bytes, enqueues)
             number = self._number if old is None else old.number
             mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
-            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, 0)
-            log = Log.begin(self._disk, spare, path, header, number + 1, body)
+            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, size_bytes)
+            log = Log.begin(self._disk, fd, spare, path, header, number + 1, body)
         except OSError as error:
             if error.errno in NO_SPACE:
                 raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
@@ -399,11 +402,13 @@ class Store:
             old.close()
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
-        with suppress(OSError):  # while there is room, so that the next trim finds a spare when there is none
-            self._spare.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
+        try:  # while there is room, so that the next trim finds a spare when there is none
+            spare_bytes = self._spare.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
+        except OSError:
+            spare_bytes = self._spare.size_bytes()
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
-        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, self._spare.size_bytes()))
+        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
         self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
 
     def _write_deferred(self) -> None:
@@ -518,25 +523,26 @@ class Store:
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
 
-    def _provide_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> None:
-        """A spare file of the wanted size; on a full disk, of the least one that may enqueue, or that may dequeue."""
+    def _open_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> tuple[int, int]:
+        """A spare file of the wanted size, open, and its size; on a full disk, of the least one that may enqueue, or
+        that may dequeue."""
         self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
         try:
-            self._spare.fill(wanted_bytes, self._slack * wanted_bytes)
+            return self._spare.open(wanted_bytes, self._slack * wanted_bytes)
         except OSError as error:
             if error.errno not in NO_SPACE:
                 raise
             self._log_bytes = self.settings.log_bytes
             try:
-                self._spare.fill(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
+                return self._spare.open(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
             except OSError as least_error:
                 if self._spare.size_bytes() >= least_bytes:
-                    return
+                    return self._spare.open(least_bytes)
                 if enqueues or not isinstance(least_error, OverLimitError):
                     raise
                 self._quota.pressing = True
                 try:
-                    self._spare.fill(least_bytes)
+                    return self._spare.open(least_bytes)
                 finally:
                     self._quota.pressing = False
 

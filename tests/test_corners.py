@@ -242,13 +242,13 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
 
     def open_(path: str, flags: int, mode: int) -> int:
         opened[0] += path.endswith(".free")
-        if opened[0] >= 4:
+        if opened[0] >= 3:
             refuse()
         return DISK.open(path, flags, mode)
 
     with pytest.raises(DiskFullError):
         PersistentQueue(tmp_path / "q", disk=replace(DISK, open=open_))
-    opened[0] = 3
+    opened[0] = 2
     with pytest.raises(DiskFullError):
         PersistentQueue(tmp_path / "r", disk=replace(DISK, open=open_))
     PersistentQueue(tmp_path / "q").close()

@@ -105,8 +105,7 @@ def test_spare_that_is_a_log_under_another_name() -> None:
     store.commit([enqueuing(b"x")])
     store.close()
     log = next(name for name in disk.names if name.endswith(".log"))
-    pool = disk.names["/queues/q/pool"]
-    disk.names["/queues/q/pool/log.free"] = disk.entries[pool, "log.free"] = disk.names[log]
+    disk.add_link("/queues/q/pool/log.free", log)
     store = opened(disk)
     store.commit([enqueuing(b"y")])
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x", b"y")}

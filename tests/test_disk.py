@@ -15,7 +15,7 @@ import portalocker
 import pytest
 
 from persistentqueue import disk as door
-from persistentqueue.disk import DISK, DSYNC, PORTABLE, Disk, make_directory, read_all, sync_directory, write_all
+from persistentqueue.disk import DISK, DSYNC, PORTABLE, Disk, join, make_directory, read_all, sync_directory, write_all
 
 from .conftest import OpenQueue
 from .support import crash, drain, put, put_each
@@ -187,6 +187,12 @@ def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.chdir(tmp_path)
     make_directory(DISK, "here")
     assert (tmp_path / "here").is_dir()
+
+
+@pytest.mark.parametrize("directory", ["", ".", "/", "//", "a", "a/", "/a/b", "../a b/"])
+def test_paths_are_those_of_the_system(directory: str) -> None:
+    """A name in a directory has the path that the operating system's own library gives it."""
+    assert join(directory, "name") == os.path.join(directory, "name")
 
 
 def test_queue_on_the_portable_disk(open_queue: OpenQueue) -> None:

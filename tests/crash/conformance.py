@@ -218,7 +218,8 @@ class Program:
         self._store = None
         store.close()
         part = self._random.choice([LOG_DIRECTORY, DATA_DIRECTORY])
-        paths = [join(self._directory, part, name) for name in names_in(self._disk, self._directory, part)]
+        directory = join(self._directory, part)
+        paths = [join(directory, name) for name in names_in(self._disk, directory)]
         if paths:
             fd = self._disk.open(self._random.choice(paths), WRITE, 0)
             at = self._random.randrange(self._disk.fstat(fd).st_size)

@@ -180,12 +180,12 @@ def short(value: object) -> str:
 
 def is_as_it_was(image: Image, disk: SimulatedDisk, changed: dict[str, bytes]) -> bool:
     """Whether nothing but the lock file has changed, and nothing was left open."""
-    names = [name for name, number in disk.names.items() if number > 0]
+    names = {name: number for name, number in disk.names.items() if number > 0}
     return (
-        sorted(names) == sorted(image.files)
+        names.keys() == image.files.keys()
         and not disk.descriptors
         and all(
-            disk.inodes[disk.names[name]].cache == changed.get(name, written)
+            disk.inodes[names[name]].cache == changed.get(name, written)
             for name, written in image.files.items()
             if not name.endswith("/lock")
         )

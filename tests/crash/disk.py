@@ -26,7 +26,8 @@ import os
 import random
 import stat
 from collections.abc import Callable, Iterable, Mapping
-from itertools import pairwise
+from functools import lru_cache
+from itertools import chain, pairwise
 from typing import Any
 
 from persistentqueue.disk import DSYNC, NO_SPACE, PAGE_BYTES, Buffers, Disk
@@ -35,12 +36,24 @@ SECTOR_BYTES = 512
 _ROOT = -1
 _WRITE, _RESIZE = 0, 1
 _FD_FIRST = 100
+_TO_CREATE, _TO_WRITE, _EXCLUSIVELY = os.O_CREAT, os.O_RDWR | os.O_WRONLY, os.O_EXCL
+_CONSTANT: dict[str, Callable[..., object]] = {
+    "start_sync": lambda _fd, _offset, _length_bytes: None,
+    "time_ns": lambda: 0,
+    "monotonic": lambda: 0.0,
+    "sleep": lambda _seconds: None,
+    "getpid": lambda: 1,
+    "gethostname": lambda: "simulated",
+}
+"""What is the same for all machines."""
 _DIRECTORY_STAT = os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0))
 
 Pending = tuple[int, int, bytes]
 """A write: ``(_WRITE, offset, data)``. A new size: ``(_RESIZE, size, b"")``."""
 Entry = tuple[int, str]
 """A directory's inode, which is negative, and a name in it."""
+Names = dict[int, dict[str, int]]
+"""By directory, the names in it, and which inodes these are of."""
 Pick = Callable[[int], int]
 """``pick(n)`` chooses one of ``0 … n - 1``: at random, or one after the other to exhaust them."""
 
@@ -50,20 +63,21 @@ class Crash(BaseException):
 
 
 class Inode:
-    """The contents of a file."""
+    """The contents of a file, which has so many names."""
 
-    __slots__ = ("cache", "durable", "locked_by", "pending")
+    __slots__ = ("cache", "durable", "links", "locked_by", "pending")
 
-    def __init__(self, durable: bytearray, cache: bytearray, pending: list[Pending]) -> None:
+    def __init__(self, durable: bytearray, cache: bytearray, pending: list[Pending], links: int) -> None:
         self.durable = durable
         self.cache = cache
         self.pending = pending
+        self.links = links
         self.locked_by = 0
         """The descriptor that has the lock."""
 
     def copy(self) -> Inode:
         """The same contents, in another life: nobody holds a lock."""
-        return Inode(bytearray(self.durable), bytearray(self.cache), list(self.pending))
+        return Inode(bytearray(self.durable), bytearray(self.cache), list(self.pending), self.links)
 
 
 def _apply(content: bytearray, operation: Pending) -> None:
@@ -100,8 +114,11 @@ class SimulatedDisk:
     def __init__(self, directories: Iterable[str] = ("/queues",)) -> None:
         self.inodes: dict[int, Inode] = {}
         """Of files; their numbers are positive, those of directories negative."""
-        self.names: dict[str, int] = {"/": _ROOT}
-        self.entries: dict[Entry, int] = {}
+        self.directories: Names = {_ROOT: {}}
+        """The names that there are."""
+        self.names = {"/": _ROOT}
+        """The same as paths."""
+        self.entries: Names = {_ROOT: {}}
         """The names that are durable."""
         self.pending_names: list[tuple[int, Entry | None, Entry | None, int]] = []
         """``(directory whose sync makes it durable, name that goes, name that comes, inode)``, in order."""
@@ -124,35 +141,70 @@ class SimulatedDisk:
         """Whether a sync has failed in this life, so that what was pending may be gone without a power cut."""
         self.owed: set[int] = set()
         """Inodes whose next sync reports the failure of the last one (data=journal)."""
-        self.undo: tuple[Inode, int, bytes, int] | None = None
+        self.undo: tuple[Inode, int, bytearray, int] | None = None
         """How to take back the write that is under way: inode, offset, old bytes, old size."""
         self.trace: list[str] | None = None
         self._next_descriptor = _FD_FIRST
+        self._door: Disk | None = None
         for path in directories:
             self._make_durable(path)
 
-    def _make_durable(self, path: str) -> int:
-        number = self.names.get(path)
-        if number is None:
-            above, _, name = path.rpartition("/")
-            self.next_directory, number = self.next_directory - 1, self.next_directory
-            self.entries[self._make_durable(above or "/"), name] = self.names[path] = number
-        return number
+    def durable_names(self) -> dict[str, int]:
+        """The paths that nothing takes away."""
+        return paths_of(self.entries) if self.pending_names else self.names
 
     def add_file(self, path: str, content: bytes) -> None:
         """Have a file with this content, durably."""
         number, self.next_inode = self.next_inode, self.next_inode + 1
-        self.inodes[number] = Inode(bytearray(content), bytearray(content), [])
-        self.names[path] = self.entries[self._entry(path)] = number
+        self.inodes[number] = Inode(bytearray(content), bytearray(content), [], 0)
+        self._add_name(path, number)
+
+    def add_link(self, path: str, of: str) -> None:
+        """Have another name of a file, durably."""
+        self._add_name(path, self._number(of))
+
+    def _add_name(self, path: str, number: int) -> None:
+        directory, name = self._entry(path)
+        self.names[path] = self.directories[directory][name] = number
+        self.entries.setdefault(directory, {})[name] = number
+        self.inodes[number].links += 1
+
+    def _make_durable(self, path: str) -> None:
+        if path not in self.names:
+            above = path.rpartition("/")[0] or "/"
+            self._make_durable(above)
+            directory, name = self._entry(path)
+            self.entries.setdefault(directory, {})[name] = self._add_directory(path, directory, name)
+
+    def _add_directory(self, path: str, directory: int, name: str) -> int:
+        self.next_directory, number = self.next_directory - 1, self.next_directory
+        self.names[path] = self.directories[directory][name] = number
+        self.directories[number] = {}
+        return number
 
     def is_locked(self, path: str) -> bool:
         """Whether somebody has the lock on the file."""
         number = self.names.get(path)
         return number is not None and bool(self.inodes[number].locked_by)
 
-    def durable_names(self) -> dict[str, int]:
-        """The names that nothing takes away."""
-        return _paths(self.entries) if self.pending_names else self.names
+    def bytes_in(self, path: str) -> int:
+        """What the files in a directory take, which has no other directories in it; 0 where there is none."""
+        directory, inodes = self.names.get(path), self.inodes
+        return 0 if directory is None else sum([len(inodes[n].cache) for n in self.directories[directory].values()])
+
+    def unmount(self, path: str, leave: bool) -> Callable[[], None]:
+        """Take what is in a directory away, and the directory, too, unless it is to ``leave``; how to bring it back."""
+        number, (above, name) = self.names[path], self._entry(path)
+        inside, self.directories[number] = self.directories[number], {}
+        hidden = {each: self.names.pop(each) for each in list(self.names) if each.startswith(path + "/")}
+        if not leave:
+            del self.directories[above][name], self.names[path]
+
+        def mount() -> None:
+            self.directories[above][name], self.directories[number] = number, inside
+            self.names |= {path: number} | hidden
+
+        return mount
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
@@ -160,7 +212,8 @@ class SimulatedDisk:
         """The disk after the process was killed: a write under way is whole, cut after a page, or was not begun."""
         other = SimulatedDisk(())
         other.inodes = {number: inode.copy() for number, inode in self.inodes.items()}
-        other.names, other.entries = dict(self.names), dict(self.entries)
+        other.directories, other.entries = _copy(self.directories), _copy(self.entries)
+        other.names = dict(self.names)
         other.pending_names = list(self.pending_names)
         self._pass_on(other, "the process is killed")
         other.owed = set(self.owed)
@@ -182,21 +235,23 @@ class SimulatedDisk:
         names = self.names_after_cut(pick)
         return self.cut_to(names, {number: after_cut(self.inodes[number], pick) for number in self.unsure(names)})
 
-    def unsure(self, names: dict[str, int]) -> list[int]:
+    def unsure(self, names: Names) -> list[int]:
         """The inodes with these names that have something pending."""
-        return [number for number in sorted(set(names.values())) if number > 0 and self.inodes[number].pending]
+        pending = {number for number, inode in self.inodes.items() if inode.pending}
+        return sorted(pending.intersection(chain.from_iterable(map(dict.values, names.values())))) if pending else []
 
-    def cut_to(self, names: dict[str, int], contents: Mapping[int, bytes | bytearray]) -> SimulatedDisk:
+    def cut_to(self, names: Names, contents: Mapping[int, bytes | bytearray]) -> SimulatedDisk:
         """The disk after the power went and left these names, and these contents where any were pending."""
         other = SimulatedDisk(())
         self._pass_on(other, "the power goes")
-        other.names = dict(names)
-        for path, number in names.items():
-            if number != _ROOT:
-                other.entries[other._entry(path)] = number
-            if number > 0 and number not in other.inodes:
+        other.directories, other.entries = _copy(names), _copy(names)
+        other.names = paths_of(names)
+        for number in other.names.values():
+            if number in other.inodes:
+                other.inodes[number].links += 1
+            elif number > 0:
                 content = contents[number] if number in contents else self.inodes[number].durable
-                other.inodes[number] = Inode(bytearray(content), bytearray(content), [])
+                other.inodes[number] = Inode(bytearray(content), bytearray(content), [], 1)
         return other
 
     def _pass_on(self, other: SimulatedDisk, event: str) -> None:
@@ -205,27 +260,29 @@ class SimulatedDisk:
         if self.trace is not None:
             other.trace = [*self.trace, f"{self.ticks:6}  ===== {event} ====="]
 
-    def names_after_cut(self, pick: Pick) -> dict[str, int]:
+    def names_after_cut(self, pick: Pick) -> Names:
         """The names that a power cut leaves."""
         operations = self.pending_names
         if not operations:
-            return dict(self.names)
-        entries = dict(self.entries)
+            return _copy(self.directories)
+        entries = _copy(self.entries)
         mode = pick(4)  # none, all, as many as were written in order, or just any of them
         until = pick(len(operations) + 1) if mode == 2 else len(operations)
         for at, (_, gone, came, inode) in enumerate(operations):
             if mode == 0 or at >= until or (mode == 3 and not pick(2)):
                 continue
             _change(entries, gone, came, inode)
-        return _paths(entries)
+        return _reachable(entries)
 
     # --- the door ----------------------------------------------------------------------------------------------------
 
     @property
     def disk(self) -> Disk:
         """The door, as the queue knows it."""
+        if self._door is not None:
+            return self._door
         # Made for every crash; a frozen dataclass sets its fields one by one, which takes ten times as long.
-        door = object.__new__(Disk)
+        door = self._door = object.__new__(Disk)
         vars(door).update(
             open=self.open,
             open_direct=self.open_direct,
@@ -233,7 +290,6 @@ class SimulatedDisk:
             pread=self.pread,
             pwritev=self.pwritev,
             fdatasync=self.fdatasync,
-            start_sync=lambda _fd, _offset, _length_bytes: None,
             fsync=self.fsync,
             ftruncate=self.ftruncate,
             fallocate=self.fallocate,
@@ -247,36 +303,32 @@ class SimulatedDisk:
             free_bytes=lambda _path: self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,
-            time_ns=lambda: 0,
-            monotonic=lambda: 0.0,
-            sleep=lambda _seconds: None,
-            getpid=lambda: 1,
-            gethostname=lambda: "simulated",
             failpoint=self.failpoint,
         )
+        vars(door).update(_CONSTANT)
         return door
 
     def open(self, path: str, flags: int, mode: int) -> int:
         number = self.names.get(path)
         if number is None:
-            if not flags & os.O_CREAT:
+            if not flags & _TO_CREATE:
                 raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-            self._need_parent(path)
+            entry = self._entry(path)
             self._may_fail("open", path)
             number = self.next_inode
             self.next_inode += 1
-            self.inodes[number] = Inode(bytearray(), bytearray(), [])
-            self.names[path] = number
-            self._pend(None, path, number)
+            self.inodes[number] = Inode(bytearray(), bytearray(), [], 1)
+            self.names[path] = self.directories[entry[0]][entry[1]] = number
+            self._pend(None, entry, number)
             self._tick("create", path)
-        elif flags & os.O_EXCL:
+        elif flags & _EXCLUSIVELY:
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        elif number < 0 and flags & (os.O_RDWR | os.O_WRONLY):
+        elif number < 0 and flags & _TO_WRITE:
             raise IsADirectoryError(errno.EISDIR, "Is a directory", path)
         return self._descriptor(number, path, False)
 
     def open_direct(self, path: str) -> int | None:
-        return self._descriptor(self.names[path], path, True)
+        return self._descriptor(self._number(path), path, True)
 
     def close(self, fd: int) -> None:
         number, _, _ = self.descriptors.pop(fd)
@@ -297,14 +349,12 @@ class SimulatedDisk:
         data = b"".join(buffers)
         if direct and (offset % PAGE_BYTES or len(data) % PAGE_BYTES or len(buffers) != 1):
             raise OSError(errno.EINVAL, "a direct write that is not made of pages")
-        if not flags:
-            self._may_fail("pwritev" if offset + len(data) > len(self.inodes[number].cache) else "overwrite", path)
-        taken_bytes = self.fault("short write", path) if self.fault is not None else None
-        if isinstance(taken_bytes, int):
-            data = data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
         inode = self.inodes[number]
-        size = len(inode.cache)
-        self.undo = (inode, offset, bytes(inode.cache[offset : offset + len(data)]), size)
+        if self.fault is not None:
+            if not flags:
+                self._may_fail("pwritev" if offset + len(data) > len(inode.cache) else "overwrite", path)
+            data = self._taken(data, path, direct)
+        self.undo = (inode, offset, inode.cache[offset : offset + len(data)], len(inode.cache))
         operation = (_WRITE, offset, data)
         _apply(inode.cache, operation)
         inode.pending.append(operation)
@@ -337,6 +387,8 @@ class SimulatedDisk:
         self._tick("fsync", path)
         if self.fault is not None and isinstance(failure := self.fault("fsync", path), OSError):
             raise failure
+        if not self.pending_names:
+            return
         later = []
         for directory, gone, came, inode in self.pending_names:
             if directory != number:
@@ -358,44 +410,47 @@ class SimulatedDisk:
             self._resize(number, path, offset + length_bytes, "fallocate")
 
     def rename(self, source: str, target: str) -> None:
-        number = self._number(source)
-        self._need_parent(target)
+        number, left, reached = self._number(source), self._entry(source), self._entry(target)
         self._may_fail("rename", target)
-        self._pend(source, target, number)
-        self.names[target] = self.names.pop(source)
+        self._pend(left, reached, number)
+        replaced = self.names.get(target, 0)
+        if replaced > 0 and target != source:
+            self.inodes[replaced].links -= 1
+        del self.directories[left[0]][left[1]], self.names[source]
+        self.names[target] = self.directories[reached[0]][reached[1]] = number
         if number < 0:
             for path in [path for path in self.names if path.startswith(source + "/")]:
                 self.names[target + path[len(source) :]] = self.names.pop(path)
         self._tick("rename", source, target)
 
     def unlink(self, path: str) -> None:
-        number = self._number(path)
-        self._pend(path, None, number)
-        del self.names[path]
+        number, entry = self._number(path), self._entry(path)
+        self._pend(entry, None, number)
+        del self.names[path], self.directories[entry[0]][entry[1]]
+        self.inodes[number].links -= 1
         self._tick("unlink", path)
 
     def mkdir(self, path: str, mode: int) -> None:
         if path in self.names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
-        self._need_parent(path)
+        entry = self._entry(path)
         self._may_fail("mkdir", path)
-        self.next_directory, number = self.next_directory - 1, self.next_directory
-        self.names[path] = number
-        self._pend(None, path, number)
+        self._pend(None, entry, self._add_directory(path, *entry))
         self._tick("mkdir", path)
 
     def rmdir(self, path: str) -> None:
         if self.listdir(path):
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
-        self._pend(path, None, self._number(path))
-        del self.names[path]
+        number, entry = self.names.pop(path), self._entry(path)
+        self._pend(entry, None, number)
+        del self.directories[number], self.directories[entry[0]][entry[1]]
         self._tick("rmdir", path)
 
     def listdir(self, path: str) -> list[str]:
-        inside = path.rstrip("/") + "/"
-        self._number(inside[:-1] or "/")
-        length = len(inside)
-        return [name[length:] for name in self.names if name.startswith(inside) and "/" not in name[length:]]
+        number = self._number(path)
+        if number > 0:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        return list(self.directories[number])
 
     def lstat(self, path: str) -> os.stat_result:
         return self._stat(self._number(path))
@@ -410,7 +465,7 @@ class SimulatedDisk:
 
     def urandom(self, size_bytes: int) -> bytes:
         self.salt += 1
-        return random.Random(self.salt).randbytes(size_bytes)
+        return _random_bytes(self.salt, size_bytes)
 
     def failpoint(self, name: str) -> None:
         if self.trace is not None:
@@ -427,13 +482,23 @@ class SimulatedDisk:
 
     def _may_fail(self, call: str, path: str) -> None:
         """Raise if a fault is due."""
-        failure = self.fault(call, path) if self.fault is not None else None
+        if self.fault is None:
+            return
+        failure = self.fault(call, path)
         if isinstance(failure, OSError):
             if failure.errno in NO_SPACE:
                 self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
             raise failure
+
+    def _taken(self, data: bytes, path: str, direct: bool) -> bytes:
+        """What a write takes of the data."""
+        assert self.fault is not None
+        taken_bytes = self.fault("short write", path)
+        if not isinstance(taken_bytes, int):
+            return data
+        return data[: taken_bytes if not direct else max(SECTOR_BYTES, taken_bytes // SECTOR_BYTES * SECTOR_BYTES)]
 
     def _sync_fails(self, number: int, path: str, call: str, operations: list[Pending]) -> bool:
         """Whether this sync reports a failure; what it does to the contents then depends on the file system."""
@@ -465,16 +530,15 @@ class SimulatedDisk:
         inode.pending.append(operation)
         self._tick(call, path, size_bytes)
 
-    def _pend(self, gone: str | None, came: str | None, number: int) -> None:
-        """Note that a name of the inode goes, and another comes; both directories still have their paths."""
-        left = self._entry(gone) if gone is not None else None
-        reached = self._entry(came) if came is not None else None
-        directory = (reached or left or (_ROOT, ""))[0]
-        self.pending_names.append((directory, left, reached, number))
+    def _pend(self, gone: Entry | None, came: Entry | None, number: int) -> None:
+        """Note that a name of the inode goes, and another comes."""
+        directory = (came or gone or (_ROOT, ""))[0]
+        self.pending_names.append((directory, gone, came, number))
 
     def _entry(self, path: str) -> Entry:
+        """Where the name belongs that the path ends with. Raises ``FileNotFoundError``."""
         above, _, name = path.rpartition("/")
-        return self.names[above or "/"], name
+        return self._number(above or "/"), name
 
     def _descriptor(self, number: int, path: str, direct: bool) -> int:
         self._next_descriptor += 1
@@ -490,38 +554,55 @@ class SimulatedDisk:
         except KeyError:
             raise FileNotFoundError(errno.ENOENT, "No such file or directory", path) from None
 
-    def _need_parent(self, path: str) -> None:
-        if self.names.get(path.rpartition("/")[0] or "/", 0) >= 0:
-            raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
-
     def _stat(self, number: int) -> os.stat_result:
         if number < 0:
             return _DIRECTORY_STAT
-        links = list(self.names.values()).count(number)
-        return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, len(self.inodes[number].cache), 0, 0, 0))
+        inode = self.inodes[number]
+        return _file_stat(number, inode.links, len(inode.cache))
 
 
-def _change(entries: dict[Entry, int], gone: Entry | None, came: Entry | None, inode: int) -> None:
+@lru_cache(10_000)
+def _file_stat(number: int, links: int, size_bytes: int) -> os.stat_result:
+    return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, size_bytes, 0, 0, 0))
+
+
+@lru_cache(10_000)  # they are the same in many lives
+def _random_bytes(salt: int, size_bytes: int) -> bytes:
+    return random.Random(salt).randbytes(size_bytes)
+
+
+def _change(names: Names, gone: Entry | None, came: Entry | None, inode: int) -> None:
     """Take away a name of the inode, and give it another."""
-    if gone is not None and entries.get(gone) == inode:
-        del entries[gone]
+    if gone is not None and names.get(gone[0], {}).get(gone[1]) == inode:
+        del names[gone[0]][gone[1]]
     if came is not None:
-        entries[came] = inode
+        names.setdefault(came[0], {})[came[1]] = inode
 
 
-def _paths(entries: dict[Entry, int]) -> dict[str, int]:
-    """What can be reached from the root: what lies in a directory that has no name is gone with it."""
-    inside: dict[int, list[tuple[str, int]]] = {}
-    for (directory, name), number in entries.items():
-        inside.setdefault(directory, []).append((name, number))
-    names = {"/": _ROOT}
+def _copy(names: Names) -> Names:
+    return {directory: dict(inside) for directory, inside in names.items()}
+
+
+def _reachable(names: Names) -> Names:
+    """Those that can be reached from the root: what lies in a directory that has no name is gone with it."""
+    reachable: Names = {}
+    reached = [_ROOT]
+    for directory in reached:
+        inside = reachable[directory] = names.get(directory, {})
+        reached += [number for number in inside.values() if number < 0]
+    return reachable
+
+
+def paths_of(names: Names) -> dict[str, int]:
+    """All paths that these names add up to, and which inodes they are of."""
+    paths = {"/": _ROOT}
     reached = [("", _ROOT)]
     for path, directory in reached:
-        for name, number in inside.get(directory, ()):
-            names[f"{path}/{name}"] = number
+        for name, number in names.get(directory, {}).items():
+            paths[f"{path}/{name}"] = number
             if number < 0:
                 reached.append((f"{path}/{name}", number))
-    return names
+    return paths
 
 
 def after_cut(inode: Inode, pick: Pick) -> bytearray:

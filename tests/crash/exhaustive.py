@@ -11,13 +11,14 @@ from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import nullcontext
 from functools import lru_cache, partial
 from itertools import chain, product
+from operator import itemgetter
 from typing import TypeVar
 
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
-from .disk import Inode, Pending, Pick, SimulatedDisk, after_cut
+from .disk import Inode, Names, Pending, Pick, SimulatedDisk, after_cut, paths_of
 from .explorer import DIRECTORY, Content, ViolationError, content_of
 
 _FREE = nullcontext()
@@ -85,7 +86,7 @@ def every_cut(disk: SimulatedDisk) -> Iterator[SimulatedDisk]:
 @lru_cache(1000)  # of all files but one the last tick has changed nothing
 def _contents(durable: bytes, pending: tuple[Pending, ...]) -> list[bytes]:
     """What a power cut can leave of a file."""
-    inode = Inode(bytearray(durable), bytearray(), list(pending))
+    inode = Inode(bytearray(durable), bytearray(), list(pending), 1)
     return [bytes(content) for content in outcomes(partial(after_cut, inode), bytes)]
 
 
@@ -105,8 +106,12 @@ def _cuts(disk: SimulatedDisk) -> Iterator[_State]:
         if inode.pending
     }
     sure = {number: bytes(inode.durable) for number, inode in disk.inodes.items() if not inode.pending}
-    for names in outcomes(disk.names_after_cut, lambda names: tuple(sorted(names.items()))):
-        paths = sorted(names.items())
+
+    def names_after_cut(pick: Pick) -> tuple[Names, tuple[tuple[str, int], ...]]:
+        names = disk.names_after_cut(pick)
+        return names, tuple(sorted(paths_of(names).items()))
+
+    for names, paths in outcomes(names_after_cut, itemgetter(1)):
         contents = {number: unsure[number] for number in disk.unsure(names)}
         believed = {number for path, number in paths if path not in _UNBELIEVED}
         turning = {number: contents.pop(number) for number in list(contents) if number not in believed}

@@ -118,7 +118,7 @@ class Model:
         """What a power cut may leave of a queue that does not sync, oldest first; ends with ``content``."""
         self.under_way: list[Content] = []
         self.most_bytes = 0
-        """What the files may take, once the queue is open: the limit, or what they took before."""
+        """What the files may take, once the queue is open: the limit, or what they took before; 0 without a limit."""
 
     def allowed(self, synced: bool, power: bool) -> list[Content]:
         """What may be found after a crash now."""
@@ -254,8 +254,9 @@ class Explorer:
             raise ViolationError(f"nothing was under way, but {store.recovery}\n{_tail(disk)}")
         model.settle(found, durable=True)
         undecided.clear()
-        if self._style != "compacts":  # with so many gaps in so little room the log may take more: dequeueing goes on
-            model.most_bytes = max(self.settings.max_disk_bytes or 0, self._places.files_bytes(disk))
+        # With the gaps of "compacts" in so little room the log may take more: dequeueing goes on.
+        if self.settings.max_disk_bytes is not None and self._style != "compacts":
+            model.most_bytes = max(self.settings.max_disk_bytes, self._places.files_bytes(disk))
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
         # In the last life no crash follows: it is enough to see now and then that the queue works.
@@ -314,11 +315,7 @@ class Explorer:
     def _at_tick(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
         if self.random.random() < _INTRUSION_ODDS:
             self._intrude(disk)
-        if (
-            self.settings.max_disk_bytes is not None
-            and model.most_bytes
-            and self._places.files_bytes(disk) > model.most_bytes
-        ):
+        if model.most_bytes and self._places.files_bytes(disk) > model.most_bytes:
             raise ViolationError(
                 f"files of {self._places.files_bytes(disk)} bytes, allowed {model.most_bytes}\n{_tail(disk)}"
             )

@@ -66,7 +66,7 @@ MUTANTS = (
     Mutant("an older generation goes before the name of the next is durable", "store", "            sync_directory(self._disk, self._path(LOG_DIRECTORY))\n", "            pass\n"),
     Mutant("directories that a killed owner made are not synced", "store", "                sync_names(self._disk, path)\n", "                pass\n"),
     Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
-    Mutant("a spare is not asked for its other names", "spare", "st_nlink > 1:", "st_nlink > 9:"),
+    Mutant("a spare is not asked for its other names", "spare", "st_nlink <= 1:", "st_nlink <= 9:"),
     # --- order
     Mutant("the log is recycled before the next one is there", "store", "        spare = self._spare.path\n", "        spare = self._spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
     Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n', '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.segments.delete(n)\n'),
@@ -94,7 +94,7 @@ MUTANTS = (
     # --- owners and deletion
     Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
-    Mutant("what is being deleted is opened", "store", "finish_deletion(disk, open_places(disk, directory, data_path))", "open_places(disk, directory, data_path)"),
+    Mutant("what is being deleted is opened", "move", "finish_deletion(disk, places) if DELETED_DIRECTORY in names else places", "places"),
     Mutant("segments are deleted before it is durable that they may", "directory", "    sync_directory(disk, directory)\n    disk.failpoint(\"delete.3", "    disk.failpoint(\"delete.3"),
     Mutant("the log may be gone before its segments are", "directory", "    sync_directory(disk, directory)\n    _sweep(disk, join(directory, DELETED", "    _sweep(disk, join(directory, DELETED"),
     # --- what a checkpoint and a frame say

@@ -35,11 +35,11 @@ class Places:
     def __init__(self, seed: int, directory: str, always: bool) -> None:
         self._directory = directory
         self._path, _, self._name = directory.rpartition("/")
-        roots = (directory, *(f"{path}/{self._name}" for path in MEDIA))
-        self._parts = tuple(f"{root}/{part}/" for root in roots for part in ("log", "data", "pool"))
         self._random = random.Random(f"places of {seed}")
         self._odds = _MOVE_ODDS_ASKED if always else _MOVE_ODDS
         self.used = self._random.random() < _ODDS or always
+        roots = (directory, *(f"{path}/{self._name}" for path in MEDIA if self.used))
+        self._parts = tuple(f"{root}/{part}" for root in roots for part in ("log", "data", "pool"))
         chosen = self._random.choice([None, *MEDIA])
         self._data_path = f"{chosen}/{self._name}" if self.used and chosen is not None else None
 
@@ -57,8 +57,7 @@ class Places:
 
     def files_bytes(self, disk: SimulatedDisk) -> int:
         """What the files of the queue take, but for the lock and those that say where the others are."""
-        inodes, parts = disk.inodes, self._parts
-        return sum(len(inodes[number].cache) for path, number in disk.names.items() if path.startswith(parts))
+        return sum(map(disk.bytes_in, self._parts))
 
     def come(self, disk: SimulatedDisk, settings: Settings) -> None:
         """What comes before a life: perhaps an opening while the place is not mounted, perhaps a move.
@@ -83,12 +82,10 @@ class Places:
         place = read_record(disk.disk, self._directory).place
         if place == OWN:
             return
-        mounted, watch, fault = disk.names, disk.on_tick, disk.fault
+        watch, fault = disk.on_tick, disk.fault
         disk.on_tick = disk.fault = None
-        point = place.path.rpartition("/")[0]
         # An empty directory is left to mount it on, or none at all.
-        gone = point + "/" if self._random.random() < 0.5 else point
-        disk.names = {path: number for path, number in mounted.items() if not path.startswith(gone)}
+        mount = disk.unmount(place.path.rpartition("/")[0], leave=self._random.random() < 0.5)
         before = set(disk.names) | {f"{self._directory}/lock"}
         calls: list[Callable[[], object]] = [
             lambda: self._open(disk, settings, self._data_path if self._data_path == place.path else None),
@@ -104,5 +101,5 @@ class Places:
         else:
             raise AssertionError(f"{place.path} is not mounted, and nobody noticed")
         finally:
-            disk.names = {**mounted, **{path: number for path, number in disk.names.items() if path.endswith("/lock")}}
+            mount()
             disk.on_tick, disk.fault = watch, fault

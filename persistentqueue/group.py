@@ -65,15 +65,15 @@ class Maintained(NamedTuple):
 
 
 class _Member:
-    """A transaction in line. ``turn`` is released when it is done, or when it is to lead."""
+    """A transaction in line. ``turn`` is released once it ``was_told``: that it is done, or that it is to lead."""
 
-    __slots__ = ("done", "transaction", "turn")
+    __slots__ = ("transaction", "turn", "was_told")
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
         self.turn = threading.Lock()
         self.turn.acquire()
-        self.done = False
+        self.was_told = False
 
 
 class Group:
@@ -86,7 +86,10 @@ class Group:
         self._waiting = 0
         """How many wait for ``_has_ready``."""
         self._line: list[_Member] = []
-        self._is_led = False
+        self._followers: list[_Member] = []
+        """Those whom the leader has taken along."""
+        self._leader: Transaction | None = None
+        """That of the thread which commits for all."""
         self._abandoned: list[Transaction] = []
         self._seats: list[threading.Condition] = []
         """Who waits for room, in order of coming."""
@@ -154,17 +157,21 @@ class Group:
         """Commit it, if there is room."""
         while not transaction.settled:
             member: _Member | None = None
-            with self.mutex:
-                self.check()
-                if self._is_led:
-                    member = _Member(transaction)
-                    self._line.append(member)
-                else:
-                    self._is_led = True
-            if member is None:
-                self._lead(transaction)
-            else:
-                self._follow(member)
+            try:
+                with self.mutex:
+                    self.check()
+                    if self._leader is None:
+                        self._leader = transaction
+                    else:
+                        member = _Member(transaction)
+                        self._line.append(member)
+                if member is not None:
+                    member.turn.acquire()
+                if self._leader is transaction:
+                    self._lead(transaction)
+            except BaseException:
+                self._withdraw(transaction, member)
+                raise
             if transaction.error is not None:
                 error, transaction.error = transaction.error, None
                 raise error
@@ -481,7 +488,7 @@ class Group:
                 self._seats[0].notify()
 
     def _tell_all(self) -> None:
-        """Nobody who waits, for an item or for room, will ever get it: the queue is broken."""
+        """Whoever waits, for an item or for room, is to look: the queue is broken, or he was not told what there is."""
         with self.mutex:
             self._has_ready.notify_all()
         self._tell_of_room()
@@ -497,9 +504,9 @@ class Group:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         tried = -1
         seat = threading.Condition(self.mutex)
-        with self.mutex:
-            self._seats.append(seat)
         try:
+            with self.mutex:
+                self._seats.append(seat)
             while True:
                 with self.mutex:
                     while self._seats[0] is not seat or self._rooms == tried:
@@ -519,21 +526,21 @@ class Group:
                     return
         finally:
             with self.mutex:
-                self._seats.remove(seat)
+                if seat in self._seats:
+                    self._seats.remove(seat)
                 if self._seats:
                     self._seats[0].notify()
 
     def _lead(self, transaction: Transaction) -> None:
         """Commit the transaction and all that are in line, then hand the lead on."""
-        followers: list[_Member] = []
         group = [transaction]
         enqueued = 0
         try:
             with self._writing:
                 if self._line:
                     with self.mutex:
-                        followers, self._line = self._line, []
-                    group += [member.transaction for member in followers]
+                        self._followers, self._line = self._line, []
+                    group += [member.transaction for member in self._followers]
                 if self.closed is not None:
                     raise ClosedError(self.closed)
                 before = self.store.state.next_sequence
@@ -552,13 +559,7 @@ class Group:
                 if self._seats and (self.store.broken is not None or any(each.runs and each.settled for each in group)):
                     self._rooms += 1
                     self._seats[0].notify()
-                heir = self._line.pop(0) if self._line else None
-                self._is_led = heir is not None
-            for member in followers:
-                member.done = True
-                member.turn.release()
-            if heir is not None:
-                heir.turn.release()
+                self._hand_on()
         if self.store.retired:
             self._give_back_soon()
         if not self._is_due:
@@ -567,19 +568,33 @@ class Group:
         if share is not None and share.is_due():
             share.budget.balance()
 
-    def _follow(self, member: _Member) -> None:
-        try:
+    def _hand_on(self) -> None:
+        """Tell the followers that they are done, and let the first of those who came meanwhile lead, with the mutex.
+        Again, if it was interrupted."""
+        for member in self._followers:
+            if not member.was_told:
+                member.was_told = True
+                member.turn.release()
+        self._followers = []
+        if self._line:
+            heir = self._line[0]
+            # In one statement without a call: an interruption never comes in the middle of it.
+            self._line, self._leader, heir.was_told = self._line[1:], heir.transaction, True
+            heir.turn.release()
+        else:
+            self._leader = None
+
+    def _withdraw(self, transaction: Transaction, member: _Member | None) -> None:
+        """Interrupted, or failed: leave the line, or hand on the lead. Who was taken along waits for what becomes of
+        him."""
+        with self.mutex:
+            if member in self._line:
+                self._line.remove(member)
+                return
+            is_under_way = member in self._followers and not member.was_told
+        if member is not None and is_under_way:
             member.turn.acquire()
-        except BaseException:
-            # Interrupted: leave the line if nobody took us along yet, else what becomes of us must be awaited.
+        if self._leader is transaction:
             with self.mutex:
-                waits = member in self._line
-                if waits:
-                    self._line.remove(member)
-            if not waits:
-                member.turn.acquire()
-                if not member.done:
-                    self._lead(member.transaction)
-            raise
-        if not member.done:
-            self._lead(member.transaction)
+                self._hand_on()
+            self._tell_all()

@@ -292,25 +292,24 @@ def test_disowning_twice(tmp_path: Path) -> None:
         len(queue)
 
 
-def test_interrupted_follower_that_was_taken_along(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that is interrupted while the leader writes for it waits for the outcome before it gives way."""
+@pytest.mark.parametrize("is_heir", [False, True])
+def test_interrupted_when_its_turn_comes(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, is_heir: bool) -> None:
+    """Who was taken along is committed, and who was to lead is not, and hands on to the next."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
-    taken = threading.Event()
 
     class Turn:
-        def __init__(self, first_is_release: bool) -> None:
+        """A lock whose waiting is interrupted just when it has ended."""
+
+        def __init__(self) -> None:
             self.lock = threading.Lock()
             self.calls = 0
 
         def acquire(self) -> None:
             self.calls += 1
-            if self.calls == 2:
-                self.lock.acquire()  # the turn came, and the interruption with it
-                self.lock.release()
-                taken.set()
-                raise Interruption
             self.lock.acquire()
+            if self.calls == 2:
+                raise Interruption
 
         def release(self) -> None:
             self.lock.release()
@@ -319,27 +318,28 @@ def test_interrupted_follower_that_was_taken_along(open_queue: OpenQueue, monkey
 
     def init(member: Any, transaction: Any) -> None:
         original(member, transaction)
-        member.turn = Turn(False)
-        member.turn.acquire()
+        if transaction.items == [b"interrupted"]:
+            member.turn = Turn()
+            member.turn.acquire()
 
     monkeypatch.setattr(_Member, "__init__", init)
     group = queue._group
     assert group is not None
-    for items in ([b"first", b"second"], [b"third", b"fourth"]):
-        gate.armed = True
-        gate.reached.clear()
-        gate.go_on.clear()
-        with ThreadPoolExecutor(3) as pool:
-            first = pool.submit(put, queue, items[0])
-            assert gate.reached.wait(30)
-            second = pool.submit(put, queue, items[1])
-            wait_for(lambda: len(group._line) == 1)
-            gate.go_on.set()
-            first.result(30)
-            with pytest.raises(Interruption):
-                second.result(30)
-        assert taken.is_set()
-    assert drain(queue) == [b"first", b"second", b"third", b"fourth"]
+    gate.armed = True
+    items = [b"interrupted", b"other"] if is_heir else [b"other", b"interrupted"]
+    with ThreadPoolExecutor(3) as pool:
+        leader = pool.submit(put, queue, b"leader")
+        assert gate.reached.wait(30)
+        results = {items[0]: pool.submit(put, queue, items[0])}
+        wait_for(lambda: len(group._line) == 1)
+        results[items[1]] = pool.submit(put, queue, items[1])
+        wait_for(lambda: len(group._line) == 2)
+        gate.go_on.set()
+        leader.result(30)
+        results[b"other"].result(30)
+        with pytest.raises(Interruption):
+            results[b"interrupted"].result(30)
+    assert drain(queue) == [b"leader", b"other"] + ([] if is_heir else [b"interrupted"])
 
 
 def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:

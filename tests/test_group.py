@@ -342,6 +342,42 @@ def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: OpenQueue) -
         assert session.flush(), "it was skipped and rolled back: there is nothing to flush"
 
 
+@pytest.mark.parametrize("times", range(1, 9))
+def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None:
+    """Who is interrupted when he has just let go of the mutex, at whichever time, leaves no lead, line or seat behind
+    that others would wait for."""
+    queue = open_queue(max_items=1, full="block")
+    put(queue, b"a")
+    group = queue._open()
+    mutex, this_thread, left = group.mutex, threading.get_ident(), [times]
+
+    class Interrupting:
+        """The mutex, for whoever takes it in a ``with`` block."""
+
+        acquire, release, locked = mutex.acquire, mutex.release, mutex.locked
+
+        def __enter__(self) -> None:
+            mutex.acquire()
+
+        def __exit__(self, *_: object) -> None:
+            mutex.release()
+            left[0] -= threading.get_ident() == this_thread
+            if left[0] == 0 and threading.get_ident() == this_thread:
+                raise Interruption
+
+    with queue.session() as session:
+        session.enqueue(b"b")
+        group.mutex = Interrupting()  # type: ignore[assignment]
+        with pytest.raises(Interruption):
+            session.flush(timeout=0.01)
+        group.mutex = mutex
+    assert queue.stats().waiting == 0
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(drain, queue).result(SECONDS) == [b"a"]
+        pool.submit(put, queue, b"c").result(SECONDS)
+    assert drain(queue) == [b"c"]
+
+
 def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one who waits in line for its turn is interrupted instead."""
     from persistentqueue import group as module

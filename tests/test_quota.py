@@ -11,10 +11,8 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    PersistentQueue,
-    QueueFullError,
-)
+from persistentqueue import DiskFullError, PersistentQueue, QueueFullError
+from persistentqueue.directory import open_pool
 from persistentqueue.disk import CREATE, CREATE_NEW, DISK, READ
 from persistentqueue.limits import LOGS_LEAST
 from persistentqueue.quota import OverLimitError, Quota
@@ -451,6 +449,32 @@ def test_free_bytes(tmp_path: Path) -> None:
     machine.free_bytes = 77
     assert machine.disk.free_bytes("/queues") == 77
     assert machine.kill(lambda _: 0).disk.free_bytes("/queues") == 77
+
+
+def test_a_limit_ends_the_filling_of_the_pool_and_a_full_disk_is_told() -> None:
+    """The pool is filled as far as the queue's own limit allows; where the disk has no room for it, an error says so."""
+    machine = SimulatedDisk()
+    pool: dict[str, Any] = {"pool_min_bytes": MIB, "pool_max_bytes": MIB}
+    with opened(machine.disk, max_disk_bytes=400 * KIB, log_bytes=4096, segment_bytes=50 * KIB, **pool) as store:
+        assert 0 < sum(store.fill_pool()) < 400 * KIB
+        store.pool.shrink(0)
+        machine.fault = lambda _, path: OSError(errno.ENOSPC, "injected") if path.endswith(".part") else None
+        with pytest.raises(DiskFullError, match="then fill it again"):
+            sum(store.fill_pool())
+        machine.fault = None
+
+
+def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(open_queue: OpenQueue, directory: Path) -> None:
+    """A shared pool is nobody's; a segment that was made of one of its files is the queue's, and within its limit."""
+    list(open_pool(directory.parent, None, shared=True, max_bytes=MIB).fill(MIB, 50 * KIB))
+    settings: dict[str, Any] = {"max_disk_bytes": 400 * KIB, "log_bytes": 4096, "segment_bytes": 50 * KIB}
+    queue = open_queue(directory.name, **settings, shared_pool=True, pool_max_bytes=MIB)
+    with pytest.raises(QueueFullError):
+        put_each(queue, [bytes(40 * KIB)] * 20)
+    taken = queue.stats().pool_taken
+    assert taken >= 5
+    assert sum(path.stat().st_size for path in segment_files(directory)) <= 400 * KIB
+    assert len(drain(queue)) >= taken
 
 
 def test_a_group_that_fills_many_segments_is_refused_once(open_queue: OpenQueue) -> None:

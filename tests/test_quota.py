@@ -452,7 +452,7 @@ def test_free_bytes(tmp_path: Path) -> None:
 
 
 def test_a_limit_ends_the_filling_of_the_pool_and_a_full_disk_is_told() -> None:
-    """The pool is filled as far as the queue's own limit allows; where the disk has no room for it, an error says so."""
+    """The pool is filled as far as the queue's own limit allows; where the disk has no room, an error says so."""
     machine = SimulatedDisk()
     pool: dict[str, Any] = {"pool_min_bytes": MIB, "pool_max_bytes": MIB}
     with opened(machine.disk, max_disk_bytes=400 * KIB, log_bytes=4096, segment_bytes=50 * KIB, **pool) as store:

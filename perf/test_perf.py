@@ -205,4 +205,4 @@ def test_waiting_takes_nothing(tmp_path: Path) -> None:
     """Neither an idle queue nor one who waits takes a processor; whoever waits is woken."""
     assert len(waiting.wake_ups(tmp_path / "wake", 10)) == 10
     for waits in (False, True):
-        assert waiting.idle_seconds(tmp_path / str(waits), waits=waits) < 0.05
+        assert waiting.idle_seconds(tmp_path / str(waits), waits=waits, seconds=0.3) < 0.05

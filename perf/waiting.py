@@ -67,7 +67,7 @@ def wake_ups(directory: Path, count: int) -> list[float]:
     return sorted(found)
 
 
-def idle_seconds(directory: Path, *, waits: bool) -> float:
+def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS) -> float:
     """The processor time of an open queue that nobody uses, or for whose next item somebody waits."""
     before, group.IDLE_SECONDS = group.IDLE_SECONDS, 0.0  # what comes when it is idle comes at once
     try:
@@ -87,7 +87,7 @@ def idle_seconds(directory: Path, *, waits: bool) -> float:
             while threading.active_count() > 1 + waits:
                 time.sleep(_PAUSE_SECONDS)
             start = time.process_time()
-            time.sleep(_IDLE_SECONDS)
+            time.sleep(seconds)
             taken_seconds = time.process_time() - start
         if waits:
             thread.join()

@@ -7,7 +7,8 @@ What it contains is of no interest: whoever takes it writes under a fresh salt.
 
 from __future__ import annotations
 
-from .disk import CREATE, Disk, join, wipe_file, write_zeros
+from .disk import CREATE, NO_SPACE, Disk, join, wipe_file, write_zeros
+from .quota import OverLimitError, Quota
 
 SPARE_NAME = "log.free"
 
@@ -43,6 +44,30 @@ class Spare:
             raise
         self._disk.close(fd)
         return self.open(least_bytes, most_bytes)
+
+    def open_fitting(
+        self, wanted_bytes: int, most_bytes: int, least: tuple[int, int], enqueues: bool, quota: Quota
+    ) -> tuple[int, int]:
+        """The same on a disk that may be full: ``least`` are the lengths to be content with, of a log that may enqueue,
+        and of one that may only dequeue, for which a limit of the queue's own is stretched unless this ``enqueues``.
+        """
+        try:
+            return self.open(wanted_bytes, most_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+        try:
+            return self.open(least[0])
+        except OSError as error:
+            if self.size_bytes() >= least[1]:
+                return self.open(least[1])
+            if enqueues or not isinstance(error, OverLimitError):
+                raise
+        quota.pressing = True
+        try:
+            return self.open(least[1])
+        finally:
+            quota.pressing = False
 
     def _resize(self, fd: int, size_bytes: int, least_bytes: int, most_bytes: int | None) -> int:
         if most_bytes is not None and size_bytes > most_bytes:

@@ -33,7 +33,7 @@ from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside, set_aside
 from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
-from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, SegmentRow, encode_transaction
+from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Checkpoint, SegmentRow, encode_transaction
 from .header import HEADER_BYTES, Header
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
@@ -372,30 +372,17 @@ class Store:
             kept = self.segments.pinned
             drained = [n for n in self.state.drained if n not in kept and (current is None or n != current.number)]
             checkpoint = self.state.checkpoint(self._disk.time_ns(), current, kept)
-        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))
-        spare = self._spare.path
-        body = encode_transaction([checkpoint])
-        checkpoint_bytes = len(body) + OVERHEAD_BYTES
-        wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
+        mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
+        number = self._number if old is None else old.number
+        log, wanted_bytes = self._write_generation(checkpoint, mode, number + 1, extra_bytes, enqueues)
         try:
-            least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
-            fd, size_bytes = self._open_spare(wanted_bytes, least_bytes, enqueues)
-            number = self._number if old is None else old.number
-            mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
-            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, size_bytes)
-            log = Log.begin(self._disk, fd, spare, path, header, number + 1, body)
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
-            raise self._break(error) from error
-        try:
-            log.publish(spare)
+            log.publish(self._spare.path)
         except BaseException as error:
             log.close()
             if isinstance(error, OSError):
                 raise self._break(error) from error
             raise
-        self._log, self._log_path = log, path
+        self._log, self._log_path = log, log.path
         self.generation += 1
         self._trims += 1
         if old is not None:
@@ -410,6 +397,28 @@ class Store:
         # full disk there is nothing but the spare to write it to.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
         self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
+
+    def _write_generation(
+        self, checkpoint: Checkpoint, mode: int, number: int, extra_bytes: int, enqueues: bool
+    ) -> tuple[Log, int]:
+        """Step 2 of a trim: the log, not yet published, and how long it was to be. Raises like ``trim``."""
+        path, body = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1)), encode_transaction([checkpoint])
+        checkpoint_bytes = len(body) + OVERHEAD_BYTES
+        wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
+        least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
+        least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * wanted_bytes
+        self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
+        try:
+            fd, size_bytes = self._spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
+            if size_bytes < wanted_bytes:
+                self._log_bytes = self.settings.log_bytes
+            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, size_bytes)
+            return Log.begin(self._disk, fd, self._spare.path, path, header, number, body), wanted_bytes
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                self._log_bytes = self.settings.log_bytes
+                raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
+            raise self._break(error) from error
 
     def _write_deferred(self) -> None:
         try:
@@ -522,29 +531,6 @@ class Store:
             current = None
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
-
-    def _open_spare(self, wanted_bytes: int, least_bytes: int, enqueues: bool) -> tuple[int, int]:
-        """A spare file of the wanted size, open, and its size; on a full disk, of the least one that may enqueue, or
-        that may dequeue."""
-        self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
-        try:
-            return self._spare.open(wanted_bytes, self._slack * wanted_bytes)
-        except OSError as error:
-            if error.errno not in NO_SPACE:
-                raise
-            self._log_bytes = self.settings.log_bytes
-            try:
-                return self._spare.open(int(least_bytes / _ENQUEUES_PER_LOG) + 1)
-            except OSError as least_error:
-                if self._spare.size_bytes() >= least_bytes:
-                    return self._spare.open(least_bytes)
-                if enqueues or not isinstance(least_error, OverLimitError):
-                    raise
-                self._quota.pressing = True
-                try:
-                    return self._spare.open(least_bytes)
-                finally:
-                    self._quota.pressing = False
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
         """The segment to write on in; at a clean close only if it holds items."""

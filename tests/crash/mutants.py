@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
     Mutant("a spare is not asked for its other names", "spare", "st_nlink <= 1:", "st_nlink <= 9:"),
     # --- order
-    Mutant("the log is recycled before the next one is there", "store", "        spare = self._spare.path\n", "        spare = self._spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
-    Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n', '        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.segments.delete(n)\n'),
+    Mutant("the log is recycled before the next one is there", "store", "        number = self._number if old is None else old.number\n", "        number = self._number if old is None else old.number\n        spare = self._spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
+    Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        number = self._number if old is None else old.number\n', '        number = self._number if old is None else old.number\n        for n in drained:\n            self.segments.delete(n)\n'),
     # --- checks
     Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts"),
     Mutant("bodies of blocks are not checked", "block", "    if found != header.body_checksum:\n", "    if False:\n", "drains"),
@@ -119,7 +119,7 @@ MUTANTS = (
     # --- pool
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
-    Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n", "        path = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1))\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
+    Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        number = self._number if old is None else old.number\n", "        number = self._number if old is None else old.number\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
     # --- segments elsewhere
     Mutant("what was copied to another place is not synced", "disk", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
     Mutant("the names of what was copied are not synced", "move", "    sync_directory(disk, target)\n", "    pass\n", "moves"),

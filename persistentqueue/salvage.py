@@ -215,7 +215,7 @@ def _write_carried(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     for number in dict.fromkeys(operation.segment for operation in recovered.redo):
         salvaged.copies[segments.path(number)] = keep_copy(disk, segments.path(number))
     try:
-        segments.redo(recovered.state.segments, recovered.redo)
+        segments.redo(recovered.state.segments, recovered.redo, not recovered.replay.synced)
         segments.sync()
     finally:
         segments.close()

@@ -183,10 +183,11 @@ class Segments:
             self.syncs += 1
         sync_directory(self._disk, self.directory)
 
-    def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue]) -> int:
+    def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool) -> int:
         """Write blocks once more that the log carries, neighbours in one call; only the log is believed.
 
-        How many bytes that were.
+        With ``are_new`` the headers and the names of the files may not be durable either: the former are written once
+        more, and all of it will be synced with the blocks. How many bytes the blocks are.
         """
         runs: list[tuple[int, int, list[bytes]]] = []
         number = end = -1
@@ -200,7 +201,11 @@ class Segments:
             end += len(blocks)
             redone_bytes += len(blocks)
         for number, offset, run in runs:
-            self._to_redo(rows[number]).redo(offset, run)
+            segment = self._to_redo(rows[number])
+            segment.redo(offset, run)
+            if are_new and segment not in self.new:
+                segment.write_header()
+                self.new.append(segment)
         return redone_bytes
 
     def redo_header(self, info: SegmentInfo) -> None:
@@ -393,12 +398,12 @@ class Segments:
     def _to_redo(self, info: SegmentInfo) -> Segment:
         if info.number not in self._open:
             arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
-            is_lost = not self.exists(info.number)
-            if is_lost:
+            is_missing = not self.exists(info.number)
+            if is_missing:
                 # What else was in it is lost, and whoever reads it will hear so; what the log carries is not.
                 Segment.recreate(*arguments).close()
             self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
-            if is_lost:
+            if is_missing:
                 self.new.append(segment)
         return self._open[info.number]
 

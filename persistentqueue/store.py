@@ -203,7 +203,7 @@ class Store:
         else:
             if not replay.synced:
                 self._or_break(lambda: self.segments.sync_again(self.state.segments, recovered.unsynced))
-            redone_bytes = self.segments.redo(self.state.segments, recovered.redo)
+            redone_bytes = self.segments.redo(self.state.segments, recovered.redo, are_new=not replay.synced)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 self.segments.cut(self.state.segments.values())

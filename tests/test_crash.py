@@ -222,13 +222,28 @@ def test_deleted_by_two(where: tuple[str, str | None]) -> None:
     assert {"/", "/queues"} <= disk.names.keys() <= {"/", "/queues", DIRECTORY}
 
 
-def test_unsynced_queue_that_was_served_is_durable() -> None:
-    """What ``sync=False`` left in the page cache is made durable by the opening that serves it."""
+@pytest.mark.parametrize("inline_bytes", [0, 1000])
+def test_unsynced_queue_that_was_served_is_durable(inline_bytes: int) -> None:
+    """What ``sync=False`` left in the page cache is made durable by the opening that serves it, names included."""
+    settings = replace(UNSYNCED, log_bytes=4096, inline_bytes=inline_bytes)
     disk = SimulatedDisk()
-    opened(disk, UNSYNCED).commit([enqueuing(b"x" * 300)])
+    opened(disk, settings).commit([enqueuing(b"x" * 300)])
     disk = every_kill(disk)[0]
-    assert items_of(disk, UNSYNCED) == [b"x" * 300]
-    assert {tuple(items_of(crashed, UNSYNCED)) for crashed in every_cut(disk)} == {(b"x" * 300,)}
+    assert items_of(disk, settings) == [b"x" * 300]
+    assert {tuple(items_of(crashed, settings)) for crashed in every_cut(disk)} == {(b"x" * 300,)}
+
+
+def test_unsynced_group_that_the_log_carries_stays() -> None:
+    """The header of its segment was lost to a power cut; its blocks were written once more, and the header was not."""
+    settings = replace(UNSYNCED, log_bytes=4096)
+    disk = SimulatedDisk()
+    opened(disk, settings).commit([enqueuing(b"x" * 30)])
+    found = set()
+    for crashed in every_cut(disk):
+        items = tuple(items_of(crashed, settings))
+        assert {tuple(items_of(again, settings)) for again in every_cut(crashed)} == {items}
+        found.add(items)
+    assert found == {(), (b"x" * 30,)}
 
 
 def test_unsynced_queue_is_durable_after_a_sync_failed() -> None:

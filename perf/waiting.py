@@ -15,6 +15,7 @@ from pathlib import Path
 
 from persistentqueue import ClosedError, PersistentQueue, group
 from persistentqueue.disk import DISK
+from persistentqueue.maintenance import THREAD_NAME
 
 from .harness import Row, met, percentile
 
@@ -84,7 +85,7 @@ def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS
             thread = threading.Thread(target=wait)
             if waits:
                 thread.start()
-            while threading.active_count() > 1 + waits:
+            while any(each.name == THREAD_NAME for each in threading.enumerate()):
                 time.sleep(_PAUSE_SECONDS)
             start = time.process_time()
             time.sleep(seconds)

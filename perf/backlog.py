@@ -34,7 +34,8 @@ SMALL_PART = 100
 _FLUSH_ITEMS = 10_000
 _LOOK_ITEMS = 200_000
 _BATCHES = (100, BATCH)
-_SLICE_FLUSHES = 25
+_SLICE_FLUSHES = 150
+"""More than one reading ahead lasts for: otherwise most slices read nothing, and some do nothing else."""
 _SLICES = 6
 _RANDOM_BYTES = b"".join(ITEMS)
 _MIB = 1024 * 1024

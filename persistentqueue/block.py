@@ -46,7 +46,7 @@ import sys
 from array import array
 from bisect import bisect_right
 from collections.abc import Sequence
-from itertools import accumulate, chain
+from itertools import accumulate
 from typing import NamedTuple
 from zlib import crc32
 
@@ -226,7 +226,8 @@ def _cut(data: bytes, start: int, end: int, size: int) -> list[bytes]:
     if end - start >= _MANY * size:  # many at once are cut in a third of the time
         together = struct.Struct(f"{size}s" * _TOGETHER)
         behind = end - (end - start) % together.size
-        items += chain.from_iterable(together.iter_unpack(memoryview(data)[start:behind]))
+        for some in together.iter_unpack(memoryview(data)[start:behind]):
+            items += some
         start = behind
     items += [data[at : at + size] for at in range(start, end, size)]
     return items

@@ -24,7 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
-from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, combine_checksums, encode_block
+from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums, encode_block
 from .disk import NO_SPACE, Disk
 from .errors import DiskFullError
 from .frame import (
@@ -72,6 +72,7 @@ class Committer:
         self._mutex = mutex
         self._limits = limits
         self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
+        self._short_bytes = min(settings.inline_bytes, BLOCK_BYTES)
         self._make_room = make_room
         """Called on a full disk, with what said so: whether it is worth to try again."""
         self.syncs = 0
@@ -117,7 +118,7 @@ class Committer:
         runs: list[Operation] = []
         for transaction in group:
             operations, unlogged = unlogged, []
-            for piece in transaction.pieces + transaction.staged if transaction.pieces else transaction.staged:
+            for piece in (*transaction.pieces, *transaction.staged):
                 number, offset, length_bytes, count, ordinal, checksum, blocks = piece
                 content = b"".join(blocks) if inline else None
                 operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
@@ -170,30 +171,29 @@ class Committer:
         """
         if log is None or self._segments.unlogged or (self._segments.new and self._settings.sync):
             return False
-        items, runs, payload_bytes = group[0].items, group[0].runs, 0
+        first = group[0]
+        items, runs, payload_bytes = first.items, first.runs, first.payload_bytes
+        if first.pieces or first.marker is not None or first.compaction or not (items or runs):
+            return False  # it has the block, or the run, of the whole group
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
-        for transaction in group:
-            if transaction.pieces or transaction.marker is not None or transaction.compaction:
-                return False
-            payload_bytes += transaction.payload_bytes
-            if transaction is not group[0]:
+            for transaction in group[1:]:
+                if transaction.pieces or transaction.marker is not None or transaction.compaction:
+                    return False
+                payload_bytes += transaction.payload_bytes
                 items += transaction.items
-                join_runs(runs, transaction.runs)
-        if not (group[0].items or group[0].runs):
-            return False  # the first transaction has the block, or the run, and this one wants none
+                if transaction.runs:
+                    join_runs(runs, transaction.runs)
         if runs:
             return not items and len(runs) == 1 and self._commit_run(group, runs, log)
-        return bool(items) and self._commit_block(group, items, payload_bytes, log)
+        return self._commit_block(group, items, payload_bytes, log)
 
     def _commit_block(self, group: Sequence[Transaction], items: list[bytes], payload_bytes: int, log: Log) -> bool:
         segment, count = self._segments.current, len(items)
         room_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes
         if (
             segment is None
-            or payload_bytes > BLOCK_BYTES
-            or count > BLOCK_ITEMS
-            or room_bytes > self._settings.inline_bytes
+            or room_bytes > self._short_bytes  # and so there are no more than BLOCK_ITEMS
             or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
             or not segment.has_room(0, room_bytes)
             or (self._counted is not None and not self._counted.fits(count, room_bytes))
@@ -263,7 +263,7 @@ class Committer:
         self, group: Sequence[Transaction], time_ns: int, may_defer: bool, is_first: bool = True
     ) -> tuple[Sequence[Transaction], bool]:
         for transaction in group:
-            transaction.staged = []  # it may have been tried before, in a group of which others were refused
+            transaction.staged = ()  # it may have been tried before, in a group of which others were refused
         next_number = self._segments.next_number
         try:
             for first, items, payload_bytes in _batches(group):
@@ -293,7 +293,7 @@ class Committer:
                 return [transaction for fitting in alone for transaction in fitting], False
             full = DiskFullError(self._segments.directory, error.errno, error.strerror or str(error))
             full.__cause__ = error
-            group[0].staged = []
+            group[0].staged = ()
             group[0].error = self._limits.explain(group[0], full)
             return [], False
         return group, is_small

@@ -51,7 +51,7 @@ class DirectAppender:
             memory[used_bytes : self._dirty_bytes] = bytes(self._dirty_bytes - used_bytes)
         self._dirty_bytes = used_bytes
         if self._fd is not None and start + size_bytes <= capacity_bytes:
-            done = self._write(memory[:size_bytes], size_bytes, start)
+            done = self._write(self._fd, memory[:size_bytes], size_bytes, start)
         if next_offset - next_at != start:
             memory[:next_at] = bytes(memory[next_offset - next_at - start : next_offset - start])
         return done
@@ -62,10 +62,9 @@ class DirectAppender:
         memory[: self._dirty_bytes] = self._tail
         return memory
 
-    def _write(self, pages: memoryview, length_bytes: int, offset: int) -> bool:
-        assert self._fd is not None
+    def _write(self, fd: int, pages: memoryview, length_bytes: int, offset: int) -> bool:
         try:
-            write_all(self._disk, self._fd, (pages,), length_bytes, offset, DSYNC)
+            write_all(self._disk, fd, (pages,), length_bytes, offset, DSYNC)
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise

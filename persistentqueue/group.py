@@ -159,7 +159,8 @@ class Group:
             member: _Member | None = None
             try:
                 with self.mutex:
-                    self.check()
+                    if self.closed is not None:
+                        raise ClosedError(self.closed)
                     if self._leader is None:
                         self._leader = transaction
                     else:
@@ -533,8 +534,7 @@ class Group:
 
     def _lead(self, transaction: Transaction) -> None:
         """Commit the transaction and all that are in line, then hand the lead on."""
-        group = [transaction]
-        enqueued = 0
+        store, group, enqueued = self.store, [transaction], 0
         try:
             with self._writing:
                 if self._line:
@@ -543,10 +543,10 @@ class Group:
                     group += [member.transaction for member in self._followers]
                 if self.closed is not None:
                     raise ClosedError(self.closed)
-                before = self.store.state.next_sequence
-                self.store.commit(group)
-                enqueued = self.store.state.next_sequence - before
-                settled = sum(map(_SETTLED, group))
+                before = store.state.next_sequence
+                store.commit(group)
+                enqueued = store.state.next_sequence - before
+                settled = sum(map(_SETTLED, group)) if len(group) > 1 else transaction.settled
                 self.groups += settled > 0
                 self.transactions += settled
         except PersistentQueueError as error:
@@ -555,12 +555,12 @@ class Group:
         finally:
             with self.mutex:
                 if self._waiting:
-                    self._has_ready.notify(enqueued if self.store.broken is None else self._waiting)
-                if self._seats and (self.store.broken is not None or any(each.runs and each.settled for each in group)):
+                    self._has_ready.notify(enqueued if store.broken is None else self._waiting)
+                if self._seats and (store.broken is not None or any(each.runs and each.settled for each in group)):
                     self._rooms += 1
                     self._seats[0].notify()
                 self._hand_on()
-        if self.store.retired:
+        if store.retired:
             self._give_back_soon()
         if not self._is_due:
             self._maintain_soon()

@@ -169,17 +169,19 @@ class Session:
         reopen the queue. Interrupted, by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was
         committed, the session is empty; if not, it keeps its operations; if nobody knows, the queue is broken.
         """
-        transaction = self._open()
-        if timeout is not None and _timeout(timeout) and not self._group.blocks:
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction = self._open()
+        if timeout is not None and _timeout(timeout) and not group.blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         if marker is not None:
             transaction.marker = _checked(marker)
         elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
         try:
-            self._group.commit(transaction, timeout)
+            group.commit(transaction, timeout)
             if transaction.skipped:
-                self._group.discard(transaction)
+                group.discard(transaction)
             self._transaction = Transaction()
         except BaseException:
             if transaction.settled:  # interrupted behind the commit: what comes next is another transaction

@@ -147,8 +147,11 @@ class State:
             )
         self.next_sequence = first + count
         # Blocks that a session spilled may be committed after blocks that were written behind them.
-        segment.end = max(segment.end, offset + length_bytes)
-        segment.ordinal = max(segment.ordinal, ordinal + count)
+        end, end_ordinal = offset + length_bytes, ordinal + count
+        if end > segment.end:
+            segment.end = end
+        if end_ordinal > segment.ordinal:
+            segment.ordinal = end_ordinal
         if segment.live == 0:
             self.drained.discard(number)
         segment.live += count
@@ -157,8 +160,8 @@ class State:
         if self.extents:
             last = self.extents[-1]
             if (
-                last.segment == number
-                and last.offset + last.length_bytes == offset
+                last.offset + last.length_bytes == offset
+                and last.segment == number
                 and last.first + last.count == first
                 and last.ordinal + last.count == ordinal
             ):

@@ -289,8 +289,8 @@ class Store:
             raise failure
         with self._mutex:
             self.segments.pin_pieces(transaction.staged)
-        transaction.pieces += [piece._replace(blocks=[]) for piece in transaction.staged]
-        transaction.staged = []
+        transaction.pieces = [*transaction.pieces, *(piece._replace(blocks=[]) for piece in transaction.staged)]
+        transaction.staged = ()
         transaction.items = []
         transaction.payload_bytes = 0
 
@@ -302,7 +302,7 @@ class Store:
         with self._mutex:
             self.ready.release(transaction.runs)
             self.segments.unpin(piece.segment for piece in transaction.pieces)
-        transaction.runs, transaction.pieces, transaction.items = [], [], []
+        transaction.runs, transaction.pieces, transaction.items = [], (), []
 
     def commit(self, group: Sequence[Transaction]) -> None:
         """Commit the transactions as one group, in order: each is durable on return, or has its ``error`` set.
@@ -310,7 +310,8 @@ class Store:
         A transaction whose marker was reached before is ``skipped``. Raises ``BrokenQueueError`` when the outcome is
         unknown. The write order is at the top of ``commit``.
         """
-        self.check()
+        if self.broken is not None:
+            self.check()
         try:
             if not self._committer.commit_short(group, self._log):
                 self._commit_long(group)
@@ -483,7 +484,7 @@ class Store:
         except DiskFullError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
-                transaction.error, transaction.staged = self.limits.explain(transaction, error), []
+                transaction.error, transaction.staged = self.limits.explain(transaction, error), ()
             if len(refused) < len(group):
                 self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .frame import Operation
@@ -54,12 +55,12 @@ class Transaction:
     def __init__(self) -> None:
         self.items: list[bytes] = []
         self.payload_bytes = 0
-        self.pieces: list[Piece] = []
+        self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
         self.marker: tuple[str, int] | None = None
-        self.compaction: list[Operation] = []
+        self.compaction: Sequence[Operation] = ()
         """What ``compact`` says that has come of it."""
-        self.staged: list[Piece] = []
+        self.staged: Sequence[Piece] = ()
         self.since_seconds = 0.0
         """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""
         self.error: BaseException | None = None

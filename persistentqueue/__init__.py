@@ -19,8 +19,8 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
 ``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
 ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``limits``, ``explain`` ·
-``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory`` ·
-``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory``,
+``line`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

@@ -1,13 +1,12 @@
 """Group commit, and waiting: the thin layer of threads around the store.
 
-Whoever flushes while nobody writes becomes the leader and commits for all who came meanwhile; the others wait (leader
-and followers). When the leader is done, the first of those who came in the meantime leads the next group. One thread
-alone pays for no thread but itself; many share a sync. No thread is started here, but for ``maintenance``.
+Who flushes stands in a ``line``, of which one at a time commits for all who came meanwhile. No thread is started here,
+but for ``maintenance``.
 
 Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction, and over what else maintenance
-writes), ``_writing`` (held over the writes of a commit), the store's ``reading`` (held over a read), ``_giving_back``
-(held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held briefly, never
-over a write or a sync).
+writes), the line's ``writing`` (held over the writes of a commit), the store's ``reading`` (held over a read),
+``_giving_back`` (held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held
+briefly, never over a write or a sync).
 
 With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
 something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
@@ -18,7 +17,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 from math import inf
@@ -27,6 +26,7 @@ from typing import NamedTuple
 
 from .errors import ClosedError, CorruptionError, PersistentQueueError, QueueFullError
 from .intervals import Run
+from .line import Line
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
 from .store import Store
@@ -64,32 +64,15 @@ class Maintained(NamedTuple):
     """Bytes of the files that were made for the pool."""
 
 
-class _Member:
-    """A transaction in line. ``turn`` is released once it ``was_told``: that it is done, or that it is to lead."""
-
-    __slots__ = ("transaction", "turn", "was_told")
-
-    def __init__(self, transaction: Transaction) -> None:
-        self.transaction = transaction
-        self.turn = threading.Lock()
-        self.turn.acquire()
-        self.was_told = False
-
-
 class Group:
     """What all sessions of a queue share: the store, and who may use it when. For any number of threads."""
 
     def __init__(self, open_store: Callable[[threading.Lock, threading.Lock], Store]) -> None:
         self.mutex = threading.Lock()
-        self._writing = threading.Lock()
+        self._line = Line(self.mutex, self._check_open, self._write)
         self._has_ready = threading.Condition(self.mutex)
         self._waiting = 0
         """How many wait for ``_has_ready``."""
-        self._line: list[_Member] = []
-        self._followers: list[_Member] = []
-        """Those whom the leader has taken along."""
-        self._leader: Transaction | None = None
-        """That of the thread which commits for all."""
         self._abandoned: list[Transaction] = []
         self._seats: list[threading.Condition] = []
         """Who waits for room, in order of coming."""
@@ -155,28 +138,43 @@ class Group:
 
     def _commit(self, transaction: Transaction) -> None:
         """Commit it, if there is room."""
-        while not transaction.settled:
-            member: _Member | None = None
-            try:
-                with self.mutex:
-                    if self.closed is not None:
-                        raise ClosedError(self.closed)
-                    if self._leader is None:
-                        self._leader = transaction
-                    else:
-                        member = _Member(transaction)
-                        self._line.append(member)
-                if member is not None:
-                    member.turn.acquire()
-                if self._leader is transaction:
-                    self._lead(transaction)
-            except BaseException:
-                self._withdraw(transaction, member)
-                raise
-            if transaction.error is not None:
-                error, transaction.error = transaction.error, None
-                raise error
-            # Neither settled nor failed: the leader was interrupted before it wrote anything. Line up again.
+        try:
+            self._line.commit(transaction)
+        except PersistentQueueError:
+            raise
+        except BaseException:  # interrupted, maybe behind a commit of which it told nobody
+            self._tell_all()
+            raise
+        if self.store.retired:
+            self._give_back_soon()
+        if not self._is_due:
+            self._maintain_soon()
+        share = self._share
+        if share is not None and share.is_due():
+            share.budget.balance()
+
+    def _write(self, group: Sequence[Transaction]) -> None:
+        """Commit the group, and wake whoever waits for an item of it, or for room."""
+        self._check_open()
+        store = self.store
+        before = store.state.next_sequence
+        try:
+            store.commit(group)
+        finally:
+            if self._waiting or self._seats:
+                self._tell_of(group, store.state.next_sequence - before)
+        settled = sum(map(_SETTLED, group))
+        self.groups += settled > 0
+        self.transactions += settled
+
+    def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
+        """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
+        is_broken = self.store.broken is not None
+        with self.mutex:
+            self._has_ready.notify(self._waiting if is_broken else enqueued)
+            if self._seats and (is_broken or any(each.runs and each.settled for each in group)):
+                self._rooms += 1
+                self._seats[0].notify()
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
@@ -223,7 +221,7 @@ class Group:
         before = None
         began = self.now()
         while True:
-            with self._writing:
+            with self._line.writing:
                 self.check()
                 before = before or self.store.state.next_segment
                 copy = self.store.begin_compaction(below, settled_only, before=before)
@@ -246,7 +244,7 @@ class Group:
                     segments += len(copy.done)
                     copied_bytes += copy.copied_bytes
             finally:
-                with self._writing:
+                with self._line.writing:
                     self.store.end_compaction(copy)
                 self._tell_of_room()
             self.trim()
@@ -315,7 +313,7 @@ class Group:
 
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
-        with self._writing:
+        with self._line.writing:
             self.check()
             if memory_bytes is not None:
                 self._leave_budget()
@@ -343,7 +341,7 @@ class Group:
     @contextmanager
     def _alone(self) -> Iterator[None]:
         """Write something beside the commits."""
-        with self._writing:
+        with self._line.writing:
             self.check()
             try:
                 yield
@@ -443,7 +441,7 @@ class Group:
             for seat in self._seats:
                 seat.notify()
         MAINTENANCE.forget(self)
-        with self._compacting, self._writing, self._reading, self._giving_back:
+        with self._compacting, self._line.writing, self._reading, self._giving_back:
             try:
                 self.store.close()
             finally:
@@ -463,10 +461,13 @@ class Group:
             if self._share is not None:
                 self._share.abandon()
 
-    def check(self) -> None:
-        """Raise ``ClosedError`` if the queue is closed."""
+    def _check_open(self) -> None:
         if self.closed is not None:
             raise ClosedError(self.closed)
+
+    def check(self) -> None:
+        """Raise ``ClosedError`` if the queue is closed."""
+        self._check_open()
         if self._abandoned and not self.mutex.locked():
             self._adopt()
 
@@ -531,70 +532,3 @@ class Group:
                     self._seats.remove(seat)
                 if self._seats:
                     self._seats[0].notify()
-
-    def _lead(self, transaction: Transaction) -> None:
-        """Commit the transaction and all that are in line, then hand the lead on."""
-        store, group, enqueued = self.store, [transaction], 0
-        try:
-            with self._writing:
-                if self._line:
-                    with self.mutex:
-                        self._followers, self._line = self._line, []
-                    group += [member.transaction for member in self._followers]
-                if self.closed is not None:
-                    raise ClosedError(self.closed)
-                before = store.state.next_sequence
-                store.commit(group)
-                enqueued = store.state.next_sequence - before
-                settled = sum(map(_SETTLED, group)) if len(group) > 1 else transaction.settled
-                self.groups += settled > 0
-                self.transactions += settled
-        except PersistentQueueError as error:
-            for failed in group:
-                failed.error = error
-        finally:
-            with self.mutex:
-                if self._waiting:
-                    self._has_ready.notify(enqueued if store.broken is None else self._waiting)
-                if self._seats and (store.broken is not None or any(each.runs and each.settled for each in group)):
-                    self._rooms += 1
-                    self._seats[0].notify()
-                self._hand_on()
-        if store.retired:
-            self._give_back_soon()
-        if not self._is_due:
-            self._maintain_soon()
-        share = self._share
-        if share is not None and share.is_due():
-            share.budget.balance()
-
-    def _hand_on(self) -> None:
-        """Tell the followers that they are done, and let the first of those who came meanwhile lead, with the mutex.
-        Again, if it was interrupted."""
-        for member in self._followers:
-            if not member.was_told:
-                member.was_told = True
-                member.turn.release()
-        self._followers = []
-        if self._line:
-            heir = self._line[0]
-            # In one statement without a call: an interruption never comes in the middle of it.
-            self._line, self._leader, heir.was_told = self._line[1:], heir.transaction, True
-            heir.turn.release()
-        else:
-            self._leader = None
-
-    def _withdraw(self, transaction: Transaction, member: _Member | None) -> None:
-        """Interrupted, or failed: leave the line, or hand on the lead. Who was taken along waits for what becomes of
-        him."""
-        with self.mutex:
-            if member in self._line:
-                self._line.remove(member)
-                return
-            is_under_way = member in self._followers and not member.was_told
-        if member is not None and is_under_way:
-            member.turn.acquire()
-        if self._leader is transaction:
-            with self.mutex:
-                self._hand_on()
-            self._tell_all()

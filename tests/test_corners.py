@@ -38,8 +38,8 @@ from persistentqueue.frame import (
     encode_transaction,
 )
 from persistentqueue.fsck import _check_state
-from persistentqueue.group import _Member
 from persistentqueue.header import HEADER_BYTES, Header, encode_header, seed
+from persistentqueue.line import _Member
 from persistentqueue.lock import Lock
 from persistentqueue.segment import READ_AHEAD_BYTES, Segment
 from persistentqueue.state import State, StateError

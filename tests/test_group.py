@@ -367,10 +367,10 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
 
     with queue.session() as session:
         session.enqueue(b"b")
-        group.mutex = Interrupting()  # type: ignore[assignment]
+        group.mutex = group._line._mutex = Interrupting()  # type: ignore[assignment]
         with pytest.raises(Interruption):
             session.flush(timeout=0.01)
-        group.mutex = mutex
+        group.mutex = group._line._mutex = mutex
     assert queue.stats().waiting == 0
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(drain, queue).result(SECONDS) == [b"a"]
@@ -380,7 +380,7 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
 
 def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one who waits in line for its turn is interrupted instead."""
-    from persistentqueue import group as module
+    from persistentqueue import line as module
 
     class Turn:
         """A lock whose first waiting is interrupted."""

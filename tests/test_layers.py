@@ -23,7 +23,7 @@ FLOORS = [
     {"commit", "compact", "salvage"},
     {"store"},
     {"fsck"},
-    {"maintenance", "memory"},
+    {"maintenance", "memory", "line"},
     {"group"},
     {"session"},
     {"queue"},
@@ -34,7 +34,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "group", "queue", "spark", "disk"}
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "group", "queue", "spark", "disk"}
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

@@ -386,7 +386,7 @@ def test_waiting_for_the_disk(open_queue: OpenQueue, pool: ThreadPoolExecutor, h
             assert group is not None
             assert holder.dequeue_many(100) and holder._transaction is not None
             drained, holder._transaction = holder._transaction, Transaction()
-            with group._writing:  # past the group, so that nobody is told
+            with group._line.writing:  # past the group, so that nobody is told
                 group.store.commit([drained])
             assert not waiting.done()
             queue.trim()

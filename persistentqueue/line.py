@@ -1,0 +1,152 @@
+"""The line of those who commit: leader and followers, so that many share a sync.
+
+Whoever comes while nobody writes becomes the leader and writes for all who came meanwhile; the others wait. When the
+leader is done, the first of those who came in the meantime leads the next group. One thread alone pays for no thread
+but itself, and no thread is started here.
+
+Who is done is told by the one before him, not all of them by the leader. So each is awake about when the one before him
+waits again; those who all wake at once wait for the interpreter, in which only one of them runs, and sleep, and wake, a
+second time, which takes a fifth of the time of 32 threads that flush (``perf/README.md`` has the figures).
+
+An interruption, such as a ``KeyboardInterrupt``, may come between any two steps: it costs nobody else his turn.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+
+from .errors import PersistentQueueError
+from .transaction import Transaction
+
+
+class _Member:
+    """A transaction in line. ``turn`` is released once it ``was_told``: that it is done, or that it is to lead."""
+
+    __slots__ = ("transaction", "turn", "was_told")
+
+    def __init__(self, transaction: Transaction) -> None:
+        self.transaction = transaction
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.was_told = False
+
+
+class Line:
+    """Those who want something written, by ``write``, for one group at a time. For any number of threads.
+
+    ``check`` is called under the ``mutex``, before anybody lines up: it raises what he is to hear instead.
+    """
+
+    def __init__(
+        self,
+        mutex: AbstractContextManager[object],
+        check: Callable[[], None],
+        write: Callable[[Sequence[Transaction]], None],
+    ) -> None:
+        self._mutex = mutex
+        self._check = check
+        self._write = write
+        self.writing = threading.Lock()
+        """Held over the writes of a group; for whoever writes anything else beside the groups, too."""
+        self._waiting: list[_Member] = []
+        self._followers: list[_Member] = []
+        """Those whom the leader has taken along."""
+        self._done: deque[_Member] = deque()
+        """Those of whom it is known what has become of them, and who wait to be told so."""
+        self._leader: Transaction | None = None
+        """That of the thread which writes for all."""
+
+    def __len__(self) -> int:
+        """How many wait for the next group."""
+        return len(self._waiting)
+
+    def commit(self, transaction: Transaction) -> None:
+        """Have it written, in a group with others that wait: it is ``settled`` on return. Raises its ``error``."""
+        while not transaction.settled:
+            member: _Member | None = None
+            try:
+                with self._mutex:
+                    self._check()
+                    if self._leader is None:
+                        self._leader = transaction
+                    else:
+                        member = _Member(transaction)
+                        self._waiting.append(member)
+                if member is not None:
+                    member.turn.acquire()
+                    if self._done:
+                        with self._mutex:
+                            self._tell_next()
+                if self._leader is transaction:
+                    self._lead(transaction)
+            except BaseException:
+                self._withdraw(transaction, member)
+                raise
+            if transaction.error is not None:
+                error, transaction.error = transaction.error, None
+                raise error
+            # Neither settled nor failed: the leader was interrupted before it wrote anything. Line up again.
+
+    def _lead(self, transaction: Transaction) -> None:
+        """Write the transaction and all that are in line, then hand the lead on."""
+        group = [transaction]
+        try:
+            with self.writing:
+                if self._waiting:
+                    with self._mutex:
+                        self._followers, self._waiting = self._waiting, []
+                    group += [member.transaction for member in self._followers]
+                self._write(group)
+        except PersistentQueueError as error:
+            for failed in group:
+                failed.error = error
+        finally:
+            with self._mutex:
+                self._hand_on()
+
+    def _hand_on(self) -> None:
+        """Have the followers told that they are done, and let the first of those who came meanwhile lead, with the
+        mutex. Again, if it was interrupted."""
+        if self._followers:
+            self._done += self._followers
+            self._followers = []
+            self._tell_next()
+        if self._waiting:
+            heir = self._waiting[0]
+            # In one statement without a call: an interruption never comes in the middle of it.
+            self._waiting, self._leader, heir.was_told = self._waiting[1:], heir.transaction, True
+            heir.turn.release()
+        else:
+            self._leader = None
+
+    def _tell_next(self) -> None:
+        """Tell the next one who is done, with the mutex; who is told, or withdraws, has the next one told: so there are
+        always enough who do."""
+        while self._done:
+            member = self._done[0]
+            if not member.was_told:
+                # An interruption comes before these two, or behind them: then who comes next finds him told.
+                member.was_told = True
+                member.turn.release()
+                return
+            self._done.popleft()
+
+    def _withdraw(self, transaction: Transaction, member: _Member | None) -> None:
+        """Interrupted, or failed: leave the line, or hand on the lead. Who was taken along waits for what becomes of
+        him, and has the next one told."""
+        if member is not None:
+            with self._mutex:
+                if member in self._waiting:
+                    self._waiting.remove(member)
+                    return
+                is_under_way = member in self._followers
+            if is_under_way:
+                member.turn.acquire()
+            with self._mutex:
+                self._tell_next()
+        if self._leader is transaction:
+            with self._mutex:
+                self._hand_on()

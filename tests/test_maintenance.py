@@ -16,8 +16,10 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue, QueueLockedError, Session, group
+from persistentqueue.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
+from persistentqueue.header import HEADER_BYTES
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
 
 from .conftest import OpenQueue
@@ -280,7 +282,12 @@ def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.
     keeper = sparse(queue)
     assert is_idle()
     stats = queue.stats()
-    assert (stats.held, stats.segments <= SMALL_SEGMENTS + 2, stats.pool_bytes >= 3000) == (20, True, True)
+    # It came while the segments became sparse, a few at a time: what it copied together each time may be no more than
+    # the share of a segment from which on it is left alone.
+    most_full = int(20 * (BLOCK_HEADER_BYTES + LENGTH_BYTES + 100) / (0.3 * (1400 - HEADER_BYTES)))
+    most_segments = most_full + SMALL_SEGMENTS + 1
+    assert most_segments < 20
+    assert (stats.held, stats.segments <= most_segments, stats.pool_bytes >= 3000) == (20, True, True)
     keeper.rollback()
     assert drain(queue) == [bytes(100)] * 20
 

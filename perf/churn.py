@@ -87,6 +87,12 @@ def give_heap_back() -> None:
         trim(0)
 
 
+def file_sizes(directory: Path) -> dict[str, int]:
+    """The files below the directory. Not by ``Path``, which keeps every name that there ever was in Python's memory."""
+    paths = [os.path.join(above, name) for above, _, names in os.walk(directory.resolve()) for name in names]
+    return {path: os.lstat(path).st_size for path in paths}
+
+
 def descriptors_below(directory: Path) -> list[str]:
     """The targets of this process's open descriptors that lead below the directory."""
     found = []
@@ -228,7 +234,7 @@ class Churn:
                 thread.join()  # it ends by itself once it has nothing to do
         stats = self._queue.stats()
         assert stats.damaged == 0
-        sizes = {str(p.resolve()): p.stat().st_size for p in self._directory.rglob("*") if p.is_file()}
+        sizes = file_sizes(self._directory)
         sizes.pop(str((self._directory / "lock").resolve()))
         used_bytes = stats.data_bytes + stats.log_capacity_bytes + stats.spare_bytes
         descriptors = descriptors_below(self._directory)

@@ -42,6 +42,9 @@ class Page:
         return self.first + len(self.items)
 
 
+_NONE = Page(0, [], 0)
+
+
 def cost(items: Sequence[bytes]) -> int:
     """The bytes that the items take in memory."""
     return sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
@@ -53,7 +56,7 @@ class Pages:
     ``front`` tells the lowest sequence that may be asked for next: pages below it were passed.
     """
 
-    __slots__ = ("_firsts", "_front", "_latest", "_pages", "cost_bytes", "memory_bytes")
+    __slots__ = ("_firsts", "_front", "_pages", "cost_bytes", "latest", "memory_bytes")
 
     def __init__(self, memory_bytes: int, front: Callable[[], int] = lambda: 0) -> None:
         self.memory_bytes = memory_bytes
@@ -61,8 +64,8 @@ class Pages:
         self._front = front
         self._firsts: list[int] = []
         self._pages: list[Page] = []
-        self._latest: Page | None = None
-        """Where ``item`` found the latest one, as long as it is kept."""
+        self.latest = _NONE
+        """Where a reader found the latest one, by his word, as long as it is kept."""
 
     def __len__(self) -> int:
         return len(self._pages)
@@ -78,16 +81,6 @@ class Pages:
         if at >= 0 and sequence < self._pages[at].end:
             return self._pages[at]
         return None
-
-    def item(self, sequence: int) -> bytes | None:
-        """The item with the sequence, if it is in memory."""
-        page = self._latest
-        if page is not None:
-            at = sequence - page.first
-            if 0 <= at < len(page.items):
-                return page.items[at]
-        self._latest = page = self.find(sequence)
-        return page.items[sequence - page.first] if page is not None else None
 
     def next_after(self, sequence: int) -> int | None:
         """Where the first page begins that begins behind the sequence; None if none does."""
@@ -152,7 +145,7 @@ class Pages:
             self.cost_bytes -= page.cost_bytes
             count += 1
         if count:
-            self._latest = None
+            self.latest = _NONE
             del self._pages[:count], self._firsts[:count]
 
     def resize(self, memory_bytes: int) -> None:
@@ -168,7 +161,7 @@ class Pages:
 
     def clear(self) -> None:
         """Let go of everything. May come between any two steps of another call, from a finalizer."""
-        self._firsts, self._pages, self._latest = [], [], None
+        self._firsts, self._pages, self.latest = [], [], _NONE
         self.cost_bytes = 0
 
     def _make_room(self, cost_bytes: int, first: int | None) -> None:
@@ -184,7 +177,7 @@ class Pages:
                 at = count - 1 if firsts[-1] > first else count
             if at == count:
                 break
-            self._latest = None
+            self.latest = _NONE
             self.cost_bytes -= pages[at].cost_bytes
             del pages[at], firsts[at]
 

@@ -75,11 +75,19 @@ class Reader:
         """
         ready = self._ready
         with self._mutex:
-            sequence = ready.front()
-            item = self._pages.item(sequence)
-            if item is None:
+            if ready.returned.firsts:
                 return None
-            ready.hold_front()
+            sequence, page = ready.position, self._pages.latest
+            at = sequence - page.first
+            if not 0 <= at < len(page.items):
+                found = self._pages.find(sequence)
+                if found is None:
+                    return None
+                self._pages.latest = page = found
+                at = sequence - page.first
+            item = page.items[at]
+            ready.position = sequence + 1
+            ready.held += 1
             self.page_hits += 1
             if runs:
                 first, count = runs[-1]

@@ -428,14 +428,6 @@ class Ready:
         self.held += count - left
         return runs
 
-    def hold_front(self) -> None:
-        """Hand out the sequence that ``front`` tells, which must be ready."""
-        if self.returned.firsts:
-            self.returned.pop_lowest(1)
-        else:
-            self.position += 1
-        self.held += 1
-
     def release(self, runs: Iterable[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
         for first, count in runs:

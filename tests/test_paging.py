@@ -123,8 +123,10 @@ def test_bound_is_never_exceeded(memory_bytes: int, steps: list[tuple[str, Any, 
         assert pages._firsts == [page.first for page in pages._pages]
         kept = {sequence for low, high in runs for sequence in range(low, high)}
         for sequence in {one if isinstance(one, int) else 0, front, *kept}:
-            assert pages.item(sequence) == (items[sequence] if sequence in kept else None)
-        assert pages._latest is None or pages._latest in pages._pages  # so that it keeps nothing in memory
+            found = pages.find(sequence)
+            assert (found is not None) == (sequence in kept)
+            assert found is None or found.items[sequence - found.first] == items[sequence]
+        assert not pages.latest.items or pages.latest in pages._pages  # so that it keeps nothing in memory
 
 
 @settings(max_examples=40)

@@ -247,19 +247,6 @@ def test_consumed_is_not_held_any_more() -> None:
     assert (ready.held, len(ready)) == (0, 2)
 
 
-def test_one_by_one_is_like_many_of_one() -> None:
-    """Holding the front hands out what ``hold`` would, also of what came back."""
-    ready = ready_of(6)
-    ready.release(ready.hold(5)[:1])
-    ready.hold(2)
-    one_by_one = []
-    for _ in range(4):
-        one_by_one.append(ready.front())
-        ready.hold_front()
-    assert one_by_one == [2, 3, 4, 5]
-    assert (len(ready), ready.held, ready.front()) == (0, 6, 6)
-
-
 def test_set_aside_takes_only_what_is_ready() -> None:
     """Damage sets aside ready items; what sessions hold is theirs."""
     ready = ready_of(10)

@@ -17,21 +17,21 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from operator import methodcaller
 
 from .errors import PersistentQueueError
 from .transaction import Transaction
 
 
 class _Member:
-    """A transaction in line. ``turn`` is released once it ``was_told``: that it is done, or that it is to lead."""
+    """A transaction in line. Its ``turn`` is released when it is told: that it is done, or that it is to lead."""
 
-    __slots__ = ("transaction", "turn", "was_told")
+    __slots__ = ("transaction", "turn")
 
     def __init__(self, transaction: Transaction) -> None:
         self.transaction = transaction
         self.turn = threading.Lock()
         self.turn.acquire()
-        self.was_told = False
 
 
 class Line:
@@ -54,8 +54,10 @@ class Line:
         self._waiting: list[_Member] = []
         self._followers: list[_Member] = []
         """Those whom the leader has taken along."""
-        self._done: deque[_Member] = deque()
-        """Those of whom it is known what has become of them, and who wait to be told so."""
+        self._done: deque[threading.Lock] = deque()
+        """The turns of those of whom it is known what has become of them, and who were not told yet."""
+        # To take the first of them and to release it is one call of C, so that no interruption comes in between.
+        self._told = map(methodcaller("release"), iter(self._done.popleft, None))
         self._leader: Transaction | None = None
         """That of the thread which writes for all."""
 
@@ -78,8 +80,7 @@ class Line:
                 if member is not None:
                     member.turn.acquire()
                     if self._done:
-                        with self._mutex:
-                            self._tell_next()
+                        self._tell_next()
                 if self._leader is transaction:
                     self._lead(transaction)
             except BaseException:
@@ -110,29 +111,28 @@ class Line:
     def _hand_on(self) -> None:
         """Have the followers told that they are done, and let the first of those who came meanwhile lead, with the
         mutex. Again, if it was interrupted."""
-        if self._followers:
-            self._done += self._followers
-            self._followers = []
-            self._tell_next()
+        turns = [member.turn for member in self._followers]
+        # From here on without a call: an interruption never comes in the middle of it.
+        self._done += turns
+        self._followers = []
+        self._tell_next()
         if self._waiting:
             heir = self._waiting[0]
-            # In one statement without a call: an interruption never comes in the middle of it.
-            self._waiting, self._leader, heir.was_told = self._waiting[1:], heir.transaction, True
+            # Likewise.
+            self._waiting, self._leader = self._waiting[1:], heir.transaction
             heir.turn.release()
         else:
             self._leader = None
 
     def _tell_next(self) -> None:
-        """Tell the next one who is done, with the mutex; who is told, or withdraws, has the next one told: so there are
-        always enough who do."""
-        while self._done:
-            member = self._done[0]
-            if not member.was_told:
-                # An interruption comes before these two, or behind them: then who comes next finds him told.
-                member.was_told = True
-                member.turn.release()
-                return
-            self._done.popleft()
+        """Tell the next one who is done, if there is any; without the mutex, for which those who wake would wait.
+
+        Who is told does so in turn, once, also if he withdraws, told or not: as long as there are others somebody will.
+        """
+        try:  # noqa: SIM105 - suppress is slower
+            next(self._told)
+        except IndexError:
+            pass
 
     def _withdraw(self, transaction: Transaction, member: _Member | None) -> None:
         """Interrupted, or failed: leave the line, or hand on the lead. Who was taken along waits for what becomes of
@@ -145,8 +145,7 @@ class Line:
                 is_under_way = member in self._followers
             if is_under_way:
                 member.turn.acquire()
-            with self._mutex:
-                self._tell_next()
+            self._tell_next()
         if self._leader is transaction:
             with self._mutex:
                 self._hand_on()

@@ -107,7 +107,7 @@ def test_interrupted_anywhere_nobody_waits_for_ever(seed: int, monkeypatch: pyte
             self._lock.release()
 
     def init(member: module._Member, transaction: Transaction) -> None:
-        member.transaction, member.turn, member.was_told = transaction, Turn(), False  # type: ignore[assignment]
+        member.transaction, member.turn = transaction, Turn()  # type: ignore[assignment]
 
     written: list[Transaction] = []
 

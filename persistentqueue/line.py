@@ -107,6 +107,7 @@ class Line:
         finally:
             with self._mutex:
                 self._hand_on()
+            self._tell_next()
 
     def _hand_on(self) -> None:
         """Have the followers told that they are done, and let the first of those who came meanwhile lead, with the
@@ -115,10 +116,8 @@ class Line:
         # From here on without a call: an interruption never comes in the middle of it.
         self._done += turns
         self._followers = []
-        self._tell_next()
         if self._waiting:
             heir = self._waiting[0]
-            # Likewise.
             self._waiting, self._leader = self._waiting[1:], heir.transaction
             heir.turn.release()
         else:
@@ -145,7 +144,7 @@ class Line:
                 is_under_way = member in self._followers
             if is_under_way:
                 member.turn.acquire()
-            self._tell_next()
         if self._leader is transaction:
             with self._mutex:
                 self._hand_on()
+        self._tell_next()

@@ -16,6 +16,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, suppress
+from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
@@ -44,15 +45,21 @@ def count(workload: Workload, directory: Path, scale: float = 1.0) -> dict[str, 
     if workload.restarts or workload.ahead:
         return {}
     found: dict[str, dict[str, Cost]] = {way: {} for way in ("in", "out")[: 1 + (not workload.in_turn)]}
+    least = max(_known(workload.name).take_batch // workload.batch, 1)  # what one flush takes must have been put
     for name, entry in workload.entries.items():
         if is_there(entry.contender):
-            flushes = max(round(min(_FLUSHES, workload.flushes) * scale), 1)
-            traced = max(round(min(_FLUSHES_TRACED, workload.flushes) * scale), 1)
+            flushes = max(round(min(_FLUSHES, workload.flushes) * scale), least)
+            traced = max(round(min(_FLUSHES_TRACED, workload.flushes) * scale), least)
             costs = _run(workload, name, directory / "counted", flushes)
             syncs = _syncs(workload, name, directory / "traced", traced)
             for number, way in enumerate(found):
                 found[way][name] = costs[number]._replace(syncs=syncs[number] if syncs else None)
     return found
+
+
+def _known(name: str) -> Workload:
+    """The workload at its real size."""
+    return next(each for each in (*WORKLOADS, *chain.from_iterable(SWEEPS.values())) if each.name == name)
 
 
 def _command(workload: Workload, name: str, directory: Path, flushes: int) -> list[str]:
@@ -141,8 +148,7 @@ def _now() -> tuple[int, float, int]:
 
 def _main() -> None:
     name, contender, directory, flushes = sys.argv[1], sys.argv[2], Path(sys.argv[3]), int(sys.argv[4])
-    known = {each.name: each for each in (*WORKLOADS, *(each for sweep in SWEEPS.values() for each in sweep))}
-    workload = known[name]
+    workload = _known(name)
     entry = workload.entries[contender]
     workload = workload._replace(flushes=flushes)
     result = []

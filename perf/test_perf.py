@@ -132,6 +132,13 @@ def test_costs_are_counted(tmp_path: Path) -> None:
             assert cost.written_bytes > 0 and cost.processor_seconds > 0
 
 
+def test_costs_of_one_who_takes_many_at_once(tmp_path: Path) -> None:
+    """As many are put as one flush takes."""
+    named = next(workload for workload in WORKLOADS if workload.take_batch)
+    workload = named._replace(entries={OURS.name: Entry(OURS)})
+    assert counts.count(workload, tmp_path, scale=0.001)["in"][OURS.name].written_bytes > 0
+
+
 def test_results_are_shown(tmp_path: Path) -> None:
     """What is kept as JSON becomes tables, one for each class, and charts."""
     workloads = [*WORKLOADS[:1], *SWEEPS["by-batch"][:2], *(each for each in WORKLOADS if each.name == "batch")]

@@ -42,13 +42,15 @@ from .errors import CorruptionError, DiskFullError
 from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
-from .segment import START_SYNC_BYTES, Ahead, Segment
+from .segment import Ahead, Segment
 from .segments import SEGMENT_BYTES_FIRST, Segments
 from .state import Ready, SegmentInfo, State
 
 HOLE_ITEMS = 64
 _STEP_BYTES = 128 * 1024
 """What is read at once, beside a block that is larger: meanwhile others wait for the interpreter."""
+_START_SYNC_BYTES = 64 * 1024
+"""What is written at once, and given to the device at once: what a flush then has to wait for there is short."""
 SMALL_SEGMENTS = 4
 """How many small segments maintenance leaves alone, so that an item is not copied at each of its rounds."""
 MOVES_MAX = 4096
@@ -171,7 +173,7 @@ class _Writer:
     def write(self, least_bytes: int = 1) -> None:
         """Write the blocks, not durably, if there are so many bytes of them. Raises ``OSError``."""
         if self._blocks_bytes >= least_bytes:
-            self._target.write(self._blocks, self._blocks_bytes, self._blocks_count)
+            self._target.write(self._blocks, self._blocks_bytes, self._blocks_count, _START_SYNC_BYTES)
             self.written_bytes += self._blocks_bytes
             self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
 
@@ -335,7 +337,7 @@ class Copy:
                         self._writer.drop()  # it lives in larger items than the average
                         self._left.clear()
                         return
-                    self._writer.write(START_SYNC_BYTES)
+                    self._writer.write(_START_SYNC_BYTES)
                     yield
             self._writer.keep()
             self.done.append(source.number)

@@ -210,7 +210,9 @@ class Segment:
         self.ordinal += count
         self.dirty = True
 
-    def write(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
+    def write(
+        self, blocks: list[bytes], length_bytes: int, count: int, start_sync_bytes: int = START_SYNC_BYTES
+    ) -> None:
         """Append blocks, and write them with those that were deferred, in one call, not durably.
 
         When this raises the blocks were not appended, and those that were deferred still are.
@@ -219,7 +221,7 @@ class Segment:
             blocks = [b"".join(self._deferred[1]), *blocks]
         start, end = self.end - self.deferred_bytes, self.end + length_bytes
         write_all(self._disk, self._fd, blocks, end - start, start)
-        if end - start >= START_SYNC_BYTES:
+        if end - start >= start_sync_bytes:
             self._disk.start_sync(self._fd, start, end - start)
         self._deferred = (end, [])
         self.deferred_bytes = 0

@@ -18,7 +18,6 @@ from __future__ import annotations
 import enum
 import os
 import sqlite3
-import zlib
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
@@ -26,6 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Session
+from persistentqueue.checksum import crc32
 
 _BARE_FILE_BYTES = 2 * 1024 * 1024
 _RECORD_BYTES = 100
@@ -150,7 +150,7 @@ class _BareLane:
     def take(self, count: int) -> None:
         if count > 1:
             at, length_bytes = self._put.popleft()
-            zlib.crc32(os.pread(self.fd, length_bytes, at))
+            crc32(os.pread(self.fd, length_bytes, at))
         os.pwritev(self.fd, [bytes(_RECORD_BYTES)], self._bytes + self._record_at, os.RWF_DSYNC)
         self._record_at = (self._record_at + _RECORD_BYTES) % (_BARE_FILE_BYTES - _RECORD_BYTES)
 

@@ -28,7 +28,8 @@ _COLUMNS = (
 )  # fmt: skip
 _LEFT = ("way", "contender")
 _PACKAGES = (
-    "persistentqueue", "lmdb", "persist-queue", "queuelib", "litequeue", "diskcache", "huey", "redis", "greenstalk",
+    "persistentqueue", "zlib-ng",
+    "lmdb", "persist-queue", "queuelib", "litequeue", "diskcache", "huey", "redis", "greenstalk",
 )  # fmt: skip
 Found = dict[str, Any]
 

@@ -16,10 +16,10 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame`` (the formats),
-``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
-``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``limits``, ``explain`` ·
-``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory``,
+The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame``
+(the formats), ``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``,
+``place`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``limits``, ``explain``
+· ``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory``,
 ``line`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 

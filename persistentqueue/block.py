@@ -48,8 +48,8 @@ from bisect import bisect_right
 from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
-from zlib import crc32
 
+from .checksum import crc32
 from .errors import CorruptionError
 from .header import seed
 

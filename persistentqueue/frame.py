@@ -64,8 +64,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
 from typing import NamedTuple, TypeVar
-from zlib import crc32
 
+from .checksum import crc32
 from .errors import CorruptionError
 from .header import seed
 from .intervals import Run

@@ -22,8 +22,8 @@ from __future__ import annotations
 
 import struct
 from typing import NamedTuple
-from zlib import crc32
 
+from .checksum import crc32
 from .errors import CorruptionError, UnsupportedFormatError
 
 VERSION = 1

@@ -20,10 +20,10 @@ Each file is replaced as a whole: written beside (``*.new``), synced, renamed, a
 from __future__ import annotations
 
 import json
-import zlib
 from contextlib import suppress
 from typing import Any, NamedTuple
 
+from .checksum import crc32
 from .disk import CREATE, READ, Disk, abspath, dirname, join, read_all, sync_directory, write_all
 from .errors import CorruptionError, DataMissingError, UnsupportedFormatError
 
@@ -150,7 +150,7 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     finally:
         disk.close(fd)
     line, _, rest = data.partition(b"\n")
-    expected = b"%08x\n" % zlib.crc32(line)
+    expected = b"%08x\n" % crc32(line)
     if rest != expected:
         advice = "the queue opens without this file once the segments' data directory is put into its own directory"
         raise CorruptionError(path, len(line) + 1, repr(expected), repr(rest[:20]), advice)
@@ -162,7 +162,7 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
 
 def _write(disk: Disk, path: str, fields: dict[str, Any]) -> None:
     line = json.dumps({**fields, "version": VERSION}, sort_keys=True).encode()
-    data = b"%s\n%08x\n" % (line, zlib.crc32(line))
+    data = b"%s\n%08x\n" % (line, crc32(line))
     new = path + NEW_SUFFIX
     try:
         fd = disk.open(new, CREATE, 0o600)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import importlib
 import struct
+import sys
 from zlib import crc32
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue import CorruptionError, UnsupportedFormatError, block, frame, header
+from persistentqueue import CorruptionError, UnsupportedFormatError, block, checksum, frame, header
 from persistentqueue.block import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
@@ -361,3 +363,23 @@ def test_item_that_is_not_as_long_as_it_says() -> None:
     right = (5).to_bytes(4, "little")
     found = found._replace(body_checksum=crc32(right + item, header.seed(SALT, 640)))
     assert block.check_item(right, item, found, SALT, 640, "file") == item
+
+
+def test_the_checksum_is_that_of_zlib() -> None:
+    """Whoever computes it, it is the same: by itself, in parts, and of any sort of buffer."""
+    data = bytes(range(256)) * 300
+    for part in (b"", data[:1], data[:100], data[:-7], data):
+        assert checksum.crc32(part) == crc32(part)
+        assert checksum.crc32(part, 12345) == crc32(part, 12345)
+        assert checksum.crc32(memoryview(part), checksum.crc32(data)) == crc32(part, crc32(data))
+
+
+def test_without_zlib_ng_zlib_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is optional."""
+    monkeypatch.setitem(sys.modules, "zlib_ng", None)
+    monkeypatch.setitem(sys.modules, "zlib_ng.zlib_ng", None)
+    try:
+        assert importlib.reload(checksum).crc32 is crc32
+    finally:
+        monkeypatch.undo()
+        importlib.reload(checksum)

@@ -13,7 +13,7 @@ import persistentqueue
 PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
-    {"errors"},
+    {"errors", "checksum"},
     {"disk", "intervals", "header"},
     {"block", "frame", "pages", "direct", "quota"},
     {"state", "segment", "pool", "spare", "lock", "log", "place"},

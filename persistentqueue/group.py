@@ -141,10 +141,16 @@ class Group:
         try:
             self._line.commit(transaction)
         except PersistentQueueError:
+            self._follow_up()
             raise
         except BaseException:  # interrupted, maybe behind a commit of which it told nobody
             self._tell_all()
             raise
+        self._follow_up()
+
+    def _follow_up(self) -> None:
+        """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
+        be made."""
         if self.store.retired:
             self._give_back_soon()
         if not self._is_due:

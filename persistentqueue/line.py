@@ -6,7 +6,7 @@ but itself, and no thread is started here.
 
 Who is done is told by the one before him, not all of them by the leader. So each is awake about when the one before him
 waits again; those who all wake at once wait for the interpreter, in which only one of them runs, and sleep, and wake, a
-second time, which takes a fifth of the time of 32 threads that flush (``perf/README.md`` has the figures).
+second time, which takes a seventh of the time of 32 threads that flush (``perf/README.md`` has the figures).
 
 An interruption, such as a ``KeyboardInterrupt``, may come between any two steps: it costs nobody else his turn.
 """

@@ -15,7 +15,15 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue, QueueLockedError, Session, group
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    PersistentQueue,
+    QueueFullError,
+    QueueLockedError,
+    Session,
+    group,
+)
 from persistentqueue.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
@@ -290,6 +298,18 @@ def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.
     assert (stats.held, stats.segments <= most_segments, stats.pool_bytes >= 3000) == (20, True, True)
     keeper.rollback()
     assert drain(queue) == [bytes(100)] * 20
+
+
+@pytest.mark.maintained
+def test_a_refused_flush_is_followed_by_maintenance(open_queue: OpenQueue) -> None:
+    """A flush that found no room brings maintenance, which may make some, like one that was committed."""
+    with open_queue() as before:
+        put(before, b"a")
+    queue = open_queue(max_items=1)
+    assert not queue._open()._is_due
+    with pytest.raises(QueueFullError):
+        put(queue, b"b")
+    assert queue._open()._is_due
 
 
 @pytest.mark.maintained

@@ -66,7 +66,8 @@ class Maintenance:
         while True:
             left_seconds = jobs[0][0] - time.monotonic() if jobs else 0.0
             try:
-                message = self._inbox.get(timeout=max(left_seconds, 0.0))
+                # A job that is due waits for nothing: get(timeout=0.0) of CPython 3.10 was seen to wait for ever.
+                message = self._inbox.get(block=left_seconds > 0, timeout=max(left_seconds, 0.0))
             except Empty:
                 if jobs:
                     # Nothing may keep the job afterwards: the thread must not hold a queue that its user has dropped.

@@ -12,6 +12,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
 
 import pytest
 
@@ -268,6 +270,22 @@ def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
     assert not thread.is_alive()
     maintenance.forget(owner)
     assert maintenance._inbox.empty()
+
+
+def test_a_job_that_is_due_waits_for_nothing() -> None:
+    """The thread never waits with a timeout of 0, which may be for ever in some versions of Python."""
+    waits: list[tuple[bool, float | None]] = []
+
+    class Inbox(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            waits.append((block, timeout))
+            return super().get(block, timeout)
+
+    maintenance, done = Maintenance(), threading.Event()
+    maintenance._inbox = Inbox()
+    maintenance.submit(done.set)
+    assert done.wait(SECONDS)
+    assert waits and all(timeout for block, timeout in waits if block)
 
 
 def sparse(queue: PersistentQueue) -> Session:

@@ -15,7 +15,7 @@ import pytest
 
 from persistentqueue import PersistentQueue
 
-from . import backlog, compaction, compare, counts, harness, large, opening, results, waiting
+from . import backlog, compaction, compare, counts, harness, large, opening, results, waiting, warm
 from .contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
 from .harness import Measured
 from .peers import is_there
@@ -199,13 +199,21 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
 def test_compaction_is_measured(tmp_path: Path) -> None:
     """Compaction is measured for the disk, the room, the traffic beside it, and any order of completion."""
     lines = list(compaction.rows(tmp_path, 10_000, 1))
-    assert len(lines) == 5
+    assert len(lines) == 4 + len(compaction.PIECES_BYTES)
     assert lines[1].met == "yes"
 
 
 def test_large_items_are_measured(tmp_path: Path) -> None:
     """In and out, beside the bare disk."""
     assert [line.what.rpartition(", ")[2] for line in large.rows(tmp_path / "large", 2, 1)] == ["in", "out"]
+
+
+def test_python_alone_is_measured(tmp_path: Path) -> None:
+    """Without a device a flush takes less than a millisecond, and no byte reaches a segment."""
+    lines = list(warm.rows(tmp_path, 1))
+    assert [line.what.rpartition(", ")[2] for line in lines] == ["in", "out"] * 2
+    assert all(float(line.ours.split()[0]) < 1_000 for line in lines)
+    assert not any(any(path.read_bytes()) for path in tmp_path.glob("1/data/*"))
 
 
 def test_waiting_takes_nothing(tmp_path: Path) -> None:

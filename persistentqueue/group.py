@@ -141,7 +141,8 @@ class Group:
         try:
             self._line.commit(transaction)
         except PersistentQueueError:
-            self._follow_up()
+            if self.closed is None:
+                self._follow_up()
             raise
         except BaseException:  # interrupted, maybe behind a commit of which it told nobody
             self._tell_all()

@@ -273,9 +273,10 @@ class Segment:
         items: list[bytes] = []
         first, last_offset, last_ordinal, cost_bytes, room_bytes = ordinal, 0, 0, 0, ahead.room_bytes
         limit = None
-        has_sought = False
+        length_bytes, has_sought = 0, False
         try:
-            while offset < end and (limit is None or offset < limit):
+            # What comes next is likely as long as the last block: without room for that its header is not even read.
+            while offset < end and (limit is None or offset + length_bytes <= limit):
                 header = self._header(window, offset, ordinal, end, end_ordinal)
                 behind, next_ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
                 if next_ordinal > wanted:
@@ -289,7 +290,7 @@ class Segment:
                     ):
                         break
                     items += self._body(window, offset, header)
-                    last_offset, last_ordinal = offset, ordinal
+                    last_offset, last_ordinal, length_bytes = offset, ordinal, behind - offset
                     cost_bytes += block_bytes
                     if next_ordinal > ahead.taken:
                         room_bytes -= block_bytes

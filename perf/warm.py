@@ -1,0 +1,72 @@
+"""What a transaction takes of Python alone: the device's calls are replaced by functions that return at once.
+
+The best of many rounds, on a processor that does nothing else: what is left when nothing waits for the disk, and caches
+are warm. After a sync they are cold, and the same lines take about twice as long.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+
+from persistentqueue import PersistentQueue
+from persistentqueue.disk import DISK, Buffers
+
+from .harness import Row, met
+from .workloads import ITEM_BYTES
+
+FLUSHES = 200
+ONE_ITEM_BAR = 10.0
+"""Microseconds: what a sketch of the whole path took."""
+
+
+def _write(_fd: int, buffers: Buffers, _offset: int, _flags: int) -> int:
+    return sum(map(len, buffers))
+
+
+def _ignore(*_: int) -> None:
+    pass
+
+
+_NO_DEVICE = replace(DISK, pwritev=_write, fdatasync=_ignore, fsync=_ignore, start_sync=_ignore)
+
+
+def _best_seconds(queue: PersistentQueue, count: int, rounds: int) -> dict[str, float]:
+    items = [bytes(ITEM_BYTES)] * count
+    best = {"in": float("inf"), "out": float("inf")}
+    with queue.session() as session:
+
+        def put() -> None:
+            session.enqueue_many(items)
+
+        def take() -> None:
+            assert len(session.dequeue_many(count)) == count
+
+        ways: dict[str, Callable[[], None]] = {"in": put, "out": take}
+        for _ in range(rounds):
+            for way, work in ways.items():
+                start = time.perf_counter()
+                for _ in range(FLUSHES):
+                    work()
+                    session.flush()
+                best[way] = min(best[way], (time.perf_counter() - start) / FLUSHES)
+    return best
+
+
+def rows(directory: Path, rounds: int) -> Iterator[Row]:
+    """The lines of the table: one item and a thousand, in and out."""
+    for count, bar in ((1, ONE_ITEM_BAR), (1_000, None)):
+        # What is taken is in memory: there is no device that it could be read from.
+        with PersistentQueue(directory / str(count), disk=_NO_DEVICE) as queue:
+            best = _best_seconds(queue, count, rounds)
+        for way, seconds in best.items():
+            yield Row(
+                f"{count:,} item{'s' * (count > 1)} of {ITEM_BYTES} B per flush without a device, {way}",
+                f"{1e6 * seconds:.1f} µs",
+                "",
+                "",
+                f"at most {bar:g} µs" if bar else "",
+                met(1e6 * seconds <= bar) if bar else "",
+            )

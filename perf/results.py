@@ -27,6 +27,7 @@ _COLUMNS = (
     "syncs", "bytes written", "processor µs", "memory KiB",
 )  # fmt: skip
 _LEFT = ("way", "contender")
+_BARS, _END_OF_BARS = "<!-- bars -->", "<!-- end of bars -->"
 _PACKAGES = (
     "persistentqueue", "zlib-ng",
     "lmdb", "persist-queue", "queuelib", "litequeue", "diskcache", "huey", "redis", "greenstalk",
@@ -94,6 +95,12 @@ def tables(found: Found) -> Iterator[str]:
         yield ""
     for workload in found["workloads"].values():
         yield from table(workload)
+
+
+def bars_block(found: Found) -> str:
+    """The table of bars for ``README.md``, with the two lines that say where it begins and ends."""
+    rows = [table_line((row[0], row[1], *row[3:])) for row in found["bars"]]
+    return "\n".join([_BARS, table_head(("what", "ours", "ratio", "bar", "met?")), *rows, _END_OF_BARS])
 
 
 def table(workload: Found) -> Iterator[str]:
@@ -219,7 +226,7 @@ def save(found: Found, directory: Path) -> None:
 
 
 def show(path: Path) -> None:
-    """Write the Markdown and the charts of such a file beside it."""
+    """Write the Markdown and the charts of such a file beside it, and the table into the ``README.md`` above it."""
     found = json.loads(path.read_text())
     head = [
         "# Results\n",
@@ -229,6 +236,11 @@ def show(path: Path) -> None:
     ]
     images = [f"![{image.stem}]({image.name})\n" for image in charts(found, path.parent)]
     path.with_suffix(".md").write_text("\n".join([*head, *images, *tables(found)]) + "\n")
+    readme = path.parent.parent / "README.md"
+    if readme.exists():
+        before, _, rest = readme.read_text().partition(_BARS)
+        if rest:
+            readme.write_text(before + bars_block(found) + rest.partition(_END_OF_BARS)[2])
 
 
 def _main() -> None:

@@ -196,6 +196,15 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
     assert lines[0].met == lines[1].met == "yes"
 
 
+def test_readme_has_the_bars_of_the_results() -> None:
+    """The table in ``perf/README.md`` is that of the committed results, line by line."""
+    here = Path(__file__).parent
+    found = json.loads((here / "results" / "results.json").read_text())
+    block = results.bars_block(found)
+    assert block.count("\n") > 40
+    assert block in (here / "README.md").read_text()
+
+
 def test_compaction_is_measured(tmp_path: Path) -> None:
     """Compaction is measured for the disk, the room, the traffic beside it, and any order of completion."""
     lines = list(compaction.rows(tmp_path, 10_000, 1))

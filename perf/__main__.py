@@ -40,7 +40,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
     parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
-    parser.add_argument("--rounds", type=int, default=9, help="of each (9)")
+    parser.add_argument("--rounds", type=harness.at_least_one, default=9, help="of each (9)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
     parser.add_argument("--seconds", type=float, default=60.0, help="of churn (60)")
     parser.add_argument("--results", type=Path, help="a directory for JSON, Markdown and charts")
@@ -55,8 +55,8 @@ def main() -> None:
     chosen = options.only or names
     begun = time.monotonic()
     found: results.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}
-    found |= {"machine": results.machine(options.directory), "bars": [], "workloads": {}}
-    with harness.workspace(options.directory) as directory:
+    with harness.asked_for(options.directory) as directory:
+        found |= {"machine": results.machine(options.directory), "bars": [], "workloads": {}}
         for name in (name for name in named if name in chosen):
             for workload in (each.scaled(options.scale) for each in named[name]):
                 measured = harness.run(workload, directory, options.rounds)

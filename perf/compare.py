@@ -26,8 +26,10 @@ _NAMES = ("single", "threads-8", "batch", "plain", "unsynced")
 @contextmanager
 def checked_out(commit: str, above: Path) -> Iterator[Path]:
     """A work tree of the commit."""
-    tree = above / commit.replace("/", "-")
-    subprocess.run(["git", "-C", str(_ROOT), "worktree", "add", "--quiet", "--detach", str(tree), commit], check=True)
+    tree = above.absolute() / commit.replace("/", "-")
+    command = ["git", "-C", str(_ROOT), "worktree", "add", "--quiet", "--detach", str(tree), commit]
+    if subprocess.run(command, check=False).returncode:
+        raise SystemExit(f"{commit} cannot be checked out")
     try:
         yield tree
     finally:
@@ -67,12 +69,12 @@ def main() -> None:
     parser.add_argument("head", nargs="?")
     parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
     parser.add_argument("--only", nargs="+", choices=[each.name for each in WORKLOADS], default=_NAMES)
-    parser.add_argument("--rounds", type=int, default=9)
+    parser.add_argument("--rounds", type=harness.at_least_one, default=9)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     head = options.head or "the present tree"
     headings = ("what", options.base, head, f"{head} is")
-    with harness.workspace(options.directory) as directory, checked_out(options.base, directory) as base:
+    with harness.asked_for(options.directory) as directory, checked_out(options.base, directory) as base:
         if options.head is None:
             _compare(base, _ROOT, directory, options, headings)
         else:

@@ -53,6 +53,25 @@ def workspace(above: Path, *, memory: bool = False) -> Iterator[Path]:
         yield Path(directory)
 
 
+@contextmanager
+def asked_for(above: Path) -> Iterator[Path]:
+    """The same, for a program: what is wrong with what its user asked for ends it with a line."""
+    if not above.is_dir():
+        raise SystemExit(f"{above} is no directory")
+    if file_system(above) in _MEMORY_FILE_SYSTEMS:
+        raise SystemExit(f"{above} is kept in memory: choose a directory on a disk with --directory")
+    with workspace(above) as directory:
+        yield directory
+
+
+def at_least_one(text: str) -> int:
+    """A number of rounds. Raises ``ValueError``."""
+    number = int(text)
+    if number < 1:
+        raise ValueError(text)
+    return number
+
+
 def run(workload: Workload, directory: Path, rounds: int) -> dict[str, Measured]:
     """Let the contenders put and take in turn, so many times, the order turning round; each in its own directory.
 

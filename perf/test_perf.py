@@ -196,6 +196,25 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
     assert lines[0].met == lines[1].met == "yes"
 
 
+@pytest.mark.parametrize(
+    ("arguments", "line"),
+    [
+        (["--directory", "/nonexistent"], "/nonexistent is no directory"),
+        (["--directory", "/dev/shm"], "/dev/shm is kept in memory: choose a directory on a disk with --directory"),
+        (["--rounds", "0"], "argument --rounds: invalid at_least_one value: '0'"),
+    ],
+)
+@pytest.mark.parametrize("program", ["perf", "perf.compare"])
+def test_what_is_asked_for_wrongly_is_told_in_a_line(program: str, arguments: list[str], line: str) -> None:
+    """Neither program answers a slip of its user with a traceback."""
+    base = ["HEAD"] if program == "perf.compare" else []
+    command = [sys.executable, "-m", program, *base, *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False)
+    assert result.returncode != 0
+    assert line in result.stderr.splitlines()[-1]
+    assert "Traceback" not in result.stderr
+
+
 def test_readme_has_the_bars_of_the_results() -> None:
     """The table in ``perf/README.md`` is that of the committed results, line by line."""
     here = Path(__file__).parent

@@ -16,11 +16,12 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header`` · ``block`` and ``frame``
-(the formats), ``pages``, ``direct``, ``quota`` · ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``,
-``place`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``limits``, ``explain``
-· ``commit``, ``compact`` (step by step), ``salvage`` · ``store`` (likewise) · ``fsck`` · ``maintenance``, ``memory``,
-``line`` · ``group`` (threads) · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell`` · ``block`` and
+``frame`` (the formats), ``pages``, ``direct``, ``quota`` · ``items``, ``state``, ``segment``, ``log``, ``pool``,
+``spare``, ``lock``, ``place`` · ``publication`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
+``transaction``, ``move`` · ``limits``, ``explain`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
+step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group`` (threads),
+``producer`` · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -44,6 +45,7 @@ from .fsck import CheckReport, RepairReport, check, repair
 from .group import Compacted, Maintained
 from .memory import MemoryBudget
 from .move import Moved, move_data
+from .producer import Producer
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
@@ -51,6 +53,7 @@ from .session import Session
 __all__ = [
     "PersistentQueue",
     "Session",
+    "Producer",
     "MemoryBudget",
     "Stats",
     "RecoveryReport",

@@ -87,7 +87,7 @@ class Committer:
         """
         self._disk.failpoint("commit.1 write blocks")
         self._segments.touched = set()
-        return self._write_blocks(self._admit(group), self._disk.time_ns(), may_defer=True)
+        return self._write_blocks(self.admit(group), self._disk.time_ns(), may_defer=True)
 
     def come_again(self, group: Sequence[Transaction]) -> None:
         """Who was skipped for another of its group, which then was refused, is not: it was not tried at all."""
@@ -117,7 +117,7 @@ class Committer:
         unlogged: list[Operation] = list(self._segments.unlogged)
         runs: list[Operation] = []
         for transaction in group:
-            operations, unlogged = unlogged, []
+            operations, unlogged = [*unlogged, *transaction.adoptions], []
             for piece in (*transaction.pieces, *transaction.staged):
                 number, offset, length_bytes, count, ordinal, checksum, blocks = piece
                 content = b"".join(blocks) if inline else None
@@ -240,7 +240,7 @@ class Committer:
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
-    def _admit(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
+    def admit(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
         """The transactions of the group that are to be committed; the others are skipped, or have their ``error``."""
         versions: dict[str, int] = {}
         kept = []

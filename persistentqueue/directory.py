@@ -6,6 +6,8 @@
       lock                        held while owned; never deleted; says who owns it, for the error message
       log/<generation>.log        the transaction log: one generation, two only while trimming
       data/<number>.seg           the segments: append-only, never edited
+      inbox/<time>-<producer>.*   what other processes publish, for the owner to adopt; see ``publication``
+      inbox.closed/               what ``inbox`` is renamed to while the segments are being moved
       pool/log.free               the spare file that the next generation of the log will be written to
       pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <path>/.pool
       data.path                   where the segments are, if they are elsewhere; see ``place``
@@ -15,6 +17,7 @@
     <data_path>/<name>/           the place of its segments, on other media; without a name, <data_path> itself
       queue.id                    whose it is; see ``place``
       data/<number>.seg           the segments
+      inbox/<time>-<producer>.*   what other processes publish, next to them
       pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <data_path>/.pool
 
 The write order of a deletion (``delete.1`` …), which whoever comes next finishes if it is cut short:
@@ -50,8 +53,10 @@ from .errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFo
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
 from .place import (
+    CLOSED_DIRECTORY,
     DATA_DIRECTORY,
     ID_NAME,
+    INBOX_DIRECTORY,
     LOG_DIRECTORY,
     OWN,
     PATH_NAME,
@@ -64,6 +69,7 @@ from .place import (
     remove_file,
 )
 from .pool import Pool, parse_pool_name
+from .publication import parse_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
 
@@ -250,6 +256,8 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     elsewhere = [place for place in (*places.others, places.place) if bears(disk, place)]
     for place in elsewhere:
         sweep_place(disk, place.path)
+    for inbox in (INBOX_DIRECTORY, CLOSED_DIRECTORY):
+        _sweep(disk, join(directory, inbox), parse_name)
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
     remove_file(disk, join(directory, PATH_NAME))
@@ -273,6 +281,8 @@ def bears(disk: Disk, place: Place) -> bool:
 
 def sweep_place(disk: Disk, root: str) -> None:
     """Delete the segments and the empty files of a queue from a place of its own, durably."""
+    for inbox in (INBOX_DIRECTORY, CLOSED_DIRECTORY):
+        _sweep(disk, join(root, inbox), parse_name)
     _sweep(disk, join(root, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(root, POOL_DIRECTORY), parse_pool_name)
     sync_directory(disk, root)
@@ -302,6 +312,12 @@ def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
 def part_of_segment(name: str) -> bool:
     """Whether a file in a data directory is the queue's: a segment, or what was set aside of one."""
     return parse_segment_name(_DAMAGED.sub("", name)) is not None
+
+
+def part_of_inbox(name: str) -> bool:
+    """Whether a file in an inbox is published, or what was set aside of that."""
+    parsed = parse_name(_DAMAGED.sub("", name))
+    return parsed is not None and not parsed.is_draft
 
 
 def _remove_directory(disk: Disk, path: str) -> bool:

@@ -35,6 +35,7 @@ the log cannot hide that it was closed.
                              marker as in 5
         7 compaction       counts u32 of sources and moves, then the sources (segment u64 each) and the moves (first,
                            count, segment, offset, length, ordinal, checksum, live, u64 each)
+        8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
 
 The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
 misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
@@ -45,7 +46,9 @@ header checksums, so that a block which an unfinished transaction left at the sa
 *Enqueue inline* carries the blocks as well: the log is then a redo log, and one sync makes a small transaction durable.
 *Compaction* says that what was unconsumed in the sources now lies in the moves, and that nothing refers to the sources
 any more. The blocks of a move hold ``count`` items for the sequences ``first …``; ``live`` of them were unconsumed when
-they were copied, the others are empty, and are not served.
+they were copied, the others are empty, and are not served. *Adoption* says that a file of the inbox (see
+``publication``) is a segment from here on, and is renamed to it if it was not yet; with segment 0, that it is adopted
+otherwise, and is deleted.
 
 What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
 the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
@@ -63,7 +66,7 @@ from array import array
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import itemgetter
-from typing import NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from .checksum import crc32
 from .errors import CorruptionError
@@ -96,9 +99,9 @@ _SEGMENT = struct.Struct("<BQQQ")
 _MARKER = struct.Struct("<BQH")
 _CHECKPOINT = struct.Struct("<BQQQQQIIII")
 _COMPACTION = struct.Struct("<BII")
-_KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT, _KIND_COMPACTION = range(
-    1, 8
-)
+_ADOPTION = struct.Struct("<BQQQH")
+_KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
+_KIND_COMPACTION, _KIND_ADOPTION = range(7, 9)
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
 assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
@@ -161,6 +164,15 @@ class Compaction(NamedTuple):
     moves: list[Move]
 
 
+class Adoption(NamedTuple):
+    """The file ``name`` of the inbox is this segment from here on; or, where that is 0, is of no use any more."""
+
+    segment: int
+    salt: int
+    capacity_bytes: int
+    name: str
+
+
 class SegmentRow(NamedTuple):
     """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
 
@@ -198,7 +210,7 @@ class Checkpoint(NamedTuple):
     markers: list[MarkerSet]
 
 
-Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint | Compaction
+Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint | Compaction | Adoption
 Transaction = list[Operation]
 
 
@@ -222,19 +234,7 @@ class _FrameError(Exception):
 
 def encode_operation(operation: Operation) -> bytes:
     """The bytes of one operation."""
-    if isinstance(operation, Enqueue):
-        kind = _KIND_ENQUEUE if operation.inline is None else _KIND_INLINE
-        return _ENQUEUE.pack(kind, *operation[:7]) + (operation.inline or b"")
-    if isinstance(operation, Dequeue):
-        return _DEQUEUE.pack(_KIND_DEQUEUE, *operation)
-    if isinstance(operation, SegmentCreated):
-        return _SEGMENT.pack(_KIND_SEGMENT, *operation)
-    if isinstance(operation, MarkerSet):
-        return _encode_marker(operation)
-    if isinstance(operation, Compaction):
-        counts = _COMPACTION.pack(_KIND_COMPACTION, len(operation.sources), len(operation.moves))
-        return counts + _numbers(operation.sources) + _numbers(chain.from_iterable(operation.moves))
-    return _encode_checkpoint(operation)
+    return _ENCODERS[type(operation)](operation)
 
 
 def encode_transaction(operations: Sequence[Operation]) -> bytes:
@@ -317,6 +317,21 @@ def find_frame(data: bytes, start: int, salt: int, file: str) -> Frame | None:
     return None
 
 
+def _encode_enqueue(operation: Enqueue) -> bytes:
+    kind = _KIND_ENQUEUE if operation.inline is None else _KIND_INLINE
+    return _ENQUEUE.pack(kind, *operation[:7]) + (operation.inline or b"")
+
+
+def _encode_compaction(operation: Compaction) -> bytes:
+    counts = _COMPACTION.pack(_KIND_COMPACTION, len(operation.sources), len(operation.moves))
+    return counts + _numbers(operation.sources) + _numbers(chain.from_iterable(operation.moves))
+
+
+def _encode_adoption(operation: Adoption) -> bytes:
+    name = operation.name.encode("ascii")
+    return _ADOPTION.pack(_KIND_ADOPTION, *operation[:3], len(name)) + name
+
+
 def _encode_marker(marker: MarkerSet) -> bytes:
     name = marker.name.encode()
     return _MARKER.pack(_KIND_MARKER, marker.version, len(name)) + name
@@ -350,25 +365,27 @@ def _decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction
 def _decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
     if at >= end:
         raise _FrameError("an operation", "the end of the frame")
-    kind = data[at]
-    if kind in {_KIND_ENQUEUE, _KIND_INLINE}:
-        _, first, count, segment, offset, length_bytes, ordinal, checksum = _unpack(_ENQUEUE, data, at, end)
-        at += _ENQUEUE.size
-        inline = None
-        if kind == _KIND_INLINE:
-            inline, at = _take(data, at, length_bytes, end)
-        return Enqueue(first, count, segment, offset, length_bytes, ordinal, checksum, inline), at
-    if kind == _KIND_DEQUEUE:
-        return Dequeue(*_unpack(_DEQUEUE, data, at, end)[1:]), at + _DEQUEUE.size
-    if kind == _KIND_SEGMENT:
-        return SegmentCreated(*_unpack(_SEGMENT, data, at, end)[1:]), at + _SEGMENT.size
-    if kind == _KIND_MARKER:
-        return _decode_marker(data, at, end)
-    if kind == _KIND_CHECKPOINT:
-        return _decode_checkpoint(data, at, end)
-    if kind == _KIND_COMPACTION:
-        return _decode_compaction(data, at, end)
-    raise _FrameError("an operation of a known kind", f"kind {kind}")
+    decode = _DECODERS.get(data[at])
+    if decode is None:
+        raise _FrameError("an operation of a known kind", f"kind {data[at]}")
+    return decode(data, at, end)
+
+
+def _decode_enqueue(data: bytes, at: int, end: int) -> tuple[Enqueue, int]:
+    kind, first, count, segment, offset, length_bytes, ordinal, checksum = _unpack(_ENQUEUE, data, at, end)
+    at += _ENQUEUE.size
+    inline = None
+    if kind == _KIND_INLINE:
+        inline, at = _take(data, at, length_bytes, end)
+    return Enqueue(first, count, segment, offset, length_bytes, ordinal, checksum, inline), at
+
+
+def _decode_dequeue(data: bytes, at: int, end: int) -> tuple[Dequeue, int]:
+    return Dequeue(*_unpack(_DEQUEUE, data, at, end)[1:]), at + _DEQUEUE.size
+
+
+def _decode_segment(data: bytes, at: int, end: int) -> tuple[SegmentCreated, int]:
+    return SegmentCreated(*_unpack(_SEGMENT, data, at, end)[1:]), at + _SEGMENT.size
 
 
 def _decode_marker(data: bytes, at: int, end: int) -> tuple[MarkerSet, int]:
@@ -404,6 +421,14 @@ def _decode_compaction(data: bytes, at: int, end: int) -> tuple[Compaction, int]
     return Compaction(sources, moves), at
 
 
+def _decode_adoption(data: bytes, at: int, end: int) -> tuple[Adoption, int]:
+    _, segment, salt, capacity_bytes, length_bytes = _unpack(_ADOPTION, data, at, end)
+    name, at = _take(data, at + _ADOPTION.size, length_bytes, end)
+    if not name.isascii():
+        raise _FrameError("a file name in ASCII", f"{name!r}")
+    return Adoption(segment, salt, capacity_bytes, name.decode("ascii")), at
+
+
 def _decode_rows(
     make: Callable[[tuple[int, ...]], _Row], width: int, count: int, data: bytes, at: int, end: int
 ) -> tuple[list[_Row], int]:
@@ -425,3 +450,24 @@ def _take(data: bytes, at: int, length_bytes: int, end: int) -> tuple[bytes, int
     if at + length_bytes > end:
         raise _FrameError(f"{length_bytes} bytes of an operation", f"{end - at} bytes")
     return data[at : at + length_bytes], at + length_bytes
+
+
+_ENCODERS: dict[type, Callable[[Any], bytes]] = {
+    Enqueue: _encode_enqueue,
+    Dequeue: lambda operation: _DEQUEUE.pack(_KIND_DEQUEUE, *operation),
+    SegmentCreated: lambda operation: _SEGMENT.pack(_KIND_SEGMENT, *operation),
+    MarkerSet: _encode_marker,
+    Checkpoint: _encode_checkpoint,
+    Compaction: _encode_compaction,
+    Adoption: _encode_adoption,
+}
+_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
+    _KIND_ENQUEUE: _decode_enqueue,
+    _KIND_INLINE: _decode_enqueue,
+    _KIND_DEQUEUE: _decode_dequeue,
+    _KIND_SEGMENT: _decode_segment,
+    _KIND_MARKER: _decode_marker,
+    _KIND_CHECKPOINT: _decode_checkpoint,
+    _KIND_COMPACTION: _decode_compaction,
+    _KIND_ADOPTION: _decode_adoption,
+}

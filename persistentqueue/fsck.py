@@ -11,18 +11,20 @@ is lost by a repair that is cut short: it can be run again, with the same result
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
 from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
 from .disk import DISK, Disk, StrPath, join
 from .errors import CorruptionError, DataMissingError, QueueNotFoundError
+from .header import HEADER_BYTES
 from .log import parse_log_name
-from .place import DATA_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
-from .recovery import Recovered, recover
+from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
+from .publication import parse_name, read_publication
+from .recovery import Recovered, look_into_inbox, recover
 from .salvage import Salvaged, salvage
-from .segment import Segment, parse_segment_name, segment_name
+from .segment import PUBLISHED, Segment, parse_segment_name
 from .state import Extent, State
 from .store import Store
 from .transaction import Settings
@@ -42,6 +44,8 @@ class CheckReport:
     """Transactions in the log after its checkpoint."""
     torn_bytes: int
     """Bytes of an unfinished group at the log's end, which the next opening will drop."""
+    published: int
+    """Items that other processes have published, and that wait to be adopted; their blocks were read and checked."""
     leftovers: tuple[str, ...]
     """Files that nothing refers to, which the next opening will sweep, and files that are not the queue's."""
 
@@ -63,7 +67,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         places = read_places(disk, directory)
         recovered = recover(disk, places)
     except (CorruptionError, DataMissingError) as damage:
-        return CheckReport((str(damage),), False, 0, 0, 0, ())
+        return CheckReport((str(damage),), False, 0, 0, 0, 0, ())
     assert recovered is not None
     problems: list[str] = []
     items = 0
@@ -74,6 +78,14 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         except CorruptionError as damage:
             problems.append(str(damage))
     problems += _check_state(recovered.state)
+    published = 0
+    for file in _published(disk, places, recovered):
+        try:
+            published += _check_publication(disk, file)
+        except FileNotFoundError:  # adopted meanwhile
+            continue
+        except CorruptionError as damage:
+            problems.append(str(damage))
     replay = recovered.replay
     return CheckReport(
         tuple(problems),
@@ -81,13 +93,14 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         items,
         recovered.transactions,
         replay.torn_bytes,
+        published,
         tuple(_leftovers(disk, places, recovered)),
     )
 
 
 def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent) -> None:
     info = recovered.state.segments[extent.segment]
-    path = places.path(join(DATA_DIRECTORY, segment_name(info.number)))
+    path = recovered.path(places, info.number)
     segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes)
     try:
         # Blocks that the log carries may not have reached the segment yet: opening writes them once more.
@@ -105,6 +118,29 @@ def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Exte
         segment.close()
     if count != extent.count:
         raise CorruptionError(path, extent.offset, f"{extent.count} items", f"{count}")
+
+
+def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
+    """The paths of what waits in the inbox."""
+    adopted = set(recovered.adopted.values())
+    for name, file in look_into_inbox(disk, places).items():
+        parsed = parse_name(name)
+        if parsed is not None and not parsed.is_draft and file not in adopted:
+            yield places.path(file)
+
+
+def _check_publication(disk: Disk, path: str) -> int:
+    publication = read_publication(disk, path)
+    if publication.count:
+        segment = Segment.open(disk, path, PUBLISHED, publication.salt, publication.capacity_bytes)
+        try:
+            found = segment.checksums(HEADER_BYTES, HEADER_BYTES + publication.length_bytes)
+        finally:
+            segment.close()
+        if found != (publication.checksum, publication.count):
+            expected = f"{publication.count} items with checksum {publication.checksum:#010x}"
+            raise CorruptionError(path, HEADER_BYTES, expected, f"{found[1]} with {found[0]:#010x}")
+    return publication.count
 
 
 def _check_state(state: State) -> Iterator[str]:
@@ -132,7 +168,12 @@ def _check_state(state: State) -> Iterator[str]:
 def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
     yield from recovered.sweep
     yield from recovered.set_aside
-    own = {LOG_DIRECTORY: parse_log_name, DATA_DIRECTORY: parse_segment_name, POOL_DIRECTORY: parse_spare_name}
+    own: dict[str, Callable[[str], object]] = {
+        LOG_DIRECTORY: parse_log_name,
+        DATA_DIRECTORY: parse_segment_name,
+        INBOX_DIRECTORY: parse_name,
+        POOL_DIRECTORY: parse_spare_name,
+    }
     for part, parse in own.items():
         yield from (join(part, name) for name in names_in(disk, places.path(part)) if parse(name) is None)
     for other in places.others:
@@ -193,7 +234,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
 def _damaged_files(disk: Disk, places: Places) -> set[str]:
     return {
         join(part, name)
-        for part in (LOG_DIRECTORY, DATA_DIRECTORY)
+        for part in (LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY)
         for name in names_in(disk, places.path(part))
         if name.endswith(".damaged")
     }

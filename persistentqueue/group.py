@@ -31,6 +31,7 @@ from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
 from .store import Store
 from .transaction import Transaction
+from .waiters import Waiters
 
 MAINTENANCE_SECONDS = 1.0
 """How long after a commit maintenance is due, at most."""
@@ -70,9 +71,6 @@ class Group:
     def __init__(self, open_store: Callable[[threading.Lock, threading.Lock], Store]) -> None:
         self.mutex = threading.Lock()
         self._line = Line(self.mutex, self._check_open, self._write)
-        self._has_ready = threading.Condition(self.mutex)
-        self._waiting = 0
-        """How many wait for ``_has_ready``."""
         self._abandoned: list[Transaction] = []
         self._seats: list[threading.Condition] = []
         """Who waits for room, in order of coming."""
@@ -97,6 +95,8 @@ class Group:
         self._share: Share | None = None
         """What the queue has of a memory budget, if it has joined one."""
         self.store = open_store(self.mutex, self._reading)
+        self._waiters = Waiters(self.mutex, self.store.adopter.directory)
+        """Who waits for an item."""
         self._give_back_soon()
 
     @property
@@ -152,7 +152,7 @@ class Group:
     def _follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        if self.store.retired:
+        if self.store.generations.retired:
             self._give_back_soon()
         if not self._is_due:
             self._maintain_soon()
@@ -167,8 +167,12 @@ class Group:
         before = store.state.next_sequence
         try:
             store.commit(group)
+            if store.adopter.has_news():
+                # The group is durable: what is wrong with an inbox must not make its flushes look failed.
+                with suppress(PersistentQueueError):
+                    store.adopt()
         finally:
-            if self._waiting or self._seats:
+            if self._waiters.count or self._seats:
                 self._tell_of(group, store.state.next_sequence - before)
         settled = sum(map(_SETTLED, group))
         self.groups += settled > 0
@@ -178,7 +182,7 @@ class Group:
         """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
         is_broken = self.store.broken is not None
         with self.mutex:
-            self._has_ready.notify(self._waiting if is_broken else enqueued)
+            self._waiters.wake(self._waiters.count if is_broken else enqueued)
             if self._seats and (is_broken or any(each.runs and each.settled for each in group)):
                 self._rooms += 1
                 self._seats[0].notify()
@@ -268,11 +272,11 @@ class Group:
         return self._maintain(inf)
 
     def _tidy(self) -> None:
-        generation = self.store.generation
+        generation = self.store.generations.number
         with self._keeping_files(), self._alone():
             self.store.tidy()
         self.give_back()
-        if generation != self.store.generation:
+        if generation != self.store.generations.number:
             self._tell_of_room()
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
@@ -340,7 +344,7 @@ class Group:
     def give_back(self) -> None:
         """Delete retired segments."""
         with self._giving_back:
-            was_any = bool(self.store.retired)
+            was_any = bool(self.store.generations.retired)
             self.store.give_back()
         if was_any:
             self._tell_of_room()
@@ -357,7 +361,7 @@ class Group:
                     self._tell_all()
 
     def _give_back_soon(self) -> None:
-        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.retired))
+        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.generations.retired))
         if retired_bytes <= _AT_ONCE_BYTES and not self._giving_back.locked():
             self.give_back()
         elif not self._is_giving_back_due:
@@ -374,7 +378,7 @@ class Group:
         The caller has seen that the queue is open and not broken.
         """
         try:
-            taken = self.store.reader.take(max_items)
+            taken = self._take_now(max_items)
             if not taken[1] and timeout_seconds != 0:
                 taken = self._wait_for_items(max_items, timeout_seconds)
         except CorruptionError:
@@ -383,24 +387,33 @@ class Group:
         else:
             return taken
 
+    def _take_now(self, max_items: int) -> tuple[list[Run], list[bytes]]:
+        """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
+        right with that, once for each file."""
+        taken = self.store.reader.take(max_items)
+        adopter = self.store.adopter
+        if not taken[1] and max_items and adopter.has_news(insists=True):
+            with self._alone():
+                self.store.adopt(insists=True)
+            taken = self.store.reader.take(max_items)
+        if not taken[1] and adopter.damage:
+            raise adopter.damage.popleft()
+        return taken
+
     def _wait_for_items(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             with self.mutex:
-                while not len(self.store.ready):
+                if not len(self.store.ready):
                     self.check()
                     self.store.check()
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return [], []
-                    self._waiting += 1
-                    try:
-                        self._has_ready.wait(left)
-                    finally:
-                        self._waiting -= 1
+                    self._waiters.wait(left)
             self.check()
             self.store.check()
-            taken = self.store.reader.take(max_items)
+            taken = self._take_now(max_items)
             if taken[1]:
                 return taken
 
@@ -427,7 +440,7 @@ class Group:
         self.store.discard(transaction)
         if count:
             with self.mutex:
-                self._has_ready.notify(count)
+                self._waiters.wake(count)
         if wrote:
             self._tell_of_room()
 
@@ -444,7 +457,7 @@ class Group:
             if self.closed is not None:
                 return
             self.closed = reason
-            self._has_ready.notify_all()
+            self._waiters.close()
             for seat in self._seats:
                 seat.notify()
         MAINTENANCE.forget(self)
@@ -484,7 +497,7 @@ class Group:
             transaction = self._abandoned.pop()
             self.store.discard(transaction)
             with self.mutex:
-                self._has_ready.notify(sum(run[1] for run in transaction.runs))
+                self._waiters.wake(sum(run[1] for run in transaction.runs))
             self._tell_of_room()
 
     def _tell_of_room(self) -> None:
@@ -499,7 +512,7 @@ class Group:
     def _tell_all(self) -> None:
         """Whoever waits, for an item or for room, is to look: the queue is broken, or he was not told what there is."""
         with self.mutex:
-            self._has_ready.notify_all()
+            self._waiters.wake_all()
         self._tell_of_room()
 
     def _wait_for_room(

@@ -4,8 +4,10 @@ The write order of a move (``move.1`` …), under the queue's lock:
 
 1. Take the new place: its directory, an id of its own in ``queue.id``, and all names above it, durably. *A crash before
    2 leaves an id that is known for this queue's by the directory that it names.*
-2. Record it in ``data.path`` as another place, which does not count. 3. Copy the segments, and what was set aside of
-   them; sync each, then their directory. *A crash leaves copies, which the next opening, or the next move, sweeps.*
+2. Record it in ``data.path`` as another place, which does not count. 3. Close the inbox, by renaming it, so that nobody
+   publishes there what would not be copied. Copy the segments, what was set aside of them, and what is published; sync
+   each, then their directories. *A crash leaves copies, which the next opening, or the next move, sweeps, and a closed
+   inbox, which they open again.*
 4. Replace ``data.path`` by one that names the new place, and the old one as another: **the commit point of a move**. *A
    crash leaves either, and the segments are at both.*
 5. Sweep the old place, durably; record it no more; then take its id off. *A crash leaves what an opening sweeps.*
@@ -27,6 +29,7 @@ from .directory import (
     finish_deletion,
     let_go,
     names_in,
+    part_of_inbox,
     part_of_segment,
     place_path,
     queue_directory,
@@ -47,8 +50,10 @@ from .disk import (
 from .errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
 from .place import (
+    CLOSED_DIRECTORY,
     DATA_DIRECTORY,
     ID_NAME,
+    INBOX_DIRECTORY,
     LOG_DIRECTORY,
     OWN,
     PATH_NAME,
@@ -111,7 +116,7 @@ def move_data(
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
             raise missing
-        places = sweep_others(disk, places)
+        places = sweep_others(disk, reopen_inbox(disk, places))
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
             places, files, copied_bytes = _move(disk, places, target)
@@ -133,6 +138,8 @@ def open_places(disk: Disk, directory: str, data_path: str | None) -> Places:
     """
     names = names_in(disk, directory)  # one look, which nearly always says that there is nothing else to look for
     places = _found_places(disk, directory, data_path) if PATH_NAME in names else Places(directory)
+    if CLOSED_DIRECTORY in names or places.place != OWN:
+        places = reopen_inbox(disk, places)
     return finish_deletion(disk, places) if DELETED_DIRECTORY in names else places
 
 
@@ -229,6 +236,7 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
         disk.failpoint("move.3 copy")
         root = places.root_of(target)
         sweep_place(disk, root)
+        _close_inbox(disk, places)
         files, copied_bytes = _copy_all(disk, places, root)
         disk.failpoint("move.4 switch")
         moved = _switched(places, target, places.place)
@@ -238,6 +246,7 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
             now = read_record(disk, places.directory)
             if now.place == places.place:  # else a sync has failed, and the next opening looks where the segments are
                 sweep_others(disk, now)
+                reopen_inbox(disk, places)
         if error.errno in NO_SPACE:
             raise DiskFullError(path, error.errno, "no room to move the segments to", "then move again") from error
         raise
@@ -251,15 +260,32 @@ def _switched(places: Places, place: Place, *left: Place) -> Places:
     return places._replace(place=place, others=others)
 
 
+def reopen_inbox(disk: Disk, places: Places) -> Places:
+    """Open the inbox again that a move has closed and left so, since it was cut short; durably."""
+    closed, inbox = places.path(CLOSED_DIRECTORY), places.path(INBOX_DIRECTORY)
+    if CLOSED_DIRECTORY in names_in(disk, places.data_root):
+        disk.rename(closed, inbox)
+        sync_directory(disk, places.data_root)
+    return places
+
+
+def _close_inbox(disk: Disk, places: Places) -> None:
+    with suppress(FileNotFoundError):  # a queue that was made before there were any
+        disk.rename(places.path(INBOX_DIRECTORY), places.path(CLOSED_DIRECTORY))
+        sync_directory(disk, places.data_root)
+
+
 def _copy_all(disk: Disk, places: Places, root: str) -> tuple[int, int]:
-    """Copy what the data directory has of the queue, durably; how many files, and their bytes."""
-    source, target = places.path(DATA_DIRECTORY), join(root, DATA_DIRECTORY)
-    make_directory(disk, target)
+    """Copy what the data directory and the inbox have of the queue, durably; how many files, and their bytes."""
     files = copied_bytes = 0
-    for name in filter(part_of_segment, names_in(disk, source)):
-        copied_bytes += copy_file(disk, join(source, name), join(target, name))
-        files += 1
-    sync_directory(disk, target)
+    for source_part, part in ((DATA_DIRECTORY, DATA_DIRECTORY), (CLOSED_DIRECTORY, INBOX_DIRECTORY)):
+        source, target = places.path(source_part), join(root, part)
+        make_directory(disk, target)
+        for name in names_in(disk, source):
+            if part_of_segment(name) or part_of_inbox(name):
+                copied_bytes += copy_file(disk, join(source, name), join(target, name))
+                files += 1
+        sync_directory(disk, target)
     sync_directory(disk, root)
     return files, copied_bytes
 

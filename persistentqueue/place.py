@@ -5,8 +5,8 @@ Two small files hold on to each other. Each is one line of JSON, and one with it
     <queue>/data.path    {"others": [["/old", "1f…"]], "place": ["/mnt/data/orders", "9c…"], "version": 1}
     <place>/queue.id     {"id": "9c…", "queue": "/var/queues/orders", "version": 1}
 
-``place`` is the absolute path of where ``data/`` and ``pool/`` are, and a random id that the place bears in its
-``queue.id``: it was given when the place was taken, and to no other. ``"."`` with an empty id is the queue's own
+``place`` is the absolute path of where ``data/``, ``inbox/`` and ``pool/`` are, and a random id that the place bears in
+its ``queue.id``: it was given when the place was taken, and to no other. ``"."`` with an empty id is the queue's own
 directory, also what a queue without ``data.path`` has. ``others`` may hold files of this queue that do not count: what
 a move has left, or was copying to. ``queue`` tells people whose a place is, and a queue what it took itself and never
 recorded, since it was killed between the two.
@@ -32,6 +32,8 @@ ID_NAME = "queue.id"
 NEW_SUFFIX = ".new"
 LOG_DIRECTORY = "log"
 DATA_DIRECTORY = "data"
+INBOX_DIRECTORY = "inbox"
+CLOSED_DIRECTORY = "inbox.closed"
 POOL_DIRECTORY = "pool"
 SHARED_POOL = ".pool"
 VERSION = 1
@@ -69,7 +71,8 @@ class Places(NamedTuple):
 
     def path(self, name: str) -> str:
         """The path of a part, or of a file that is named with its part, such as ``data/000000000001.seg``."""
-        return join(self.data_root if name.partition("/")[0] == DATA_DIRECTORY else self.directory, name)
+        is_data = name.partition("/")[0] in {DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY}
+        return join(self.data_root if is_data else self.directory, name)
 
     @property
     def spare_directory(self) -> str:
@@ -83,7 +86,8 @@ class Places(NamedTuple):
 
     def parts(self) -> list[str]:
         """The directories of all files that are the queue's alone."""
-        own = [join(self.directory, LOG_DIRECTORY), self.path(DATA_DIRECTORY), self.spare_directory]
+        own = [join(self.directory, LOG_DIRECTORY), *map(self.path, (DATA_DIRECTORY, INBOX_DIRECTORY))]
+        own.append(self.spare_directory)
         return own if self.place == OWN else [*own, self.pool_directory(False)]
 
 

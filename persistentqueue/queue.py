@@ -432,7 +432,7 @@ class PersistentQueue:
             unlogged = [created.number for created in store.segments.unlogged]
             numbers = {*store.state.segments, *unlogged}
             ready, cached = len(store.ready), store.reader.in_memory()
-            log_bytes, log_capacity_bytes = store.log_bytes()
+            log_bytes, log_capacity_bytes = store.generations.log_bytes
             return Stats(
                 ready=ready,
                 held=store.ready.held,
@@ -449,7 +449,7 @@ class PersistentQueue:
                 log_bytes=log_bytes,
                 log_capacity_bytes=log_capacity_bytes,
                 spare_bytes=sizes[store.places.spare_directory].get(SPARE_NAME, 0),
-                generation=store.generation,
+                generation=store.generations.number,
                 memory_bytes=store.pages.memory_bytes,
                 cached_bytes=store.pages.cost_bytes,
                 cached=cached,

@@ -94,6 +94,17 @@ class Quota:
                 with suppress(FileNotFoundError):
                     self._files[path] = _File(directory, self._disk.lstat(path).st_size)
 
+    def take(self, path: str, directory: str) -> None:
+        """Count a file that is to be renamed into one of the directories. Raises ``OverLimitError``, ``OSError``."""
+        if directory in self._directories:
+            file = _File(directory, 0)
+            self._take_room(file, self._disk.lstat(path).st_size)
+            self._files[path] = file
+
+    def leave(self, path: str) -> None:
+        """Count it no more, since it was not."""
+        self._files.pop(path, None)
+
     # --- the door ----------------------------------------------------------------------------------------------------
 
     def _open(self, path: str, flags: int, mode: int) -> int:

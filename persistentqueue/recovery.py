@@ -5,8 +5,8 @@
 3. A log that is not synced ends before the first frame whose blocks are not all there, since its writes may have
    reached the disk in any order. Those that are there may be so in the page cache only, even after a sync, if that
    failed; so they are ``unsynced``, to be written once more.
-4. Say what the directory holds beside that: leftovers to sweep, and files to set aside because they may hold something
-   that nobody can tell.
+4. Say what the directory holds beside that: leftovers to sweep, files to set aside because they may hold something that
+   nobody can tell, and what was published and adopted by a frame that is lost.
 
 Opening costs what the log costs, never what the queue holds. Recovery run twice, or cut short and run again, gives the
 same result, since nothing here writes; what ``store`` writes then is a new generation, beside the old one.
@@ -14,6 +14,7 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
 
@@ -21,11 +22,11 @@ from .block import SEGMENT_MAGIC
 from .directory import find_generations, names_in
 from .disk import READ, Disk, join, read_all
 from .errors import CorruptionError, PersistentQueueError
-from .frame import DOUBTED, Enqueue, Operation, SegmentCreated
-from .header import HEADER_BYTES, decode_header
+from .frame import DOUBTED, Adoption, Enqueue, Operation, SegmentCreated
+from .header import HEADER_BYTES, Header, decode_header
 from .log import Replay, log_name, read_log
-from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
-from .segment import Segment, parse_segment_name, segment_name
+from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
+from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import State, StateError
 
 
@@ -70,12 +71,27 @@ class Recovered:
     """What a log that is not synced names since its checkpoint: it may stand in the page cache only."""
     transactions: int = 0
     lost_transactions: int = 0
+    adopted: dict[int, str] = field(default_factory=dict)
+    """The segments that are still in the inbox, as these files."""
+    adoptions: set[int] = field(default_factory=set)
+    """The segments whose names may not be durable, since their files were renamed."""
+    orphans: list[int] = field(default_factory=list)
+    """Segments that were adopted by a frame which is lost, and everything behind it: to be adopted once more."""
     sweep: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
 
-    def note(self, operation: Operation) -> None:
-        """Remember the operation if its blocks are to be written once more."""
-        if isinstance(operation, Enqueue):
+    def path(self, places: Places, number: int) -> str:
+        """Where the file of a segment is now."""
+        return _segment_path(places, number, self.adopted)
+
+    def note(self, operation: Operation, inbox: Mapping[str, str]) -> None:
+        """Remember the operation if its blocks are to be written, or its file to be renamed, once more. ``inbox`` is
+        what is there, by name."""
+        if isinstance(operation, Adoption):
+            self.adoptions.add(operation.segment)
+            if operation.name in inbox:
+                self.adopted[operation.segment] = inbox[operation.name]
+        elif isinstance(operation, Enqueue):
             if operation.inline is not None:
                 self.redo.append(operation)
             elif not self.replay.synced:
@@ -101,10 +117,10 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
         raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
     salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
     groups = replay.frames[1:]
+    inbox = look_into_inbox(disk, places) if groups else {}
     for at, group in enumerate(groups):
         operations = list(chain.from_iterable(group.transactions))
-        salts.update((o.number, o.salt) for o in operations if isinstance(o, SegmentCreated))
-        if not replay.synced and not _is_written(disk, places, operations, salts):
+        if not replay.synced and not _is_written(disk, places, operations, salts, inbox):
             # All of it, since the transactions of a group share blocks.
             recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
             break
@@ -114,17 +130,25 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
         except StateError as error:
             raise CorruptionError(replay.file, group.offset, *error.args) from None
         for operation in operations:
-            recovered.note(operation)
+            recovered.note(operation, inbox)
         recovered.transactions += len(group.transactions)
     return recovered
 
 
-def _is_written(disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int]) -> bool:
-    """Whether all blocks that the operations name are on disk, as they were written."""
+def _is_written(
+    disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int], inbox: Mapping[str, str]
+) -> bool:
+    """Whether all blocks that the operations name are on disk, as they were written; ``salts`` learns of segments."""
+    for operation in operations:
+        if isinstance(operation, SegmentCreated):
+            salts[operation.number] = operation.salt
+        elif isinstance(operation, Adoption):
+            salts[operation.segment] = operation.salt
+    adopted = {o.segment: inbox[o.name] for o in operations if isinstance(o, Adoption) and o.name in inbox}
     for operation in operations:
         if isinstance(operation, Enqueue) and operation.inline is None:
             number = operation.segment
-            path = places.path(join(DATA_DIRECTORY, segment_name(number)))
+            path = _segment_path(places, number, adopted)
             try:
                 segment = Segment.open(disk, path, number, salts.get(number, 0), 0)
                 try:
@@ -138,23 +162,37 @@ def _is_written(disk: Disk, places: Places, operations: list[Operation], salts: 
     return True
 
 
-def _is_segment(disk: Disk, path: str) -> bool:
-    """Whether a file is a segment, or one whose beginning never reached the disk."""
+def _segment_path(places: Places, number: int, adopted: Mapping[int, str]) -> str:
+    return places.path(adopted.get(number) or join(DATA_DIRECTORY, segment_name(number)))
+
+
+def look_into_inbox(disk: Disk, places: Places) -> dict[str, str]:
+    """The files in the inbox, by name; also while it is closed."""
+    parts = (CLOSED_DIRECTORY, INBOX_DIRECTORY)
+    return {name: join(part, name) for part in parts for name in names_in(disk, places.path(part))}
+
+
+def finish_adoptions(disk: Disk, places: Places, recovered: Recovered) -> None:
+    """Rename what the log says is adopted, and is still in the inbox; not durably. Its place is then the usual one."""
+    adopted, recovered.adopted = recovered.adopted, {}
+    for number in adopted:
+        disk.rename(_segment_path(places, number, adopted), recovered.path(places, number))
+
+
+def _header(disk: Disk, path: str) -> Header | None:
+    """The header of a segment; None where that never reached the disk, or the file is gone.
+
+    Raises ``PersistentQueueError`` for what is none.
+    """
     try:
         fd = disk.open(path, READ, 0)
     except FileNotFoundError:  # deleted meanwhile, by an owner who ended just now
-        return True
+        return None
     try:
         data = read_all(disk, fd, HEADER_BYTES, 0)
     finally:
         disk.close(fd)
-    if not any(data):
-        return True
-    try:
-        decode_header(data, SEGMENT_MAGIC, path)
-    except PersistentQueueError:
-        return False
-    return True
+    return decode_header(data, SEGMENT_MAGIC, path) if any(data) else None
 
 
 def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list[int]) -> None:
@@ -174,5 +212,12 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
         if number is not None and number not in state.segments:
             path = join(DATA_DIRECTORY, name)
             retired = number < replay.checkpoint.next_segment
-            known = (retired or not doubtful) and _is_segment(disk, places.path(path))
-            (recovered.sweep if known else recovered.set_aside).append(path)
+            try:
+                header = _header(disk, places.path(path))
+            except PersistentQueueError:
+                recovered.set_aside.append(path)
+                continue
+            if header is not None and header.number == PUBLISHED and not retired and not replay.sealed:
+                recovered.orphans.append(number)
+            else:
+                (recovered.sweep if retired or not doubtful else recovered.set_aside).append(path)

@@ -14,6 +14,7 @@ The sequences that are lost are given out as consumed.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -25,7 +26,7 @@ from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
 from .log import Replay, first_frame, log_name, parse_log_name
 from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
-from .recovery import Recovered, recover
+from .recovery import Recovered, finish_adoptions, look_into_inbox, recover
 from .segment import Segment, find_salt, parse_segment_name, segment_name
 from .segments import Segments
 from .state import Extent, State, StateError
@@ -55,6 +56,7 @@ def salvage(disk: Disk, places: Places) -> Salvaged:
     except CorruptionError as damage:
         salvaged = _salvage_log(disk, places)
         salvaged.problems.append(str(damage))
+    finish_adoptions(disk, places, salvaged.recovered)
     try:
         _write_carried(disk, places, salvaged)
         _read_blocks(disk, places, salvaged)
@@ -76,7 +78,7 @@ def salvage(disk: Disk, places: Places) -> Salvaged:
         header = replay.header._replace(flags=replay.header.flags & SYNCED)
         recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
         recovered.set_aside = _unknown_files(disk, places, recovered)
-        recovered.sweep = []
+        recovered.sweep, recovered.orphans = [], []
     return salvaged
 
 
@@ -115,16 +117,18 @@ def _salvage_log(disk: Disk, places: Places) -> Salvaged:
     header = header._replace(flags=header.flags & SYNCED)
     replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
     salvaged = Salvaged(Recovered(state, replay))
-    at, doubted = first.end, False
+    at, doubted, inbox = first.end, False, look_into_inbox(disk, places)
     while (frame := find_frame(data, at, header.salt, path)) is not None:
         doubted = doubted or frame.offset > at
-        _salvage_frame(disk, places, salvaged, frame, doubted)
+        _salvage_frame(disk, places, salvaged, frame, doubted, inbox)
         replay.frames.append(frame)
         at = frame.end
     return salvaged
 
 
-def _salvage_frame(disk: Disk, places: Places, salvaged: Salvaged, frame: Frame, doubted: bool) -> None:
+def _salvage_frame(
+    disk: Disk, places: Places, salvaged: Salvaged, frame: Frame, doubted: bool, inbox: Mapping[str, str]
+) -> None:
     """Apply what a frame says as far as it goes together with what is known; ``doubted``: frames before it are lost."""
     recovered, state = salvaged.recovered, salvaged.recovered.state
     for operation in (operation for transaction in frame.transactions for operation in transaction):
@@ -143,7 +147,7 @@ def _salvage_frame(disk: Disk, places: Places, salvaged: Salvaged, frame: Frame,
                     salt = find_salt(disk, path, operation.segment)
                     state.apply(SegmentCreated(operation.segment, salt, 0))
             state.apply(operation)
-            recovered.note(operation)
+            recovered.note(operation, inbox)
         except (StateError, CorruptionError) as damage:
             salvaged.problems.append(f"frame {frame.number} at {frame.offset} says what cannot be: {damage}")
     recovered.transactions += len(frame.transactions)

@@ -34,6 +34,8 @@ READ_AHEAD_BYTES = 1024 * 1024
 """How much a consumer reads at once; a larger block is read whole."""
 START_SYNC_BYTES = 512 * 1024
 """From this length on the system is told to begin with a write at once, so that the sync has less to wait for."""
+PUBLISHED = 0
+"""What the header of a file says that was published under no number; when it is adopted its name gets one."""
 _FIRST_READ_BYTES = 4096
 _DIRECT_BYTES = 64 * 1024
 _UNUSED_PART = 16
@@ -113,7 +115,7 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
         header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
     finally:
         disk.close(fd)
-    if header.number != number:
+    if header.number not in {number, PUBLISHED}:
         raise CorruptionError(path, 0, f"segment {number}", f"segment {header.number}")
     return header.salt
 
@@ -184,7 +186,7 @@ class Segment:
         try:
             if not trusted:
                 header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
-                if (header.number, header.salt) != (number, salt):
+                if header.number not in {number, PUBLISHED} or header.salt != salt:
                     raise CorruptionError(path, 0, f"segment {number} with salt {salt:#x}", f"{header}")
         except BaseException:
             disk.close(fd)

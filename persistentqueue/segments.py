@@ -80,6 +80,8 @@ class Segments:
         """Whether a segment is made smaller than it should be, where there is no room for a whole one."""
         self.new: list[Segment] = []
         """Segments whose headers and names are not durable yet."""
+        self.has_adopted = False
+        """Whether there are segments of which only the names are not."""
         self._distrusted: set[int] = set()
         self.current: Segment | None = None
         self.unlogged: list[SegmentCreated] = []
@@ -153,14 +155,14 @@ class Segments:
         self.sync_new()
 
     def sync_new(self) -> None:
-        """Make the headers and the names of new segments durable, if there are any."""
-        if self.new:
+        """Make the headers and the names of new segments durable, and the names of adopted ones, if there are any."""
+        if self.new or self.has_adopted:
             dirty = [segment for segment in self.new if segment.dirty]
             for segment in dirty:
                 segment.sync()
             sync_directory(self._disk, self.directory)
             self.syncs += len(dirty) + 1
-            self.new = []
+            self.new, self.has_adopted = [], False
 
     def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue]) -> None:
         """Write these blocks once more, as they are, and sync them, the files they are in, and the files' names.
@@ -222,6 +224,11 @@ class Segments:
                     segment = self._opened(row, first=True)
                     segment.end = max(row.end, HEADER_BYTES)
                     segment.seal()
+
+    def adopt(self, number: int, path: str) -> None:
+        """Make a segment of a file that is complete and durable; its new name becomes so by ``sync``."""
+        self._disk.rename(path, self.path(number))
+        self.has_adopted = True
 
     def write_on(self, info: SegmentInfo) -> None:
         """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""

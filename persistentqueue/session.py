@@ -3,30 +3,21 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from collections.abc import Iterable
 from operator import index
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
 
 from .block import ITEM_BYTES_MAX
-from .errors import ClosedError, ItemTooLargeError
+from .errors import ClosedError
 from .explain import Hold
 from .group import Group
 from .intervals import join_runs
+from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .transaction import Transaction
 
-if TYPE_CHECKING:
-    from _typeshed import ReadableBuffer as Buffer
-else:
-    Buffer = object
-
 SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
-_CHUNK_ITEMS = 8192
-_VERSION_MAX = 2**64 - 1
-_NAME_BYTES_MAX = 2**16 - 1
 
 
 class Session:
@@ -83,9 +74,9 @@ class Session:
         transaction, group = self._transaction, self._group
         if transaction is None or group.closed is not None or group.store.broken is not None:
             transaction = self._open()
-        data = item if type(item) is bytes else _as_bytes(item)
+        data = item if type(item) is bytes else as_bytes(item)
         if len(data) > ITEM_BYTES_MAX:
-            raise _too_large(len(data))
+            raise too_large(len(data))
         size_bytes = transaction.payload_bytes + len(data)
         if size_bytes + ITEM_OVERHEAD_BYTES * len(transaction.items) > self._spill_bytes and transaction.items:
             group.spill(transaction)
@@ -99,12 +90,12 @@ class Session:
         A list or tuple is checked whole before any of it is buffered; of another iterable what came before the item
         that raised stays in the session.
         """
-        for chunk in _chunks(items):
+        for chunk in chunks(items):
             transaction = self._open()
-            data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(_as_bytes, chunk))
+            data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             size_bytes = sum(map(len, data))
             if size_bytes > ITEM_BYTES_MAX and (largest := max(map(len, data))) > ITEM_BYTES_MAX:
-                raise _too_large(largest)
+                raise too_large(largest)
             if transaction.cost_bytes + size_bytes > self._spill_bytes:
                 self._enqueue_large(transaction, data)
             else:
@@ -175,7 +166,7 @@ class Session:
         if timeout is not None and _timeout(timeout) and not group.blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         if marker is not None:
-            transaction.marker = _checked(marker)
+            transaction.marker = checked_marker(marker)
         elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
         try:
@@ -232,39 +223,7 @@ class Session:
                 self._group.spill(transaction)
 
 
-def _chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    if isinstance(items, list | tuple):
-        yield list(items)
-        return
-    iterator = iter(items)
-    while chunk := list(islice(iterator, _CHUNK_ITEMS)):
-        yield chunk
-
-
-def _as_bytes(item: Buffer) -> bytes:
-    try:
-        view = memoryview(item)
-    except TypeError:
-        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}") from None
-    if view.nbytes > ITEM_BYTES_MAX:
-        raise _too_large(view.nbytes)
-    return view.tobytes()
-
-
-def _too_large(size_bytes: int) -> ItemTooLargeError:
-    return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the {ITEM_BYTES_MAX} that an item may have")
-
-
 def _timeout(timeout: float | None) -> float | None:
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
     return timeout
-
-
-def _checked(marker: tuple[str, int]) -> tuple[str, int]:
-    name, version = marker
-    if not isinstance(name, str) or not isinstance(version, int):  # type: ignore[redundant-expr]
-        raise TypeError(f"a marker is a name and a version, (str, int), not {marker!r}")
-    if not 0 <= version <= _VERSION_MAX or not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
-        raise ValueError(f"a marker has a name of 1 to 65,535 bytes and a version from 0 to 2**64 - 1, not {marker!r}")
-    return name, version

@@ -24,6 +24,7 @@ from itertools import pairwise
 from operator import attrgetter
 
 from .frame import (
+    Adoption,
     Checkpoint,
     Compaction,
     Dequeue,
@@ -112,19 +113,24 @@ class State:
         elif isinstance(operation, Dequeue):
             self.dequeue(*operation)
         elif isinstance(operation, SegmentCreated):
-            number, salt, capacity_bytes = operation
-            if number in self.segments:
-                raise StateError("a segment that is not known", f"{number}")
-            # One that was copied to is told of when the copy is done, and younger ones may have been before.
-            self.next_segment = max(self.next_segment, number + 1)
-            self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
-            self.drained.add(number)
+            self._add_segment(*operation)
+        elif isinstance(operation, Adoption):
+            if operation.segment:
+                self._add_segment(*operation[:3])
         elif isinstance(operation, MarkerSet):
             self.markers[operation.name] = operation.version
         elif isinstance(operation, Compaction):
             self.compact(*operation)
         else:
             raise StateError("an operation of a transaction", "a checkpoint")
+
+    def _add_segment(self, number: int, salt: int, capacity_bytes: int) -> None:
+        if number in self.segments:
+            raise StateError("a segment that is not known", f"{number}")
+        # One that was copied to is told of when the copy is done, and younger ones may have been before.
+        self.next_segment = max(self.next_segment, number + 1)
+        self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
+        self.drained.add(number)
 
     def skip(self, count: int) -> None:
         """Give out sequences that no item has: as if they were enqueued and consumed."""

@@ -1,16 +1,6 @@
 """The store: the only place where log, segments, state and pages meet. Opens, commits, trims, closes.
 
-The write order of a commit is at the top of ``commit``. That of a trim (``trim.1`` …), which begins a new generation of
-the log:
-
-1. Write the blocks that stayed in memory, and sync the segments with blocks that only the log made durable so far.
-2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
-   **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
-   same.*
-6. The old generation becomes the spare; segments that the checkpoint does not name are retired. *A crash leaves files
-   that the next opening sweeps.*
-7. Retired segments go to the pool, or are deleted, in ``give_back``, which may come later and from another thread. *A
-   crash leaves the same.*
+The write order of a commit is at the top of ``commit``, that of a trim at the top of ``generations``.
 
 A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
@@ -23,44 +13,33 @@ over a write or a sync.
 from __future__ import annotations
 
 import errno
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
+from .adopt import Adopter
 from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import delete_all, find_generations, set_all_aside, set_aside
+from .directory import delete_all, find_generations, set_all_aside
 from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
-from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Checkpoint, SegmentRow, encode_transaction
-from .header import HEADER_BYTES, Header
+from .frame import DOUBTED, SEALED, encode_transaction
+from .generations import LOG_BYTES_MAX, Generations
+from .header import HEADER_BYTES
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
-from .log import OVERHEAD_BYTES, Log, log_name
+from .log import Log
 from .move import open_places, settle, sweep_others
 from .pages import Pages
-from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
+from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
-from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, recover
+from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, finish_adoptions, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
-from .spare import Spare
 from .state import Ready, State
 from .transaction import Settings, Transaction
 
-LOG_BYTES_MAX = 64 * 1024 * 1024
-_GROUPS_PER_LOG = (2048, 8192)
-"""A log that fills with fewer groups is doubled, so that a trim stays cheap beside them; with more it is halved, so
-that opening after a crash stays quick."""
-_CHECKPOINTS_PER_LOG = 4
-"""A log is at least so many times as long as its checkpoint, so that writing checkpoints stays a small part."""
-_ENQUEUES_PER_LOG = 0.7
-"""The part of a log for frames that enqueue: what takes 78 bytes there, a new segment with an extent, takes 104 in a
-checkpoint, and then a frame that dequeues must fit behind it."""
-_LOG_SLACK = 2
-"""So many times as long as it should be a log may stay, and its spare, as long as there is room."""
 _LOGS_PER_LIMIT = 16
 """``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
 _DRAINED_SEGMENTS_MAX = 16
@@ -74,13 +53,13 @@ class Store:
         self, disk: Disk, places: Places, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
     ) -> None:
         self._quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
-        self._log_bytes_max = LOG_BYTES_MAX
+        log_bytes_max = LOG_BYTES_MAX
         if settings.max_disk_bytes is not None:
             # So that neither the log nor what is kept for it to grow takes much of what there is.
             part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
             if settings.inline_bytes > part_bytes:
                 settings = replace(settings, inline_bytes=part_bytes)
-            self._log_bytes_max = min(LOG_BYTES_MAX, part_bytes)
+            log_bytes_max = part_bytes
         disk = self._quota.disk
         self.places = places
         self.directory = places.directory
@@ -89,11 +68,9 @@ class Store:
         self.ready = Ready(state)
         self.pages = Pages(settings.memory_bytes, self.ready.front)
         self.recovery = NOTHING_FOUND
-        self._trims = 0
         self._disk = disk
         self._lock = lock
         self._mutex = mutex
-        self._spare = Spare(disk, places.spare_directory)
         data = self._path(DATA_DIRECTORY)
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
@@ -103,18 +80,23 @@ class Store:
             disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
         )
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
+        self.adopter = Adopter(disk, self._path(INBOX_DIRECTORY), self.segments, self._quota)
         self._compactor = Compactor(disk, state, self.ready, self.segments, mutex)
-        self.retired: deque[tuple[int, int]] = deque()
-        """The numbers and the sizes of the segments that ``give_back`` will delete."""
-        self.generation = 0
-        self._number = 0
-        self._log: Log | None = None
-        self._log_path: str | None = None
-        self._log_found = (0, 0)
-        """What ``log_bytes`` says until the log is written to."""
-        self._log_bytes = settings.log_bytes
-        self._log_bytes_wanted = settings.log_bytes
-        self._slack = _LOG_SLACK
+        self.generations = Generations(
+            disk,
+            places,
+            settings,
+            log_bytes_max,
+            state,
+            self.segments,
+            self.reader,
+            self.limits,
+            self._quota,
+            mutex,
+            self._break,
+        )
+        self._full_at: tuple[int, int] | None = None
+        """How many items were consumed, and trims made, when there was no room for what is published."""
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
@@ -168,25 +150,25 @@ class Store:
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
         unsynced = make_parts(self._disk, dict.fromkeys([*parts, self.pool.directory]))
-        self._quota.learn(parts)
+        self._quota.learn(path for path in parts if path != self.adopter.directory)
         self._quota.pressing = True
         if recovered is None:
             for path in dict.fromkeys((self.directory, self.places.data_root)):
                 sync_names(self._disk, path)
             self.trim()
-            self._spare.fill(self.settings.log_bytes)
+            self.generations.spare.fill(self.settings.log_bytes)
         else:
             for path in unsynced:  # a copy may have lacked what was empty
                 sync_directory(self._disk, path)
             self._go_on(recovered)
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
+        if self.adopter.sweep():
+            self.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay
-        self.generation, self._number = replay.header.number, replay.last_number
-        self._log_path = replay.file
-        self._log_found = replay.end, replay.header.size_bytes - replay.missing_bytes
+        self.generations.follow(replay)
         self.segments.follow(self.state.segments.values())
         if recovered.sweep or recovered.set_aside:
             # This generation's name may so far survive in the page cache only, and an older one must not go before it.
@@ -198,15 +180,21 @@ class Store:
                     self.segments.write_on(current)
             set_all_aside(self._disk, self.places, recovered.set_aside)
             self.recovery = RecoveryReport(
-                generation=self.generation, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
+                generation=replay.header.number, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
             )
         else:
+            finish_adoptions(self._disk, self.places, recovered)
+            self.segments.has_adopted = bool(recovered.adoptions)
+            if recovered.orphans:
+                self.adopter.take_back(recovered.orphans)
             if not replay.synced:
                 self._or_break(lambda: self.segments.sync_again(self.state.segments, recovered.unsynced))
             redone_bytes = self.segments.redo(self.state.segments, recovered.redo, are_new=not replay.synced)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
-                self.segments.cut(self.state.segments.values())
+                # What was adopted keeps its end: it may have to be published again.
+                rows = self.state.segments.values()
+                self.segments.cut(row for row in rows if row.number not in recovered.adoptions)
             set_all_aside(self._disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
@@ -239,7 +227,7 @@ class Store:
             if self.broken is None:
                 self.segments.unpin_all()
                 self.segments.drop_unlogged()
-                if self._log is not None:
+                if self.generations.log is not None:
                     self.trim(SEALED)
                 self.give_back()
         finally:
@@ -249,12 +237,9 @@ class Store:
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
         self.reader.closed = True
-        self.retired.clear()
+        self.generations.close()
         self.segments.close()
         self.pages.clear()
-        if self._log is not None:
-            self._log.close()
-            self._log = None
 
     def release(self) -> None:
         """Free the lock; for an owner that may not write any more, such as a forked child."""
@@ -313,7 +298,7 @@ class Store:
         if self.broken is not None:
             self.check()
         try:
-            if not self._committer.commit_short(group, self._log):
+            if not self._committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
                 self._committer.come_again(group)
             if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
@@ -335,14 +320,62 @@ class Store:
         if not group:
             return
         committer.sync_blocks(inline)
+        self._log_group(group, inline)
+
+    def _log_group(self, group: Sequence[Transaction], inline: bool) -> None:
+        """The steps of a commit from the frame on, for a group whose blocks are written, as durable as they must be."""
+        committer = self._committer
         operations = committer.number(group, inline)
         body = b"".join(map(encode_transaction, operations))
-        log, enqueues = self._log, any(transaction.enqueues for transaction in group)
+        log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
         if log is None or not log.has_room(len(body), enqueues):
             log = self._roll_log(len(body), group, enqueues)
         if log is not None:
             committer.write_frame(log, body, len(operations), sum(map(len, operations)))
+            self.adopter.rename(group)
             committer.apply(group, operations)
+
+    def adopt(self, insists: bool = False) -> int:
+        """Adopt what other processes have published, as far as there is room; how many transactions.
+
+        Where there was none it is tried again once something was consumed, or who calls ``insists``. What does not
+        check out is set aside, and told of in ``adopter.damage``. Raises ``UnsupportedFormatError`` and
+        ``BrokenQueueError``. The write order is at the top of ``adopt``.
+        """
+        adopted = 0
+        while self.adopter.has_news(insists=True):
+            self.check()
+            if self._full_at == (self.state.consumed_count, self.generations.trims) and not insists:
+                break
+            try:
+                published = self.adopter.begin()
+                self._adopt(published)
+                self._committer.come_again(published)
+                dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
+                if dropped and not self.settings.sync:
+                    self.trim()  # a power cut must not take the marker, when nothing is left that it stands for
+                goes_on = self.adopter.end(published)
+            except PersistentQueueError:
+                raise
+            except OSError as error:
+                raise self._break(error) from error
+            except BaseException as error:
+                self.broken = error
+                raise
+            settled = sum(transaction.settled for transaction in published)
+            adopted += settled - sum(transaction.skipped for transaction in published)
+            if settled < len(published):
+                self._full_at = (self.state.consumed_count, self.generations.trims)
+            if not goes_on:
+                break
+        return adopted
+
+    def _adopt(self, published: list[Transaction]) -> None:
+        admitted = self._committer.admit(published)
+        refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
+        group = [each for each in admitted if each in published[:refused]]
+        if group:
+            self._log_group(group, inline=False)
 
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
@@ -356,85 +389,13 @@ class Store:
         self._compactor.end(copy, self.broken is None)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
-        """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
-
-        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``,
-        which ``enqueues``, and for which the limits on the disk are not stretched, or does not.
-        Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
-        """
+        """Begin a new generation of the log, as ``Generations.trim`` does. Raises the same."""
         self.check()
-        self._disk.failpoint("trim.1 sync blocks")
-        self._write_deferred()
-        self._or_break(self.segments.sync)
-        self._disk.failpoint("trim.2 write generation")
-        old, old_path, closing = self._log, self._log_path, bool(flags & SEALED)
-        with self._mutex:
-            current = self._current_row(closing)
-            kept = self.segments.pinned
-            drained = [n for n in self.state.drained if n not in kept and (current is None or n != current.number)]
-            checkpoint = self.state.checkpoint(self._disk.time_ns(), current, kept)
-        mode = flags | (SYNCED if self.settings.sync else 0) | (DOUBTED if keep_old else 0)
-        number = self._number if old is None else old.number
-        log, wanted_bytes = self._write_generation(checkpoint, mode, number + 1, extra_bytes, enqueues)
-        try:
-            log.publish(self._spare.path)
-        except BaseException as error:
-            log.close()
-            if isinstance(error, OSError):
-                raise self._break(error) from error
-            raise
-        self._log, self._log_path = log, log.path
-        self.generation += 1
-        self._trims += 1
-        if old is not None:
-            old.close()
-        self._disk.failpoint("trim.6 retire")
-        self._retire(old_path, drained, keep_old)
-        try:  # while there is room, so that the next trim finds a spare when there is none
-            spare_bytes = self._spare.fill(log.capacity_bytes, max(self._slack * wanted_bytes, log.capacity_bytes))
-        except OSError:
-            spare_bytes = self._spare.size_bytes()
-        # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
-        # full disk there is nothing but the spare to write it to.
-        log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
-        self._quota.reserve_bytes = self.limits.reserve_bytes(log.capacity_bytes)
-
-    def _write_generation(
-        self, checkpoint: Checkpoint, mode: int, number: int, extra_bytes: int, enqueues: bool
-    ) -> tuple[Log, int]:
-        """Step 2 of a trim: the log, not yet published, and how long it was to be. Raises like ``trim``."""
-        path, body = join(self._path(LOG_DIRECTORY), log_name(self.generation + 1)), encode_transaction([checkpoint])
-        checkpoint_bytes = len(body) + OVERHEAD_BYTES
-        wanted_bytes = max(self._log_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
-        least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
-        least, most_bytes = (int(least_bytes / _ENQUEUES_PER_LOG) + 1, least_bytes), self._slack * wanted_bytes
-        self._quota.refusal, self._log_bytes_wanted = None, wanted_bytes
-        try:
-            fd, size_bytes = self._spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
-            if size_bytes < wanted_bytes:
-                self._log_bytes = self.settings.log_bytes
-            header = Header(mode, self.generation + 1, 0, checkpoint.time_ns, size_bytes)
-            return Log.begin(self._disk, fd, self._spare.path, path, header, number, body), wanted_bytes
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                self._log_bytes = self.settings.log_bytes
-                raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
-            raise self._break(error) from error
-
-    def _write_deferred(self) -> None:
-        try:
-            self.segments.write()
-        except OSError as error:
-            if error.errno in NO_SPACE:
-                raise DiskFullError(self._path(DATA_DIRECTORY), error.errno, "no room for what a group left") from error
-            raise self._break(error) from error
+        self.generations.trim(flags, extra_bytes, keep_old, enqueues)
 
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
-        while self.retired:
-            self._disk.failpoint("trim.7 give back segment")
-            with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
-                self.segments.delete(self.retired.popleft()[0])
+        self.generations.give_back()
 
     def tidy(self) -> None:
         """Give up what only a busy queue needs: segments that are drained, also the one that is written on if it is
@@ -446,11 +407,11 @@ class Store:
         drained, current = self._drained(True), self.segments.current
         if current is not None and current.number in drained:
             self.segments.let_go()
-        if drained or self._log_bytes > self.settings.log_bytes:
-            self._trim_short(1)
-        self._write_deferred()
-        if self._log is not None:
-            self._log.rest()
+        if drained or self.generations.has_grown:
+            self.generations.trim_short(tightly=True)
+        self.generations.write_deferred()
+        if self.generations.log is not None:
+            self.generations.log.rest()
 
     def fill_pool(self) -> Iterator[int]:
         """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
@@ -470,25 +431,21 @@ class Store:
 
         Those who only dequeue are then committed without the others. Raises ``BrokenQueueError``.
         """
-        if self._log is not None:
-            fewest, most = _GROUPS_PER_LOG
-            if self._log.groups < fewest:
-                self._log_bytes = min(2 * self._log_bytes, max(self._log_bytes_max, self.settings.log_bytes))
-            elif self._log.groups > most:
-                self._log_bytes = max(self._log_bytes // 2, self.settings.log_bytes)
+        self.generations.resize()
         try:
             self.trim(extra_bytes=body_bytes, enqueues=enqueues)
-            if self._log is not None and not self._log.has_room(body_bytes, enqueues):
+            log = self.generations.log
+            if log is not None and not log.has_room(body_bytes, enqueues):
                 reason = "what room there is, is for dequeueing"
                 raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
         except DiskFullError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
                 transaction.error, transaction.staged = self.limits.explain(transaction, error), ()
-            if len(refused) < len(group):
+            if len(refused) < len(group) and not group[0].published:  # which keeps its order
                 self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None
-        return self._log
+        return log
 
     def _make_room(self, refusal: OSError) -> bool:
         """Give back what a full disk holds for nothing: the pool, drained segments, a log longer than it has to be.
@@ -497,26 +454,18 @@ class Store:
         """
         # What a shared pool holds does not count for a limit of this queue's own.
         most_bytes = self.pool.max_bytes if self.settings.shared_pool and isinstance(refusal, OverLimitError) else 0
-        made = self.segments.drop_unlogged() or bool(self.retired)
+        made = self.segments.drop_unlogged() or bool(self.generations.retired)
         made |= self.pool.shrink(most_bytes) > 0
         is_limited = self.settings.max_disk_bytes is not None
-        is_long = is_limited and self._spare.size_bytes() + self.log_bytes()[1] > 2 * self._log_bytes_wanted
-        if not made and not self._drained() and not is_long and self._log_bytes == self.settings.log_bytes:
+        is_long = self.generations.has_grown or (is_limited and self.generations.is_long)
+        if not made and not self._drained() and not is_long:
             return False
         with suppress(DiskFullError):
-            self._trim_short(1 if is_limited else _LOG_SLACK)
+            self.generations.trim_short(tightly=is_limited)
             made = True
         self.give_back()
         self.pool.shrink(most_bytes)
         return made
-
-    def _trim_short(self, slack: int) -> None:
-        """Trim, and let the log be as short as it can be, and the spare up to so many times as long."""
-        self._log_bytes, self._slack = self.settings.log_bytes, slack
-        try:
-            self.trim()
-        finally:
-            self._slack = _LOG_SLACK
 
     def _is_worth_trimming(self) -> bool:
         """Whether the drained segments, of which there are some, are worth a trim."""
@@ -533,45 +482,12 @@ class Store:
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
 
-    def _current_row(self, closing: bool) -> SegmentRow | None:
-        """The segment to write on in; at a clean close only if it holds items."""
-        current = self.segments.current
-        info = self.state.segments.get(current.number) if current is not None else None
-        if current is None or info is None or (closing and not info.live):
-            return None
-        # Only a clean close writes on behind the last block in the file; before, a group may be on its way there whose
-        # frame follows this checkpoint.
-        at = current if closing else info
-        return SegmentRow(current.number, current.salt, current.capacity_bytes, at.end, at.ordinal)
-
-    def _retire(self, old_path: str | None, drained: list[int], keep_old: bool) -> None:
-        """Give up what the new generation made superfluous."""
-        if old_path is not None:
-            with suppress(OSError):
-                if keep_old:
-                    set_aside(self._disk, old_path)
-                    sync_directory(self._disk, self._path(LOG_DIRECTORY))  # before a generation that does not tell
-                else:
-                    self._spare.give(old_path, self.settings.wipe)
-        for number in drained:
-            size_bytes = self.state.segments[number].end
-            with self._mutex:
-                self.state.retire(number)
-                self.reader.forget(number)
-            with suppress(OSError):
-                self.segments.retire(number)
-            self.retired.append((number, size_bytes))
-
     @property
     def syncs(self) -> int:
         """How many syncs there were: of segments, of names, of the log."""
-        return self.segments.syncs + self._committer.syncs + 2 * self._trims
+        return self.segments.syncs + self._committer.syncs + 2 * self.generations.trims
 
     # --- helpers -----------------------------------------------------------------------------------------------------
-
-    def log_bytes(self) -> tuple[int, int]:
-        """The bytes of the log that are used, and the bytes of its file."""
-        return (self._log.end, self._log.capacity_bytes) if self._log is not None else self._log_found
 
     def _or_break(self, sync: Callable[[], None]) -> None:
         try:

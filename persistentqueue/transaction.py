@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from .frame import Operation
+from .frame import Adoption, Operation
 from .intervals import Run
 from .pages import ITEM_OVERHEAD_BYTES
 from .segments import Piece
@@ -36,15 +36,17 @@ class Settings:
 
 class Transaction:
     """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
-    consume; or a compaction."""
+    consume; or a compaction; or what another process has published."""
 
     __slots__ = (
+        "adoptions",
         "compaction",
         "error",
         "items",
         "marker",
         "payload_bytes",
         "pieces",
+        "published",
         "runs",
         "settled",
         "since_seconds",
@@ -60,6 +62,10 @@ class Transaction:
         self.marker: tuple[str, int] | None = None
         self.compaction: Sequence[Operation] = ()
         """What ``compact`` says that has come of it."""
+        self.published = ""
+        """The name of the file that another process published it in."""
+        self.adoptions: Sequence[Adoption] = ()
+        """What makes a segment of that file."""
         self.staged: Sequence[Piece] = ()
         self.since_seconds = 0.0
         """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""

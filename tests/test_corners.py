@@ -189,6 +189,7 @@ def test_transaction_over_several_segments(open_queue: OpenQueue, directory: Pat
 def test_items_that_are_too_large(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for bytes as it does for other objects, and nothing of the call is buffered."""
     monkeypatch.setattr(session_module, "ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
     queue = open_queue()
     with queue.session() as session:
         with pytest.raises(ValueError, match="exceeds the 10"):
@@ -204,7 +205,7 @@ def test_log_that_fills_at_the_right_pace_keeps_its_size(
     open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that takes neither few groups nor many stays as long as it is."""
-    monkeypatch.setattr("persistentqueue.store._GROUPS_PER_LOG", (1, 10**6))
+    monkeypatch.setattr("persistentqueue.generations._GROUPS_PER_LOG", (1, 10**6))
     queue = open_queue(log_bytes=8192)
     for n in range(200):
         put(queue, b"%d" % n)

@@ -24,9 +24,10 @@ from persistentqueue.transaction import Settings, Transaction
 from .crash.cuts import CutsUnavailable, run_cuts
 from .crash.disk import Crash, SimulatedDisk
 from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
-from .crash.explorer import DIRECTORY, Content, Explorer, ViolationError, content_of
+from .crash.explorer import DIRECTORY, Explorer, ViolationError, content_of
 from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
+from .crash.published import Content
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
 
@@ -132,7 +133,7 @@ def test_evidence_outlives_any_crash() -> None:
     store = opened(disk, replace(SYNCED, segment_bytes=10, inline_bytes=0))
     store.commit([enqueuing(b"x")])
     store.commit([enqueuing(b"the evidence")])
-    frame, log = store.log_bytes()[0] - 1, max(name for name in disk.names if name.endswith(".log"))
+    frame, log = store.generations.log_bytes[0] - 1, max(name for name in disk.names if name.endswith(".log"))
     store.release()
     for inode in disk.inodes.values():
         inode.durable, inode.pending = bytearray(inode.cache), []

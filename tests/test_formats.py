@@ -25,6 +25,7 @@ from persistentqueue.block import (
     split_items,
 )
 from persistentqueue.frame import (
+    Adoption,
     Checkpoint,
     Dequeue,
     Enqueue,
@@ -249,6 +250,7 @@ TRANSACTIONS: list[list[list[Operation]]] = [
     [[]],
     [[Enqueue(7, 3, 1, 64, 55, 0, 0xDEADBEEF)]],
     [[Enqueue(7, 3, 1, 64, 5, 0, 0xDEADBEEF, b"block")], [Dequeue(0, 2**63, 1), Dequeue(9, 1, 2)]],
+    [[Adoption(7, SALT, 2**20, "a.seg"), Adoption(0, 0, 0, "")]],
     [[SegmentCreated(1, SALT, 2**20), MarkerSet("", 0), MarkerSet("n" * 65535, 1)], [], [Dequeue(0, 0, 1)]],
     [[CHECKPOINT]],
     [[EMPTY]],
@@ -317,6 +319,7 @@ ONE = encode_transaction([Dequeue(0, 0, 1)])
         (b"\1\0\0\0\3\0\0", 1, 1),  # an operation that is cut
         (b"\1\0\0\0" + struct.pack("<BQQQQQQI", 2, 0, 1, 1, 0, 2**63, 0, 0), 1, 1),  # blocks that are not there
         (b"\1\0\0\0" + struct.pack("<BQH", 5, 1, 1) + b"\xff", 1, 1),  # a name that is not UTF-8
+        (b"\1\0\0\0" + struct.pack("<BQQQH", 8, 1, 1, 1, 1) + b"\xff", 1, 1),  # a file name that is not ASCII
         (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 2**32 - 1, 0, 0, 0), 1, 1),  # rows not there
         (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 0, 0, 0, 1) + ONE[4:], 1, 1),  # not a marker
     ],

@@ -124,7 +124,7 @@ def test_waiting_wakes_on_a_commit(open_queue: OpenQueue) -> None:
     for timeout in (None, SECONDS):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
             waiting = pool.submit(session.dequeue, timeout)
-            wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr]
+            wait_for(lambda: queue._group._waiters.count == 1)  # type: ignore[union-attr]
             put(queue, b"x")
             assert waiting.result(SECONDS) == b"x"
             session.flush()
@@ -137,7 +137,7 @@ def test_waiting_wakes_on_a_rollback(open_queue: OpenQueue) -> None:
     with ThreadPoolExecutor(1) as pool, queue.session() as holder, queue.session() as session:
         assert holder.dequeue() == b"x"
         waiting = pool.submit(session.dequeue_many, 5, None)
-        wait_for(lambda: len(queue._group._has_ready._waiters) == 1)  # type: ignore[union-attr]
+        wait_for(lambda: queue._group._waiters.count == 1)  # type: ignore[union-attr]
         holder.rollback()
         assert waiting.result(SECONDS) == [b"x"]
 
@@ -156,7 +156,7 @@ def test_closing_wakes_who_waits(open_queue: OpenQueue) -> None:
     with ThreadPoolExecutor(3) as pool:
         sessions = [queue.session() for _ in range(3)]
         waiting = [pool.submit(session.dequeue, None) for session in sessions]
-        wait_for(lambda: len(queue._group._has_ready._waiters) == 3)  # type: ignore[union-attr]
+        wait_for(lambda: queue._group._waiters.count == 3)  # type: ignore[union-attr]
         queue.close()
         for each in waiting:
             with pytest.raises(ClosedError):

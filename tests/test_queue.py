@@ -200,7 +200,7 @@ def test_files_are_private(open_queue: OpenQueue, directory: Path) -> None:
     """Directories are made 0700 and files 0600."""
     put(open_queue(), b"x")
     modes = {path.name: path.stat().st_mode & 0o777 for path in [directory, *directory.rglob("*")]}
-    assert {modes.pop(name) for name in ("orders", "log", "data", "pool")} == {0o700}
+    assert {modes.pop(name) for name in ("orders", "log", "data", "inbox", "pool")} == {0o700}
     assert set(modes.values()) == {0o600}
 
 

@@ -95,7 +95,7 @@ def test_files_never_exceed_max_disk_bytes(log_bytes: int, segment_bytes: int, s
                     count += len(items)
                 else:
                     assert isinstance(one.error, QueueFullError) and one.error.limit == "max_disk_bytes", one.error
-                    assert one.error.holds <= most + 2 * store.log_bytes()[1]
+                    assert one.error.holds <= most + 2 * store.generations.log_bytes[1]
                     store.discard(one)
                     refused += 1
                 if draw.random() < 0.05 and len(held) < 20:
@@ -190,12 +190,12 @@ def test_log_grows_for_who_dequeues_out_of_order() -> None:
             store.commit([one])
             if one.error is not None:
                 break
-        before = store.log_bytes()[1]
+        before = store.generations.log_bytes[1]
         runs = [take(store, 1) for _ in range(1000)]
         for run in runs[1::2]:
             store.commit([run])
             assert run.settled, run.error
-        assert store.log_bytes()[1] > before
+        assert store.generations.log_bytes[1] > before
         for run in runs[::2]:
             store.commit([run])
             assert run.settled, run.error

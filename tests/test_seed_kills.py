@@ -210,7 +210,7 @@ def test_b_killed_at_every_step(tmp_path: Path, forks: Forks, name: str, half: b
 def torn_end(queue: PersistentQueue) -> None:
     """End in the middle of the write of a frame that follows what is there."""
     end = queue.stats().log_bytes
-    log = queue._open().store._log_path
+    log = queue._open().store.generations.path
     assert log is not None
     crash(queue)
     with open(log, "r+b") as file:

@@ -11,8 +11,8 @@ import pytest
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Session, check
 from persistentqueue.disk import DISK, DSYNC, Disk
+from persistentqueue.generations import LOG_BYTES_MAX
 from persistentqueue.segments import OPEN_FILES, SEGMENT_BYTES_FIRST
-from persistentqueue.store import LOG_BYTES_MAX
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
@@ -44,7 +44,7 @@ def test_log_grows_with_few_groups_and_shrinks_with_many(
     queue = open_queue(log_bytes=4096, disk=IN_CACHE)
     put_each(queue, [b"x" * 500] * 100)
     assert queue.stats().log_capacity_bytes > 16_384
-    monkeypatch.setattr("persistentqueue.store._GROUPS_PER_LOG", (1, 20))
+    monkeypatch.setattr("persistentqueue.generations._GROUPS_PER_LOG", (1, 20))
     put_each(queue, [b"x"] * 2000)
     assert queue.stats().log_capacity_bytes <= 16_384
     assert LOG_BYTES_MAX == 64 * 1024 * 1024
@@ -584,9 +584,9 @@ def test_maintenance_lets_memory_go(open_queue: OpenQueue, sync: bool) -> None:
         put_each(queue, [b"%d" % n * 500 for n in range(start, start + 8)])
         queue.maintain()
         store = queue._open().store
-        assert store.segments.current is not None and store._log is not None
+        assert store.segments.current is not None and store.generations.log is not None
         assert store.segments.current.deferred_bytes == 0
-        assert store._log._direct is None or store._log._direct._memory is None
+        assert store.generations.log._direct is None or store.generations.log._direct._memory is None
     put(queue, b"last")
     crash(queue)
     queue = open_queue()

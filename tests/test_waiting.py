@@ -224,7 +224,7 @@ def test_breaking_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecuto
     assert consumer.dequeue() == b"a"
     with queue.session() as other:
         waiting.append(pool.submit(other.dequeue, None))  # type: ignore[arg-type]
-        wait_for(lambda: queue._open()._waiting == 1)
+        wait_for(lambda: queue._open()._waiters.count == 1)
         failing[0] = True
         with pytest.raises(BrokenQueueError):
             queue.trim() if how == "trim" else consumer.flush()

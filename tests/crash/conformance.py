@@ -137,9 +137,9 @@ class Program:
             (
                 len(store.ready),
                 store.ready.held,
-                store.generation,
+                store.generations.number,
                 store.syncs,
-                store.log_bytes(),
+                store.generations.log_bytes,
                 store.pages.cost_bytes,
             )
         )

@@ -21,8 +21,9 @@ from persistentqueue.frame import END
 from persistentqueue.store import Store
 
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY, Content, ViolationError, content_of
+from .explorer import DIRECTORY, ViolationError, content_of
 from .images import Image
+from .published import Content
 
 _FREE = nullcontext()
 

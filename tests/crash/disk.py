@@ -46,7 +46,7 @@ _CONSTANT: dict[str, Callable[..., object]] = {
     "gethostname": lambda: "simulated",
 }
 """What is the same for all machines."""
-_DIRECTORY_STAT = os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0))
+_DIRECTORY_STAT = os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0), {"st_mtime_ns": 0})
 
 Pending = tuple[int, int, bytes]
 """A write: ``(_WRITE, offset, data)``. A new size: ``(_RESIZE, size, b"")``."""
@@ -563,7 +563,7 @@ class SimulatedDisk:
 
 @lru_cache(10_000)
 def _file_stat(number: int, links: int, size_bytes: int) -> os.stat_result:
-    return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, size_bytes, 0, 0, 0))
+    return os.stat_result((stat.S_IFREG | 0o600, number, 0, links, 0, 0, size_bytes, 0, 0, 0), {"st_mtime_ns": 0})
 
 
 @lru_cache(10_000)  # they are the same in many lives

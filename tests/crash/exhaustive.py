@@ -19,7 +19,8 @@ from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
 from .disk import Inode, Names, Pending, Pick, SimulatedDisk, after_cut, paths_of
-from .explorer import DIRECTORY, Content, ViolationError, content_of
+from .explorer import DIRECTORY, ViolationError, content_of
+from .published import Content
 
 _FREE = nullcontext()
 SETTINGS = (

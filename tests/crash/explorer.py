@@ -21,8 +21,7 @@ import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
-from itertools import chain, combinations
-from typing import NamedTuple
+from itertools import chain, combinations, count
 
 from persistentqueue import fsck
 from persistentqueue.compact import Copy
@@ -42,6 +41,7 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .disk import SimulatedDisk
 from .places import MOVES, Places
+from .published import PUBLISHES, Content, Others, adopting
 
 DIRECTORY = "/queues/q"
 LIVES = 3
@@ -56,14 +56,20 @@ _FAULTS = {
     "short read": {"short read"},
 }
 """Which calls a fault is for."""
-_ACTIONS = ("enqueue", "take", "spill", "discard", "commit", "trim", "give back", "compact")
+_ACTIONS = ("enqueue", "take", "spill", "discard", "commit", "trim", "give back", "compact", "publish", "adopt")
 PROGRAMS = ("mixed", "drains", "recycles", "compacts")
-STYLES = (*PROGRAMS, MOVES)
+STYLES = (*PROGRAMS, MOVES, PUBLISHES)
 _ODDS = {
-    "mixed": (40, 20, 5, 5, 25, 2, 3, 1),
-    "drains": (40, 20, 5, 5, 25, 8, 5, 1),
-    "recycles": (40, 25, 2, 1, 28, 6, 6, 0),
-    "compacts": (12, 38, 4, 1, 35, 1, 2, 8),
+    "mixed": (40, 20, 5, 5, 25, 2, 3, 1, 0, 0),
+    "drains": (40, 20, 5, 5, 25, 8, 5, 1, 0, 0),
+    "recycles": (40, 25, 2, 1, 28, 6, 6, 0, 0, 0),
+    "compacts": (12, 38, 4, 1, 35, 1, 2, 8, 0, 0),
+}
+_PUBLISHING_ODDS = {
+    "mixed": (20, 20, 5, 5, 25, 4, 3, 2, 25, 12),
+    "drains": (20, 20, 5, 5, 25, 8, 5, 1, 25, 12),
+    "recycles": (20, 25, 2, 1, 28, 6, 6, 0, 25, 12),
+    "compacts": (8, 38, 4, 1, 35, 1, 2, 8, 12, 6),
 }
 """Of the actions, by the style of the program: one of all kinds; one that takes all there is, and commits that at once,
 so that the segment to write on has often nothing live in it; one of small segments, which come from the pool and go to
@@ -93,13 +99,6 @@ class ViolationError(AssertionError):
     """A state that the model does not allow."""
 
 
-class Content(NamedTuple):
-    """What a queue holds."""
-
-    items: tuple[bytes, ...] = ()
-    markers: tuple[tuple[str, int], ...] = ()
-
-
 class Work:
     """An open transaction and what it will do to the content."""
 
@@ -112,8 +111,9 @@ class Work:
 class Model:
     """What is acknowledged, and what may be found instead."""
 
-    def __init__(self, content: Content) -> None:
+    def __init__(self, content: Content, others: Others) -> None:
         self.content = content
+        self.others = others
         self.since_sync = [content]
         """What a power cut may leave of a queue that does not sync, oldest first; ends with ``content``."""
         self.under_way: list[Content] = []
@@ -122,7 +122,7 @@ class Model:
 
     def allowed(self, synced: bool, power: bool) -> list[Content]:
         """What may be found after a crash now."""
-        return [*([self.content] if synced or not power else self.since_sync), *self.under_way]
+        return self.others.found([*([self.content] if synced or not power else self.since_sync), *self.under_way])
 
     def settle(self, content: Content, durable: bool) -> None:
         """This is what it is now."""
@@ -148,7 +148,7 @@ def after(content: Content, works: list[Work]) -> Content:
         for item in work.taken:
             items.remove(item)
         items += work.enqueued
-    return Content(tuple(items), tuple(sorted(markers.items())))
+    return Content(tuple(items), tuple(sorted(markers.items())), content.adopted)
 
 
 class Explorer:
@@ -165,6 +165,7 @@ class Explorer:
         choose = self.random.choice
         self._asked_style = style
         self._style = style if style in PROGRAMS else choose(["mixed", "mixed", "mixed", *PROGRAMS])
+        self._publishes = style == PUBLISHES or (style is None and self.random_of("publishing").random() < 0.2)
         self._places = Places(seed, DIRECTORY, style == MOVES)
         self.settings = Settings(
             sync=self.random.random() < 0.85,
@@ -179,11 +180,16 @@ class Explorer:
         self._limited = self._limit()
         self._crash_odds = choose([0.03, 0.1, 0.3])
         self._item_number = 0
+        self._others = self.random_of("others"), count(1)
+
+    def random_of(self, what: str) -> random.Random:
+        """Draws of their own, so that the others stay as they were."""
+        return random.Random(f"{what} of {self.seed}")
 
     def _limit(self) -> bool:
-        """Perhaps give the queue limits; whether it has any. Draws of its own, so that the others stay as they were."""
-        draw = random.Random(f"limits of {self.seed}")
-        if draw.random() >= _LIMITED_ODDS:
+        """Perhaps give the queue limits; whether it has any."""
+        draw = self.random_of("limits")
+        if draw.random() >= _LIMITED_ODDS or self._publishes:
             return False
         more_bytes = draw.choice([None, 500, 3000, 20_000])
         self.settings = replace(
@@ -205,7 +211,7 @@ class Explorer:
         disk.trace = [] if self._trace else None
         disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
         try:
-            self._live(disk, Model(Content()), [Content()], [Content()], depth=0)
+            self._live(disk, Model(Content(), Others(*self._others)), [Content()], [Content()], depth=0)
         except Exception as error:
             style = f" --style {self._asked_style}" if self._asked_style else ""
             options = (" --faults" if self._faults else "") + style
@@ -242,6 +248,9 @@ class Explorer:
         try:
             self._places.come(disk, self.settings)
             store = self._open(disk)
+            if self._faults and self._waiting(disk, store):
+                disk.fault = None  # there was no room for what is published; now there is
+                store.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError):
             if not self._faults:
@@ -253,6 +262,7 @@ class Explorer:
         if quiet and (store.recovery.torn_bytes or store.recovery.set_aside):
             raise ViolationError(f"nothing was under way, but {store.recovery}\n{_tail(disk)}")
         model.settle(found, durable=True)
+        model.others.inbox = store.adopter.directory if self._publishes else ""
         undecided.clear()
         # With the gaps of "compacts" in so little room the log may take more: dequeueing goes on.
         if self.settings.max_disk_bytes is not None and self._style != "compacts":
@@ -315,6 +325,8 @@ class Explorer:
     def _at_tick(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
         if self.random.random() < _INTRUSION_ODDS:
             self._intrude(disk)
+        if model.others.is_next():
+            self._publish(disk, model)
         if model.most_bytes and self._places.files_bytes(disk) > model.most_bytes:
             raise ViolationError(
                 f"files of {self._places.files_bytes(disk)} bytes, allowed {model.most_bytes}\n{_tail(disk)}"
@@ -354,13 +366,32 @@ class Explorer:
         # Without syncs a header may be lost to an earlier power cut, and its file be met only now.
         quiet = idle and how == 0 and not self._faults and self.settings.sync
         try:
-            self._live(crashed, Model(allowed[0]), list(allowed), list(after_cut), depth + 1, quiet)
+            model = Model(allowed[0], Others(*self._others))
+            self._live(crashed, model, list(allowed), list(after_cut), depth + 1, quiet)
         except ViolationError:
             raise
         except Exception as error:  # in the life that goes on it would be taken for one of the disk's
             raise ViolationError(repr(error)) from error
 
     # --- others ------------------------------------------------------------------------------------------------------
+
+    def _publish(self, disk: SimulatedDisk, model: Model) -> None:
+        fault, disk.fault = disk.fault, None  # others have other files open
+        try:
+            model.others.publish(disk)
+        finally:
+            disk.fault = fault
+
+    def _adopt(self, disk: SimulatedDisk, store: Store, model: Model) -> None:
+        """Let the owner adopt what is published, as far as it was when he looked."""
+        self._try(partial(store.adopt, insists=True))
+        done = len(model.others.published) - self._waiting(disk, store)
+        if done > model.content.adopted:
+            model.settle(adopting(model.content, model.others.published[:done]), durable=self.settings.sync)
+
+    def _waiting(self, disk: SimulatedDisk, store: Store) -> int:
+        """How many publications are still in the inbox."""
+        return sum(name.startswith(store.adopter.directory) and name.endswith(".seg") for name in disk.names)
 
     def _intrude(self, disk: SimulatedDisk) -> None:
         """Somebody else comes while the queue is owned, to open or to delete it, and is refused."""
@@ -396,6 +427,7 @@ class Explorer:
                 disk.on_tick = come
                 return
             model.settle(self._find(disk, store, [Content()]), durable=True)
+            model.others.published.clear()
             transaction = Transaction()
             transaction.items, transaction.payload_bytes = [b"another's"], 9
             model.under_way = [Content((b"another's",))]
@@ -404,9 +436,11 @@ class Explorer:
             model.settle(Content() if isinstance(transaction.error, QueueFullError) else model.under_way[0], True)
 
         disk.on_tick = come
-        model.under_way = [Content()]
+        model.others.inbox = ""
+        model.under_way = [Content(adopted=len(model.others.published))]
         delete_queue(*self.random.choice([("/queues", "q"), (DIRECTORY, None)]), disk=disk.disk)
         if disk.on_tick is come:
+            model.others.published.clear()
             model.settle(Content(), durable=True)
 
     # --- the program -------------------------------------------------------------------------------------------------
@@ -416,7 +450,8 @@ class Explorer:
         works = [Work() for _ in range(4 if style == "compacts" else self.random.choice([1, 1, 2, 3]))]
         held: list[bytes] = []
         copies: list[Copy] = []
-        for action in self.random.choices(_ACTIONS, _ODDS[style], k=steps):
+        odds = (_PUBLISHING_ODDS if self._publishes else _ODDS)[style]
+        for action in self.random.choices(_ACTIONS, odds, k=steps):
             yield
             work = self.random.choice(works)
             transaction = work.transaction
@@ -445,6 +480,10 @@ class Explorer:
                 self._try(partial(sum, store.fill_pool()))
             elif action == "compact":
                 self._compact(store, model, copies)
+            elif action == "publish":
+                self._publish(disk, model)
+            elif action == "adopt":
+                self._adopt(disk, store, model)
             if action == "commit" or (style == "drains" and work.taken):
                 if style == "compacts":  # the first one sleeps most of the time, and keeps an item here and there
                     group = [work] if work is not works[0] or choose() < 0.05 else []

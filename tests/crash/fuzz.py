@@ -37,8 +37,9 @@ from .damage import (
     require,
 )
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY, Content, ViolationError
+from .explorer import DIRECTORY, ViolationError
 from .images import Image, image
+from .published import Content
 
 _MEMORY_BYTES = 512 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 24

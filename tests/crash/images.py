@@ -19,7 +19,8 @@ from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY, Content
+from .explorer import DIRECTORY
+from .published import Content
 
 _FREE = nullcontext()
 
@@ -214,12 +215,12 @@ class _Maker:
         return runs, sequences
 
     def _commit(self, transaction: Transaction, batches: list[_Batch], taken: list[int]) -> None:
-        used_bytes, capacity_bytes = self.store.log_bytes()
+        used_bytes, capacity_bytes = self.store.generations.log_bytes
         if capacity_bytes - used_bytes < self.longest_bytes + 1000:
             self.trim()
-        generation, first = self.store.generation, len(self.items)
+        generation, first = self.store.generations.number, len(self.items)
         self.store.commit([transaction])
-        assert self.store.generation == generation, "the log was trimmed"
+        assert self.store.generations.number == generation, "the log was trimmed"
         for items, sequences in batches:
             sequences.extend(range(len(self.items), len(self.items) + len(items)))
             self.items += items
@@ -228,7 +229,7 @@ class _Maker:
         self._remember(enqueued)
 
     def _remember(self, enqueued: range) -> None:
-        self.frames.append(self.store.log_bytes()[0])
+        self.frames.append(self.store.generations.log_bytes[0])
         self.moments.append(Moment(tuple(self.live), tuple(sorted(self.markers.items()))))
         self.enqueued.append(enqueued)
 

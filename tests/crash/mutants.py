@@ -57,8 +57,8 @@ MUTANTS = (
     Mutant("the write of a frame is not durable", "log", "DSYNC if header.flags & SYNCED else 0", "0"),
     Mutant("the direct write of a frame is not durable", "direct", "length_bytes, offset, DSYNC)", "length_bytes, offset, 0)"),
     # --- syncs that are missing, in the trim and the opening
-    Mutant("a trim does not sync the segments", "store", "        self._or_break(self.segments.sync)\n", "        pass\n"),
-    Mutant("a trim forgets deferred blocks", "store", "            self.segments.write()\n", "            pass\n"),
+    Mutant("a trim does not sync the segments", "generations", "            self._segments.sync()\n", "            pass\n"),
+    Mutant("a trim forgets deferred blocks", "generations", "            self._segments.write()\n", "            pass\n"),
     Mutant("a generation is not synced", "log", "        self._disk.fdatasync(self._fd)\n", "        pass\n"),
     Mutant("the name of a generation is not synced", "log", "        sync_directory(self._disk, dirname(self.path))\n", "        pass\n"),
     Mutant("a generation is named before it is synced", "log", '        self._disk.fdatasync(self._fd)\n        self._disk.failpoint("trim.4 rename generation")\n        self._disk.rename(spare, self.path)\n', '        self._disk.rename(spare, self.path)\n        self._disk.fdatasync(self._fd)\n'),
@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant("what an unsynced queue left in the cache stays there", "store", "            if not replay.synced:\n", "            if False:\n"),
     Mutant("a spare is not asked for its other names", "spare", "st_nlink <= 1:", "st_nlink <= 9:"),
     # --- order
-    Mutant("the log is recycled before the next one is there", "store", "        number = self._number if old is None else old.number\n", "        number = self._number if old is None else old.number\n        spare = self._spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
-    Mutant("segments are deleted before the checkpoint that lets go of them", "store", '        number = self._number if old is None else old.number\n', '        number = self._number if old is None else old.number\n        for n in drained:\n            self.segments.delete(n)\n'),
+    Mutant("the log is recycled before the next one is there", "generations", "        number = self._last_frame if old is None else old.number\n", "        number = self._last_frame if old is None else old.number\n        spare = self.spare.path\n        if old_path is not None:\n            self._disk.rename(old_path, spare)\n            old_path = None\n"),
+    Mutant("segments are deleted before the checkpoint that lets go of them", "generations", '        number = self._last_frame if old is None else old.number\n', '        number = self._last_frame if old is None else old.number\n        for n in drained:\n            self._segments.delete(n)\n'),
     # --- checks
     Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts"),
     Mutant("bodies of blocks are not checked", "block", "    if found != header.body_checksum:\n", "    if False:\n", "drains"),
@@ -84,9 +84,9 @@ MUTANTS = (
     Mutant("redo is skipped", "recovery", "                self.redo.append(operation)\n", "                pass\n"),
     Mutant("spilled blocks count as inline", "commit", "may_defer and not was_spilled and", "may_defer and"),
     # --- files that are given back too early
-    Mutant("the segments of open sessions are retired", "store", "            kept = self.segments.pinned\n", "            kept: set[int] = set()\n", "compacts"),
+    Mutant("the segments of open sessions are retired", "generations", "            kept = self._segments.pinned\n", "            kept: set[int] = set()\n", "compacts"),
     Mutant("spilled segments are not held", "store", "            self.segments.pin_pieces(transaction.staged)\n", "            pass\n", "compacts"),
-    Mutant("the segment that is written on is retired", "store", "if n not in kept and (current is None or n != current.number)]", "if n not in self.segments._pins]", "drains"),
+    Mutant("the segment that is written on is retired", "generations", "if n not in kept and (current is None or n != current.number)]", "if n not in self._segments._pins]", "drains"),
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
@@ -119,7 +119,7 @@ MUTANTS = (
     # --- pool
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
-    Mutant("a segment goes to the pool before its checkpoint is durable", "store", "        number = self._number if old is None else old.number\n", "        number = self._number if old is None else old.number\n        for n in drained:\n            self.pool.give(self.segments.path(n))\n", "recycles"),
+    Mutant("a segment goes to the pool before its checkpoint is durable", "generations", "        number = self._last_frame if old is None else old.number\n", "        number = self._last_frame if old is None else old.number\n        for n in drained:\n            self._segments._pool.give(self._segments.path(n))\n", "recycles"),
     # --- segments elsewhere
     Mutant("what was copied to another place is not synced", "disk", "            disk.fdatasync(target)\n", "            pass\n", "moves"),
     Mutant("the names of what was copied are not synced", "move", "    sync_directory(disk, target)\n", "    pass\n", "moves"),
@@ -128,6 +128,18 @@ MUTANTS = (
     Mutant("what a move leaves is not recorded", "move", "_switched(places, target, places.place)", "_switched(places, target)", "moves"),
     Mutant("a missing place is made", "place", "        if found is None or found[0] != places.place.id:\n", "        if False:\n", "moves"),
     # --- limits
+    # --- the inbox
+    Mutant("what is published is not synced", "publication", "        disk.fdatasync(self._fd)\n", "        pass\n", "publishes"),
+    Mutant("the name of what is published is not synced", "publication", "        sync_directory(disk, self._directory)\n", "        pass\n", "publishes"),
+    Mutant("adopted before its name is durable", "adopt", "            sync_directory(self._disk, self.directory)\n        return transactions", "            pass\n        return transactions", "publishes"),
+    Mutant("the names of adopted segments are not synced", "segments", "        if self.new or self.has_adopted:\n", "        if self.new:\n", "publishes"),
+    Mutant("what was adopted is not renamed by recovery", "store", "            finish_adoptions(self._disk, self.places, recovered)\n", "            pass\n", "publishes"),
+    Mutant("recovery forgets that adopted names may be lost", "store", "            self.segments.has_adopted = bool(recovered.adoptions)\n", "            pass\n", "publishes"),
+    Mutant("an adoption that is lost loses what was published", "recovery", "                recovered.orphans.append(number)\n", "                recovered.sweep.append(path)\n", "publishes"),
+    Mutant("what was adopted loses its end", "store", "row for row in rows if row.number not in recovered.adoptions", "row for row in rows", "publishes"),
+    Mutant("what was skipped goes before its marker is durable", "store", "if dropped and not self.settings.sync:", "if dropped and not self.settings.log_bytes:", "publishes"),
+    Mutant("what was skipped is adopted", "store", "        group = [each for each in admitted if each in published[:refused]]\n", "        group = published[:refused]\n", "publishes"),
+    Mutant("adopted in the order of the directory", "adopt", "sorted(self._disk.listdir(self.directory))", "reversed(self._disk.listdir(self.directory))", "publishes"),
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),

@@ -36,6 +36,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -46,6 +47,7 @@ from persistentqueue import (
     PersistentQueueError,
     QueueLockedError,
 )
+from persistentqueue.disk import DISK
 from persistentqueue.session import Session
 
 from .explorer import ViolationError
@@ -327,7 +329,9 @@ class _Child:
     def _open(self, phase: str = "recover") -> None:
         mark(phase)
         if self._queue is None:
-            self._queue = PersistentQueue(self._directory, **self._case.program.settings)
+            # By a clock that stands still, so that it looks for what others publish as often as it did the last time.
+            disk = replace(DISK, time_ns=lambda: 0)
+            self._queue = PersistentQueue(self._directory, disk=disk, **self._case.program.settings)
         if not self._is_known:
             group = self._queue._group
             assert group is not None

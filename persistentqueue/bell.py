@@ -1,0 +1,71 @@
+"""What wakes a thread when another process has put a file into a directory, or another thread rings.
+
+Where Linux has it (``inotify``, and ``eventfd``) that takes no processor time and no time; elsewhere, and where the
+system gives no more of them to this user, the thread looks every 50 ms. This is a door to the operating system, as
+``disk`` is.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+from contextlib import suppress
+
+POLL_SECONDS = 0.05
+_IN_MOVED_TO = 0x00000080
+_EVENTS_BYTES = 64 * 1024
+
+
+class Bell:
+    """Rings when a file is renamed into the directory, and by ``ring``. One thread waits at a time."""
+
+    def __init__(self, directory: str) -> None:
+        self._watch = _watch(directory)
+        self._own = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if hasattr(os, "eventfd") else -1
+        self._pipe = (-1, -1)
+        if self._own < 0:
+            self._pipe = os.pipe()
+            for fd in self._pipe:
+                os.set_blocking(fd, False)
+        self._poll = select.poll()
+        for fd in (self._watch, self._own, self._pipe[0]):
+            if fd >= 0:
+                self._poll.register(fd, select.POLLIN)
+
+    def wait(self, timeout_seconds: float | None) -> None:
+        """Return when it rings, or has rung since the last time, when the time is over (None: never), or before."""
+        if self._watch < 0:
+            timeout_seconds = POLL_SECONDS if timeout_seconds is None else min(timeout_seconds, POLL_SECONDS)
+        for fd, _ in self._poll.poll(None if timeout_seconds is None else 1000 * timeout_seconds):
+            with suppress(BlockingIOError):
+                os.read(fd, _EVENTS_BYTES)
+
+    def ring(self) -> None:
+        """Wake who waits, or will. For any thread."""
+        with suppress(BlockingIOError):  # it has rung often enough
+            if self._own >= 0:
+                os.eventfd_write(self._own, 1)
+            else:
+                os.write(self._pipe[1], b"\0")
+
+    def close(self) -> None:
+        """Close its descriptors; nobody waits, or rings, any more."""
+        for fd in (self._watch, self._own, *self._pipe):
+            if fd >= 0:
+                os.close(fd)
+        self._watch = self._own = -1
+        self._pipe = (-1, -1)
+
+
+def _watch(directory: str) -> int:
+    """A descriptor that can be read when a file was renamed into the directory; -1 where there is none to be had."""
+    try:
+        libc = ctypes.CDLL(None, use_errno=True)
+        fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))
+    except (OSError, AttributeError):
+        return -1
+    if fd >= 0 and libc.inotify_add_watch(fd, os.fsencode(directory), _IN_MOVED_TO) < 0:
+        os.close(fd)
+        return -1
+    return fd

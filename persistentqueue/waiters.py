@@ -1,0 +1,78 @@
+"""Those who wait for an item: one of them listens for other processes, and the others for him and his like.
+
+To wait costs no processor time. The first who waits keeps the bell (see ``bell``), which rings when another process
+publishes something; the others sleep until somebody in this process has an item for them. Whoever stops keeping it
+wakes another one, who keeps it then.
+"""
+
+from __future__ import annotations
+
+import threading
+
+from .bell import Bell
+
+
+class Waiters:
+    """All of one queue. ``mutex`` is held by whoever calls."""
+
+    def __init__(self, mutex: threading.Lock, directory: str) -> None:
+        self._mutex = mutex
+        self._directory = directory
+        self._sleeping = threading.Condition(mutex)
+        self._bell: Bell | None = None
+        self._is_kept = False
+        self._is_closed = False
+        self.count = 0
+        """How many wait."""
+
+    def wait(self, timeout_seconds: float | None) -> None:
+        """Return when something may have come, the time is over (None: never), or before. The mutex is free meanwhile.
+
+        Raises ``OSError`` where the process has no descriptors left.
+        """
+        self.count += 1
+        try:
+            if self._is_kept:
+                self._sleeping.wait(timeout_seconds)
+            elif self._bell is None:
+                self._bell = Bell(self._directory)  # what came before may not have rung: look once more
+            else:
+                self._keep(self._bell, timeout_seconds)
+        finally:
+            self.count -= 1
+
+    def wake(self, count: int) -> None:
+        """There are so many items for those who wait."""
+        if self.count and count:
+            self._sleeping.notify(count)
+            if self._is_kept and self._bell is not None:
+                self._bell.ring()
+
+    def wake_all(self) -> None:
+        """All who wait are to look."""
+        self.wake(self.count)
+
+    def close(self) -> None:
+        """Wake all, who must not come back; the bell is closed when nobody keeps it."""
+        self._is_closed = True
+        self.wake_all()
+        if not self._is_kept:
+            self._close_bell()
+
+    def _keep(self, bell: Bell, timeout_seconds: float | None) -> None:
+        self._is_kept = True
+        self._mutex.release()
+        try:
+            bell.wait(timeout_seconds)
+        finally:
+            self._mutex.acquire()
+            self._is_kept = False
+            if self._is_closed:
+                self._close_bell()
+            else:
+                self._sleeping.notify()
+
+    def _close_bell(self) -> None:
+        bell, self._bell = self._bell, None
+        if bell is not None:
+            bell.close()

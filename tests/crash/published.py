@@ -1,0 +1,91 @@
+"""Other processes that publish, for the explorer: between the owner's calls, and in the middle of them.
+
+They publish one after the other, and an owner adopts in that order. So what a queue holds is told by what its owner
+did, and by how many of the publications of his life are in it. Whoever opens the queue adopts all there are.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from persistentqueue.publication import Draft
+
+from .disk import SimulatedDisk
+
+PUBLISHES = "publishes"
+"""The style of programs beside which others publish."""
+INTRUSION_ODDS = 0.01
+_PRODUCERS = ("0" * 16, "f" * 16)
+
+
+class Content(NamedTuple):
+    """What a queue holds, and how many of the life's publications came into it."""
+
+    items: tuple[bytes, ...] = ()
+    markers: tuple[tuple[str, int], ...] = ()
+    adopted: int = 0
+
+
+class Published(NamedTuple):
+    """What was published: the items, and perhaps a marker."""
+
+    items: tuple[bytes, ...]
+    marker: tuple[str, int] | None
+
+
+def adopting(content: Content, published: list[Published]) -> Content:
+    """The content once all of these are adopted that are not yet."""
+    items, markers = list(content.items), dict(content.markers)
+    for each in published[content.adopted :]:
+        if each.marker is not None:
+            if each.marker[1] <= markers.get(each.marker[0], -1):
+                continue
+            markers[each.marker[0]] = each.marker[1]
+        items += each.items
+    return Content(tuple(items), tuple(sorted(markers.items())), len(published))
+
+
+class Others:
+    """The other processes of one life. ``numbers`` never come twice, in any life."""
+
+    def __init__(self, draw: random.Random, numbers: Iterator[int]) -> None:
+        self._random = draw
+        self._numbers = numbers
+        self.inbox = ""
+        """Where they publish; "" while nobody can."""
+        self.published: list[Published] = []
+        """What this life's owner has to adopt, or has adopted, in order."""
+        self.under_way: list[Published] = []
+        """What is being published: a crash may leave it or not."""
+
+    def found(self, contents: Iterable[Content]) -> list[Content]:
+        """What whoever opens the queue next may find, where one of these was left."""
+        some = [adopting(content, self.published) for content in contents]
+        if self.under_way:
+            some += [adopting(content, [*self.published, *self.under_way]) for content in some]
+        return [content._replace(adopted=0) for content in some]
+
+    def publish(self, disk: SimulatedDisk) -> None:
+        """Publish something; now and then leave it at a draft."""
+        draft = Draft(disk.disk, self.inbox, self._random.choice(_PRODUCERS), next(self._numbers))
+        items = tuple(self._item() for _ in range(self._random.choice([0, 1, 1, 3, 20])))
+        marker = (self._random.choice("mn"), self._random.randrange(6)) if self._random.random() < 0.3 else None
+        for start in range(0, len(items), 7):
+            part = items[start : start + 7]
+            draft.write(part, sum(map(len, part)), 0)
+        if (not items and marker is None) or self._random.random() < 0.1:
+            draft.drop()
+            return
+        self.under_way = [Published(items, marker)]
+        draft.publish(marker, next(self._numbers))
+        self.published += self.under_way
+        self.under_way = []
+
+    def is_next(self) -> bool:
+        """Whether one of them comes in the middle of what the owner does."""
+        return bool(self.inbox) and not self.under_way and self._random.random() < INTRUSION_ODDS
+
+    def _item(self) -> bytes:
+        return (b"p%d " % next(self._numbers)).ljust(self._random.choice((0, 0, 10, 100, 600)), b".")

@@ -1,0 +1,824 @@
+"""Producers: items from processes that do not own the queue, adopted by the one that does."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CorruptionError,
+    DataPathError,
+    DiskFullError,
+    ItemTooLargeError,
+    PersistentQueue,
+    Producer,
+    QueueNotFoundError,
+    check,
+    delete_queue,
+    move_data,
+    repair,
+)
+from persistentqueue.adopt import ADOPTED_MAX, GRACE_SECONDS
+from persistentqueue.bell import Bell, _watch
+from persistentqueue.block import SEGMENT_MAGIC
+from persistentqueue.disk import DISK, Disk
+from persistentqueue.errors import UnsupportedFormatError
+from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
+from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
+from persistentqueue.producer import SPILL_BYTES
+from persistentqueue.publication import parse_name, read_publication
+
+from .conftest import OpenQueue
+from .support import crash, drain, log_file, put
+
+
+def publish(directory: Path, *items: bytes, marker: tuple[str, int] | None = None, disk: Disk = DISK) -> bool:
+    """One flush of a producer of its own."""
+    with Producer(directory, disk=disk) as producer:
+        producer.enqueue_many(items)
+        return producer.flush(marker)
+
+
+def inbox(directory: Path) -> list[str]:
+    """The names in the inbox, in order."""
+    return sorted(os.listdir(directory / "inbox"))
+
+
+def test_what_is_published_comes_out_of_an_open_queue(open_queue: OpenQueue, directory: Path) -> None:
+    """A flush of a producer is there for the owner's next dequeue, as one transaction, and only once."""
+    queue = open_queue()
+    with Producer(directory) as producer:
+        producer.enqueue(b"a")
+        producer.enqueue_many(b"%d" % n for n in range(3))
+        assert producer.pending == 4
+        assert drain(queue) == []
+        assert producer.flush()
+        assert producer.pending == 0
+        assert len(inbox(directory)) == 1
+        assert drain(queue) == [b"a", b"0", b"1", b"2"]
+        assert inbox(directory) == []
+        assert producer.flush()  # nothing
+        assert drain(queue) == []
+
+
+def test_opening_adopts_what_was_published_meanwhile(directory: Path) -> None:
+    """Nobody need own the queue: a producer makes it, and whoever opens it finds what was published, in order."""
+    with Producer(directory.parent, directory.name) as producer:
+        for number in range(5):
+            producer.enqueue(b"%d" % number)
+            producer.flush()
+    assert check(directory).published == 5
+    with PersistentQueue(directory) as queue:
+        assert len(queue) == 5
+        assert drain(queue) == [b"0", b"1", b"2", b"3", b"4"]
+    with PersistentQueue(directory) as queue:
+        assert len(queue) == 0
+
+
+def test_a_flush_of_the_owner_adopts(open_queue: OpenQueue, directory: Path) -> None:
+    """What was published comes behind what the owner's next flush enqueues, though nobody dequeues."""
+    queue = open_queue()
+    publish(directory, b"theirs")
+    put(queue, b"ours")
+    ours = 1
+    while len(queue) == ours:  # he looks once in a millisecond, at least
+        put(queue, b"ours")
+        ours += 1
+    assert sorted(drain(queue)) == [b"ours"] * ours + [b"theirs"]
+
+
+def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) -> None:
+    """Who waits has the item within 50 ms of its publication, with and without a limit to the waiting."""
+    queue = open_queue()
+    for timeout in (None, 60.0):
+        with ThreadPoolExecutor(1) as pool, queue.session() as session:
+            waiting = pool.submit(lambda: (session.dequeue(timeout), time.monotonic()))  # noqa: B023
+            wait_for(lambda: queue._group is not None and queue._group._waiters._is_kept)
+            publish(directory, b"x")
+            published = time.monotonic()
+            item, heard = waiting.result(60)
+            assert item == b"x"
+            assert heard - published < 0.05 + SLOW_SECONDS
+            session.flush()
+
+
+SLOW_SECONDS = 1.0
+"""What a busy machine may add to what is measured; ``python -m perf --only waiting`` tells what it takes."""
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Look again and again until it holds."""
+    end = time.monotonic() + 60
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.001)
+
+
+def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) -> None:
+    """Of three who wait one listens for others; whoever he is, all get what comes, from here or from elsewhere."""
+    queue = open_queue()
+    found: list[bytes | None] = []
+
+    def consume() -> None:
+        with queue.session() as session:
+            for _ in range(20):
+                found.append(session.dequeue(60))
+                session.flush()
+
+    threads = [threading.Thread(target=consume) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    with Producer(directory) as producer:
+        for number in range(60):
+            if number % 3:
+                producer.enqueue(b"%d" % number)
+                producer.flush()
+            else:
+                put(queue, b"%d" % number)
+    for thread in threads:
+        thread.join(60)
+    assert sorted(found, key=lambda item: int(item or b"-1")) == [b"%d" % number for number in range(60)]
+
+
+def test_each_producers_order_is_kept(open_queue: OpenQueue, directory: Path) -> None:
+    """The flushes of one producer come in their order, also where the clock goes back; those of several, somehow."""
+    queue = open_queue()
+    clocks = iter(range(10**9, 0, -7))
+    backwards = replace(DISK, time_ns=lambda: next(clocks))
+    with Producer(directory, disk=backwards) as one, Producer(directory) as other:
+        for number in range(30):
+            for name, producer in ((b"one", one), (b"other", other)):
+                producer.enqueue(b"%s %d" % (name, number))
+                producer.flush()
+    items = drain(queue)
+    for name in (b"one", b"other"):
+        assert [item for item in items if item.startswith(name + b" ")] == [b"%s %d" % (name, n) for n in range(30)]
+
+
+def test_more_than_one_frame_takes(open_queue: OpenQueue, directory: Path) -> None:
+    """Any number of publications is adopted at once, some hundreds to a frame."""
+    with Producer(directory) as producer:
+        count = 2 * ADOPTED_MAX + 3
+        for number in range(count):
+            producer.enqueue(b"%d" % number)
+            producer.flush()
+    queue = open_queue()
+    assert len(queue) == count
+    assert drain(queue) == [b"%d" % number for number in range(count)]
+
+
+def test_markers_are_reached_once(open_queue: OpenQueue, directory: Path) -> None:
+    """A marker that was reached, here, by another producer, or by the owner, is not reached again."""
+    queue = open_queue()
+    with Producer(directory) as producer:
+        producer.enqueue(b"a")
+        assert producer.flush(("app", 3))
+        producer.enqueue(b"again")
+        assert not producer.flush(("app", 3))  # it waits to be adopted
+        assert producer.pending == 0
+        assert drain(queue) == [b"a"]
+        assert queue.marker("app") == 3
+        producer.enqueue(b"older")
+        assert not producer.flush(("app", 2))  # the log tells
+        with queue.session() as session:
+            session.enqueue(b"b")
+            assert session.flush(("app", 4))
+        producer.enqueue(b"late")
+        assert not producer.flush(("app", 4))
+        assert producer.flush(("other", 0))
+        assert drain(queue) == [b"b"]
+        assert queue.marker("other") == 0
+    assert inbox(directory) == []
+
+
+def test_two_that_publish_the_same_marker_at_once(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where neither could know of the other the owner takes the first, and drops the second."""
+    queue = open_queue()
+    with Producer(directory) as one, Producer(directory) as other:
+        one.enqueue(b"one")
+        other.enqueue(b"other")
+        monkeypatch.setattr(Producer, "_is_reached", lambda *_: False)
+        assert one.flush(("app", 1))
+        assert other.flush(("app", 1))
+    assert drain(queue) == [b"one"]
+    assert drain(queue) == []
+    assert inbox(directory) == []
+
+
+def test_rollback_and_leaving_drop(open_queue: OpenQueue, directory: Path) -> None:
+    """Nothing that was not flushed is seen, nor stays as a file."""
+    queue = open_queue()
+    with Producer(directory) as producer:
+        producer.enqueue(b"a")
+        producer.rollback()
+        assert producer.flush()
+        producer.enqueue_many([bytes(1024 * 1024)] * 6)  # more than it keeps in memory
+        assert len(inbox(directory)) == 1
+        producer.rollback()
+        assert inbox(directory) == []
+        producer.enqueue_many([bytes(1024 * 1024)] * 6)
+    assert inbox(directory) == []
+    assert drain(queue) == []
+
+
+def test_more_than_the_memory_takes(open_queue: OpenQueue, directory: Path) -> None:
+    """A transaction of any size is one, and comes out as it was put in."""
+    queue = open_queue()
+    items = [os.urandom(300 * 1024) + b"%d" % n for n in range(4 * SPILL_BYTES // (300 * 1024))] + [b"", b"last"]
+    with Producer(directory) as producer:
+        producer.enqueue_many(iter(items))
+        assert len(inbox(directory)) == 1
+        assert drain(queue) == []
+        producer.flush()
+    assert drain(queue) == items
+
+
+def test_what_is_no_item(directory: Path) -> None:
+    """Wrong arguments are told at once, and nothing of their call is taken."""
+    with Producer(directory) as producer:
+        with pytest.raises(TypeError):
+            producer.enqueue("text")  # type: ignore[arg-type]
+        with pytest.raises(TypeError):
+            producer.enqueue_many([b"a", 1])  # type: ignore[list-item]
+        with pytest.raises(TypeError):
+            producer.flush(("app", "1"))  # type: ignore[arg-type]
+        with pytest.raises(ValueError, match="a marker has a name"):
+            producer.flush(("", 1))
+        huge = memoryview(bytearray(1)).cast("B")
+        assert producer.pending == 0
+        producer.enqueue(huge)
+        producer.enqueue(bytearray(b"b"))
+        assert producer.pending == 2
+        producer.flush()
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"\0", b"b"]
+
+
+def test_an_item_that_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item beyond the limit is refused before anything is buffered."""
+    monkeypatch.setattr("persistentqueue.producer.ITEM_BYTES_MAX", 10)
+    with Producer(directory) as producer, pytest.raises(ItemTooLargeError):
+        producer.enqueue(bytes(11))
+
+
+def test_closed(directory: Path) -> None:
+    """A closed producer says so."""
+    producer = Producer(directory)
+    before = producer.closed
+    producer.close()
+    producer.close()
+    assert not before
+    assert producer.closed
+    for call in (lambda: producer.enqueue(b"a"), producer.flush):
+        with pytest.raises(ClosedError, match="closed"):
+            call()
+
+
+def test_another_process_is_refused(directory: Path) -> None:
+    """Whoever finds himself in another process than the one that made it hears so."""
+    pid = [1]
+    producer = Producer(directory, disk=replace(DISK, getpid=lambda: pid[0]))
+    pid[0] = 2
+    with pytest.raises(ClosedError, match="parent"):
+        producer.enqueue(b"a")
+    producer.close()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_is_refused(directory: Path) -> None:
+    """In a child it is the parent's, whose file stays as it is."""
+    with Producer(directory) as producer:
+        producer.enqueue_many([bytes(1024 * 1024)] * 6)
+        pid = os.fork()
+        if not pid:  # pragma: no cover - another process
+            try:
+                producer.enqueue(b"a")
+            except ClosedError:
+                producer.close()
+                os._exit(0)
+            os._exit(1)
+        assert os.waitpid(pid, 0)[1] == 0
+        producer.flush()
+    with PersistentQueue(directory) as queue:
+        assert len(drain(queue)) == 6
+
+
+def test_dropped_with_work(directory: Path) -> None:
+    """Who drops a producer with items is warned, and leaves no file."""
+    producer = Producer(directory)
+    producer.enqueue_many([bytes(1024 * 1024)] * 6)
+    with pytest.warns(ResourceWarning, match="not flushed"):
+        del producer
+    assert inbox(directory) == []
+
+
+def test_no_queue(directory: Path) -> None:
+    """Without ``create`` there must be one; and one that is deleted is told of."""
+    with pytest.raises(QueueNotFoundError):
+        Producer(directory, create=False)
+    with Producer(directory) as producer, Producer(directory, create=False) as other:
+        other.enqueue_many([bytes(1024 * 1024)] * 6)
+        producer.enqueue(b"x")
+        delete_queue(directory)
+        for each in (producer, other):
+            with pytest.raises(QueueNotFoundError):
+                each.flush()
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_where_limits_leave_no_room_it_waits(open_queue: OpenQueue, directory: Path) -> None:
+    """What is published beyond a limit is adopted once there is room, in its order, and refuses nobody else."""
+    queue = open_queue(max_items=3)
+    put(queue, b"a", b"b")
+    with Producer(directory) as producer:
+        for item in (b"c", b"d", b"e"):
+            producer.enqueue(item)
+            producer.flush()
+    put(queue)
+    with queue.session() as session:
+        assert session.dequeue_many(9) == [b"a", b"b"]
+        assert session.dequeue() == b"c"
+        assert session.dequeue() is None
+        assert queue.stats().held == 3
+        session.flush()
+        assert session.dequeue_many(9) == [b"d", b"e"]
+        session.flush()
+    assert inbox(directory) == []
+
+
+def test_it_counts_for_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """What is adopted counts for ``max_disk_bytes``; what there is no room for stays in the inbox until there is."""
+    queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
+    with Producer(directory) as producer:
+        for _ in range(6):
+            producer.enqueue(bytes(1024 * 1024))
+            producer.flush()
+    with queue.session() as session:
+        assert session.dequeue() is not None
+        waiting = len(inbox(directory))
+        assert 2 <= waiting <= 5
+        assert queue._group is not None
+        assert queue._group.store._quota.used_bytes <= 8 * 1024 * 1024
+        session.flush()
+        taken = 1
+        while session.dequeue() is not None:
+            taken += 1
+            session.flush()
+            queue.trim()
+    assert taken == 6
+
+
+def test_a_full_disk_for_the_producer(directory: Path) -> None:
+    """Without room it keeps its items, and publishes them when there is; nothing half is ever seen."""
+    full = [False]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if full[0]:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    with PersistentQueue(directory) as queue, Producer(directory, disk=replace(DISK, pwritev=pwritev)) as producer:
+        full[0] = True
+        producer.enqueue(b"a")
+        for _ in range(2):
+            with pytest.raises(DiskFullError, match="flush again"):
+                producer.flush()
+        full[0] = False
+        producer.enqueue(b"b")
+        producer.flush()
+        producer.enqueue_many([bytes(1024 * 1024)] * 6)
+        full[0] = True
+        with pytest.raises(DiskFullError):
+            producer.flush()
+        assert drain(queue) == [b"a", b"b"]
+        full[0] = False
+        producer.flush()
+        assert len(drain(queue)) == 6
+
+
+@pytest.mark.parametrize("call", ["fdatasync", "rename", "fsync"])
+def test_a_failing_disk_for_the_producer(directory: Path, call: str) -> None:
+    """A sync that fails is not tried again: nothing is published, or, behind the rename, nobody knows; items go."""
+    failing = [False]
+
+    def fails(*arguments: Any) -> Any:
+        if failing[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        return getattr(DISK, call)(*arguments)
+
+    with PersistentQueue(directory) as queue:
+        with Producer(directory, disk=replace(DISK, **{call: fails})) as producer:
+            producer.enqueue(b"a")
+            failing[0] = True
+            with pytest.raises(BrokenQueueError if call == "fsync" else OSError):
+                producer.flush()
+            failing[0] = False
+            assert producer.pending == 0
+            producer.enqueue(b"b")
+            producer.flush()
+        assert drain(queue) == ([b"a", b"b"] if call == "fsync" else [b"b"])
+    assert inbox(directory) == []
+
+
+# --- damage and leftovers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("at", [0, 20, 70, -1])
+def test_what_does_not_check_out_is_set_aside(open_queue: OpenQueue, directory: Path, at: int) -> None:
+    """A published file with a damaged end or header is told of once, by a dequeue, and stays as ``*.damaged``; what
+    damage there is in its blocks is met by whoever reads them."""
+    queue = open_queue()
+    publish(directory, b"first")
+    publish(directory, b"second")
+    name = inbox(directory)[0]
+    path = directory / "inbox" / name
+    data = bytearray(path.read_bytes())
+    data[at] ^= 1
+    path.write_bytes(data)
+    assert not check(directory).ok
+    with queue.session() as session:
+        if at == 70:
+            with pytest.raises(CorruptionError, match=r"\.seg"):
+                session.dequeue()
+            assert session.dequeue() == b"second"
+        else:
+            assert session.dequeue() == b"second"
+            with pytest.raises(CorruptionError, match=name):
+                session.dequeue()
+            assert inbox(directory) == [f"{name}.damaged"]
+        assert session.dequeue() is None
+        session.flush()
+
+
+@pytest.mark.damages
+def test_a_name_that_is_not_its_own(open_queue: OpenQueue, directory: Path) -> None:
+    """A copy of a published file under another name is no publication: it does not come twice."""
+    queue = open_queue()
+    publish(directory, b"once")
+    path = directory / "inbox" / inbox(directory)[0]
+    (path.parent / f"{'1' * 16}-{'2' * 16}.seg").write_bytes(path.read_bytes())
+    assert drain(queue) == [b"once"]
+    with queue.session() as session, pytest.raises(CorruptionError, match="what was published as"):
+        session.dequeue()
+
+
+def test_what_a_newer_release_published(open_queue: OpenQueue, directory: Path) -> None:
+    """It stays where it is, and everything behind it: an older release can tell nothing of it."""
+    queue = open_queue()
+    publish(directory, b"x")
+    path = directory / "inbox" / inbox(directory)[0]
+    whole = path.read_bytes()
+    header = encode_header(SEGMENT_MAGIC, decode_header(whole, SEGMENT_MAGIC, "x"), VERSION + 1)
+    path.write_bytes(header + whole[HEADER_BYTES:])
+    with queue.session() as session, pytest.raises(UnsupportedFormatError):
+        session.dequeue()
+    put(queue, b"y")
+    path.write_bytes(whole)
+    assert drain(queue) == [b"y"]
+    assert drain(queue) == [b"x"]
+
+
+def test_drafts_that_were_left_behind(directory: Path) -> None:
+    """The owner deletes a draft that nobody holds and that is old; one that is held, or young, stays."""
+    PersistentQueue(directory).close()
+    old = time.time() - 2 * GRACE_SECONDS
+    names = [f"{n:016x}-{n:016x}.tmp" for n in (1, 2)]
+    for name in names:
+        (directory / "inbox" / name).write_bytes(b"half")
+    os.utime(directory / "inbox" / names[0], (old, old))
+    with Producer(directory) as producer:
+        producer.enqueue_many([b"x" * 1024 * 1024] * 6)
+        held = (set(inbox(directory)) - set(names)).pop()
+        os.utime(directory / "inbox" / held, (old, old))
+        PersistentQueue(directory).close()
+        assert inbox(directory) == sorted([names[1], held])
+        producer.flush()
+    with PersistentQueue(directory) as queue:
+        assert len(drain(queue)) == 6
+    (directory / "inbox" / names[1]).unlink()
+
+
+def test_files_of_others_stay(open_queue: OpenQueue, directory: Path) -> None:
+    """What is in the inbox and no producer's is left alone, and reported by ``check``."""
+    queue = open_queue()
+    (directory / "inbox" / "notes.txt").write_text("mine")
+    publish(directory, b"x")
+    assert drain(queue) == [b"x"]
+    queue.close()
+    assert check(directory).leftovers == ("inbox/notes.txt",)
+    assert parse_name("notes.txt") is None
+
+
+def test_an_inbox_that_is_gone(open_queue: OpenQueue, directory: Path) -> None:
+    """Without its inbox a queue goes on; the next opening makes it again."""
+    queue = open_queue()
+    (directory / "inbox").rmdir()
+    put(queue, b"x")
+    assert drain(queue) == [b"x"]
+    queue.close()
+    open_queue()
+    assert inbox(directory) == []
+
+
+# --- crashes, moves, deletion, repair --------------------------------------------------------------------------------
+
+
+def test_adopted_and_not_renamed(directory: Path) -> None:
+    """An owner who is killed between the frame and the renames leaves files that the log says are segments: ``check``
+    finds them, and the next opening renames them."""
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            raise KeyboardInterrupt
+
+    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"x")
+    publish(directory, b"a", b"b")
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue_many(3)
+        session.dequeue()
+    crash(queue)
+    assert len(inbox(directory)) == 1
+    report = check(directory)
+    assert (report.ok, report.items, report.published) == (True, 3, 0)
+    with PersistentQueue(directory) as queue:
+        assert inbox(directory) == []
+        assert drain(queue) == [b"x", b"a", b"b"]
+
+
+def test_repair_keeps_what_is_published(directory: Path) -> None:
+    """A queue whose log is lost is repaired with what was adopted and what was not."""
+    queue = PersistentQueue(directory)
+    publish(directory, b"adopted")
+    put(queue, b"own")
+    assert len(queue) == 2
+    crash(queue)
+    publish(directory, b"waiting")
+    for log in (directory / "log").glob("*.log"):
+        log.write_bytes(bytes(log.stat().st_size))
+    report = repair(directory)
+    assert report.without_log
+    with PersistentQueue(directory) as queue:
+        assert b"adopted" in (items := drain(queue))
+        assert b"waiting" in items
+
+
+def test_moving_takes_it_along(directory: Path, tmp_path: Path) -> None:
+    """What is published when the segments are moved is published at the other place; who was about to, is told."""
+    with Producer(directory) as producer, Producer(directory) as other:
+        producer.enqueue(b"a")
+        producer.flush()
+        other.enqueue_many([bytes(1024 * 1024)] * 6)
+        moved = move_data(directory, data_path=tmp_path / "elsewhere")
+        assert moved.files == 1
+        producer.enqueue(b"b")
+        producer.flush()
+        with pytest.raises(DataPathError, match="enqueue once more"):
+            other.flush()
+        other.enqueue(b"c")
+        other.flush()
+    assert len(inbox(tmp_path / "elsewhere")) == 3
+    assert not (directory / "inbox").exists()
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"a", b"b", b"c"]
+    move_data(directory, data_path=None)
+    publish(directory, b"d")
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"d"]
+
+
+def test_a_move_that_is_cut_short_opens_the_inbox_again(directory: Path, tmp_path: Path) -> None:
+    """While segments are moved nobody publishes; a move that is killed leaves it so until the next opening."""
+
+    def failpoint(name: str) -> None:
+        if name == "move.4 switch":
+            raise KeyboardInterrupt
+
+    with Producer(directory) as producer:
+        producer.enqueue(b"a")
+        producer.flush()
+        with pytest.raises(KeyboardInterrupt):
+            move_data(directory, data_path=tmp_path / "elsewhere", disk=replace(DISK, failpoint=failpoint))
+        producer.enqueue(b"b")
+        with pytest.raises(DataPathError, match="being moved"):
+            producer.flush()
+        with PersistentQueue(directory) as queue:
+            assert drain(queue) == [b"a"]
+            producer.enqueue(b"c")
+            producer.flush()
+            assert drain(queue) == [b"c"]
+
+
+def test_deleting_takes_it_along(directory: Path, tmp_path: Path) -> None:
+    """A queue that is deleted leaves nothing of what was published for it."""
+    for data_path in (None, tmp_path / "elsewhere"):
+        PersistentQueue(directory, data_path=data_path).close()
+        publish(directory, b"a")
+        delete_queue(directory)
+        assert not (directory / "inbox").exists()
+        assert not (tmp_path / "elsewhere" / "inbox").exists()
+
+
+def test_published_files_are_private_and_tell_what_they_are(directory: Path) -> None:
+    """A published file is 0600, and says by itself under which name, with how many items, and which marker."""
+    publish(directory, b"a", b"bc", marker=("app", 7))
+    (name,) = inbox(directory)
+    path = directory / "inbox" / name
+    assert path.stat().st_mode & 0o777 == 0o600
+    publication = read_publication(DISK, str(path))
+    assert (publication.name, publication.count, publication.marker) == (name, 2, ("app", 7))
+    assert publication.capacity_bytes == path.stat().st_size - 64
+
+
+def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
+    """Where the files have their new names, and the frame that said so is lost, they are published once more: no
+    producer loses what it was told is durable."""
+    with PersistentQueue(directory) as queue:
+        put(queue, b"own")
+    queue = PersistentQueue(directory)
+    put(queue, b"other")
+    log = log_file(directory)
+    before = log.read_bytes()
+    for item in (b"a", b"b"):
+        publish(directory, item)
+    assert queue.peek(4) == [b"own", b"other"]
+    with queue.session() as session:
+        assert len(session.dequeue_many(4)) == 2
+        assert session.dequeue_many(4) == [b"a", b"b"]
+    crash(queue)
+    assert inbox(directory) == []
+    log.write_bytes(before)
+    with PersistentQueue(directory) as queue:
+        assert queue.recovery.set_aside == ()
+        assert drain(queue) == [b"own", b"other", b"a", b"b"]
+
+
+def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
+    """A producer whose file cannot be locked leaves none behind."""
+
+    def lock(fd: int) -> bool:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    PersistentQueue(directory).close()
+    with Producer(directory, disk=replace(DISK, lock=lock)) as producer:
+        producer.enqueue(b"a")
+        with pytest.raises(OSError, match="No locks"):
+            producer.flush()
+    assert inbox(directory) == []
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(
+    "operations",
+    [
+        [],
+        [MarkerSet("app", 1)],
+        [Adoption(0, 0, 0, "{name}")],
+        [Adoption(0, 0, 0, "../elsewhere"), MarkerSet("app", 1)],
+        [Adoption(0, 0, 0, "{name}"), Enqueue(1, 1, 0, 64, 44, 0, 0)],
+        [Adoption(0, 0, 0, "{name}"), Enqueue(0, 0, 0, 64, 44, 0, 0)],
+        [Adoption(0, 0, 0, "{name}"), Enqueue(0, 1, 0, 64, 44, 0, 0), Dequeue(0, 0, 1)],
+    ],
+)
+def test_a_frame_that_says_something_else(open_queue: OpenQueue, directory: Path, operations: list[Operation]) -> None:
+    """A frame whose checksum is right and that is no publication's is refused."""
+    queue = open_queue()
+    publish(directory, b"x")
+    (name,) = inbox(directory)
+    path = directory / "inbox" / name
+    data = path.read_bytes()
+    header = decode_header(data, SEGMENT_MAGIC, name)
+    named = [
+        each._replace(name=each.name.format(name=name)) if isinstance(each, Adoption) else each for each in operations
+    ]
+    body = encode_transaction(named)
+    frame, _ = encode_frame(body, header.salt, 0, 1, 0, 1, len(named))
+    path.write_bytes(data[: header.size_bytes] + frame + body)
+    with queue.session() as session, pytest.raises(CorruptionError, match="enqueues"):
+        session.dequeue()
+    assert inbox(directory) == [f"{name}.damaged"]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("length_bytes", [0, 63, 64, 120, 200])
+def test_a_published_file_that_was_cut(open_queue: OpenQueue, directory: Path, length_bytes: int) -> None:
+    """A published file that is shorter than it was is set aside, whatever it lacks."""
+    queue = open_queue()
+    publish(directory, b"x")
+    (name,) = inbox(directory)
+    os.truncate(directory / "inbox" / name, length_bytes)
+    with queue.session() as session, pytest.raises(CorruptionError, match=name):
+        session.dequeue()
+
+
+def test_markers_while_the_log_is_trimmed(open_queue: OpenQueue, directory: Path) -> None:
+    """Who reads the log while its owner replaces it looks again."""
+    queue = open_queue()
+    with queue.session() as session:
+        session.flush(("app", 5))
+    looks = [0]
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        looks[0] += 1
+        if looks[0] == 2:
+            raise FileNotFoundError(errno.ENOENT, "trimmed meanwhile")
+        return DISK.pread(fd, length_bytes, offset)
+
+    with Producer(directory, disk=replace(DISK, pread=pread)) as producer:
+        looks[0] = 0
+        producer.enqueue(b"x")
+        assert not producer.flush(("app", 5))
+        assert producer.flush(("app", 6))
+    with Producer(directory) as producer:
+        assert not producer.flush(("app", 6))
+        assert producer.flush(("other", 1))
+        assert not producer.flush(("other", 1))
+    assert drain(queue) == []
+    assert (queue.marker("app"), queue.marker("other")) == (6, 1)
+
+
+def test_markers_of_a_log_that_cannot_be_read(directory: Path) -> None:
+    """Where the log cannot be read, however often one looks, the owner will tell; drafts of others tell nothing."""
+    with PersistentQueue(directory) as queue:
+        put(queue, b"x")
+    failing = [False]
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        if failing[0]:
+            raise FileNotFoundError(errno.ENOENT, "trimmed meanwhile")
+        return DISK.pread(fd, length_bytes, offset)
+
+    with Producer(directory) as other, Producer(directory, disk=replace(DISK, pread=pread)) as producer:
+        other.enqueue_many([bytes(1024 * 1024)] * 6)
+        failing[0] = True
+        assert producer.flush(("app", 5))
+        failing[0] = False
+        other.rollback()
+    with PersistentQueue(directory) as queue:
+        assert queue.marker("app") == 5
+        assert drain(queue) == [b"x"]
+
+
+def test_closing_wakes_who_listens(open_queue: OpenQueue) -> None:
+    """Who waits, and listens for other processes, hears that the queue is closed; nothing of the bell is left open."""
+    queue = open_queue()
+    with ThreadPoolExecutor(3) as pool, queue.session() as session, queue.session() as other:
+        waiting = [pool.submit(each.dequeue, None) for each in (session, other)]
+        wait_for(lambda: queue._group is not None and queue._group._waiters.count == 2)
+        group = queue._group
+        assert group is not None
+        wait_for(lambda: group._waiters._is_kept)
+        queue.close()
+        for each in waiting:
+            with pytest.raises(ClosedError):
+                each.result(60)
+    assert group._waiters._bell is None
+
+
+@pytest.mark.parametrize("lacks", ["inotify", "eventfd"])
+def test_where_the_system_has_less(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+) -> None:
+    """Without ``inotify`` who waits looks every 50 ms, without ``eventfd`` a pipe does the same."""
+    if lacks == "inotify":
+        monkeypatch.setattr("persistentqueue.bell._watch", lambda directory: -1)
+    else:
+        monkeypatch.delattr(os, "eventfd")
+    queue = open_queue()
+    with ThreadPoolExecutor(1) as pool, queue.session() as session:
+        for puts in (lambda: publish(directory, b"x"), lambda: put(queue, b"x")):
+            waiting = pool.submit(session.dequeue, 60)
+            wait_for(lambda: queue._group is not None and queue._group._waiters._is_kept)
+            puts()
+            assert waiting.result(60) == b"x"
+            session.flush()
+
+
+def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is nothing to watch the bell looks every 50 ms."""
+    bell = Bell(str(tmp_path / "nowhere"))
+    bell.ring()
+    bell.wait(60)
+    begun = time.monotonic()
+    bell.wait(None)
+    assert time.monotonic() - begun >= 0.04
+    bell.close()
+    assert _watch(str(tmp_path / "nowhere")) == -1
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a system without it
+    assert _watch(str(tmp_path)) == -1

@@ -26,7 +26,7 @@ from contextlib import suppress
 
 from .directory import names_in, set_aside
 from .disk import READ, Disk, join, sync_directory
-from .errors import CorruptionError
+from .errors import CorruptionError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
 from .publication import Publication, parse_name, read_publication
@@ -73,7 +73,11 @@ class Adopter:
             return False
 
     def begin(self) -> list[Transaction]:
-        """Step 1: the transactions to commit, each of one published file. Raises ``OSError`` where that is in doubt."""
+        """Step 1, but for the sync: the transactions to commit, each of one published file.
+
+        Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, if none is before it: it stays
+        where it is, and so does what is behind it. Nothing has changed then.
+        """
         now_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
         names = self._waiting()
         self._seen_ns = changed_ns if not names else -1
@@ -93,11 +97,17 @@ class Adopter:
                 self.damage.append(damage)
             except OverLimitError:
                 break
+            except (OSError, UnsupportedFormatError):
+                if not transactions:
+                    raise
+                break
             else:
                 transactions.append(self._transaction(publication))
-        if transactions:
-            sync_directory(self._disk, self.directory)
         return transactions
+
+    def sync(self) -> None:
+        """Step 1, the end of it. Raises ``OSError``."""
+        sync_directory(self._disk, self.directory)
 
     def rename(self, transactions: Sequence[Transaction]) -> None:
         """Step 3, for those that were committed. Raises ``OSError``."""

@@ -69,7 +69,7 @@ from .place import (
     remove_file,
 )
 from .pool import Pool, parse_pool_name
-from .publication import parse_name
+from .publication import is_published, parse_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
 
@@ -316,8 +316,7 @@ def part_of_segment(name: str) -> bool:
 
 def part_of_inbox(name: str) -> bool:
     """Whether a file in an inbox is published, or what was set aside of that."""
-    parsed = parse_name(_DAMAGED.sub("", name))
-    return parsed is not None and not parsed.is_draft
+    return is_published(_DAMAGED.sub("", name))
 
 
 def _remove_directory(disk: Disk, path: str) -> bool:

@@ -47,8 +47,8 @@ header checksums, so that a block which an unfinished transaction left at the sa
 *Compaction* says that what was unconsumed in the sources now lies in the moves, and that nothing refers to the sources
 any more. The blocks of a move hold ``count`` items for the sequences ``first …``; ``live`` of them were unconsumed when
 they were copied, the others are empty, and are not served. *Adoption* says that a file of the inbox (see
-``publication``) is a segment from here on, and is renamed to it if it was not yet; with segment 0, that it is adopted
-otherwise, and is deleted.
+``publication``) is a segment from here on, and is renamed to it if it was not yet; in the file itself, with segment 0,
+under which name it was published.
 
 What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
 the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
@@ -165,7 +165,7 @@ class Compaction(NamedTuple):
 
 
 class Adoption(NamedTuple):
-    """The file ``name`` of the inbox is this segment from here on; or, where that is 0, is of no use any more."""
+    """The file ``name`` of the inbox is this segment from here on; 0 in the file itself, which was published so."""
 
     segment: int
     salt: int

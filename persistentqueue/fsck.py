@@ -17,11 +17,11 @@ from dataclasses import dataclass
 
 from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
 from .disk import DISK, Disk, StrPath, join
-from .errors import CorruptionError, DataMissingError, QueueNotFoundError
+from .errors import CorruptionError, DataMissingError, QueueNotFoundError, UnsupportedFormatError
 from .header import HEADER_BYTES
 from .log import parse_log_name
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
-from .publication import parse_name, read_publication
+from .publication import is_published, parse_name, read_publication
 from .recovery import Recovered, look_into_inbox, recover
 from .salvage import Salvaged, salvage
 from .segment import PUBLISHED, Segment, parse_segment_name
@@ -84,8 +84,8 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
             published += _check_publication(disk, file)
         except FileNotFoundError:  # adopted meanwhile
             continue
-        except CorruptionError as damage:
-            problems.append(str(damage))
+        except (CorruptionError, UnsupportedFormatError, OSError) as problem:
+            problems.append(str(problem))
     replay = recovered.replay
     return CheckReport(
         tuple(problems),
@@ -124,8 +124,7 @@ def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str
     """The paths of what waits in the inbox."""
     adopted = set(recovered.adopted.values())
     for name, file in look_into_inbox(disk, places).items():
-        parsed = parse_name(name)
-        if parsed is not None and not parsed.is_draft and file not in adopted:
+        if is_published(name) and file not in adopted:
             yield places.path(file)
 
 

@@ -169,7 +169,7 @@ class Group:
             store.commit(group)
             if store.adopter.has_news():
                 # The group is durable: what is wrong with an inbox must not make its flushes look failed.
-                with suppress(PersistentQueueError):
+                with suppress(PersistentQueueError, OSError):
                     store.adopt()
         finally:
             if self._waiters.count or self._seats:
@@ -478,6 +478,7 @@ class Group:
             elif self._compacting.acquire(blocking=False):
                 self.store.release()
                 self._compacting.release()
+            self._waiters.abandon()
             if self._share is not None:
                 self._share.abandon()
 

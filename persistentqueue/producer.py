@@ -21,7 +21,7 @@ from .errors import (
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .place import INBOX_DIRECTORY, read_places
-from .publication import Draft, parse_name, read_publication
+from .publication import Draft, is_published, read_publication
 from .recovery import recover
 from .store import Store
 from .transaction import Settings
@@ -215,8 +215,7 @@ class Producer:
 
     def _is_reached(self, name: str, version: int) -> bool:
         for published in names_in(self._disk, self._inbox):
-            parsed = parse_name(published)
-            if parsed is not None and not parsed.is_draft:
+            if is_published(published):
                 with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
                     marker = read_publication(self._disk, join(self._inbox, published)).marker
                     if marker is not None and marker[0] == name and marker[1] >= version:

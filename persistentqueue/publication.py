@@ -78,6 +78,12 @@ def parse_name(name: str) -> Name | None:
     return Name(int(match[1], 16), match[2], match[3] == DRAFT_SUFFIX) if match else None
 
 
+def is_published(name: str) -> bool:
+    """Whether a file in the inbox with this name is whole, and waits to be adopted."""
+    parsed = parse_name(name)
+    return parsed is not None and not parsed.is_draft
+
+
 class Draft:
     """A transaction that is being written to a file of its own. For one thread at a time."""
 

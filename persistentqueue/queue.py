@@ -21,6 +21,7 @@ from .group import Compacted, Group, Maintained
 from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .place import DATA_DIRECTORY
+from .publication import is_published
 from .recovery import RecoveryReport
 from .segment import segment_name
 from .session import Session
@@ -112,6 +113,8 @@ class Stats:
     fill: float
     """How full the queue is by the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes`` (what is kept for the
     log to grow included): 1.0 at the limit, 0.0 where none is set."""
+    published: int
+    """Transactions that other processes have published, and that wait to be adopted."""
     waiting: int
     """Flushes that wait for room."""
     refused: int
@@ -461,6 +464,7 @@ class PersistentQueue:
                 transactions=group.transactions,
                 syncs=store.syncs,
                 fill=store.limits.fill,
+                published=sum(map(is_published, sizes[store.adopter.directory])),
                 waiting=group.waiting_for_room,
                 refused=group.refused,
             )

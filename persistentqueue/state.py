@@ -112,11 +112,8 @@ class State:
             self.enqueue(*operation[:6])
         elif isinstance(operation, Dequeue):
             self.dequeue(*operation)
-        elif isinstance(operation, SegmentCreated):
-            self._add_segment(*operation)
-        elif isinstance(operation, Adoption):
-            if operation.segment:
-                self._add_segment(*operation[:3])
+        elif isinstance(operation, SegmentCreated | Adoption):
+            self._add_segment(*operation[:3])
         elif isinstance(operation, MarkerSet):
             self.markers[operation.name] = operation.version
         elif isinstance(operation, Compaction):

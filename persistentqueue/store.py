@@ -22,7 +22,14 @@ from .commit import Committer
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
 from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
-from .errors import BrokenQueueError, CorruptionError, DiskFullError, PersistentQueueError, QueueNotFoundError
+from .errors import (
+    BrokenQueueError,
+    CorruptionError,
+    DiskFullError,
+    PersistentQueueError,
+    QueueNotFoundError,
+    UnsupportedFormatError,
+)
 from .frame import DOUBTED, SEALED, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
@@ -164,7 +171,9 @@ class Store:
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
         if self.adopter.sweep():
-            self.adopt(insists=True)
+            # What cannot be read does not make the queue one that cannot be opened: who dequeues will hear of it.
+            with suppress(OSError, UnsupportedFormatError):
+                self.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay
@@ -305,13 +314,8 @@ class Store:
                 # The group is durable, so a trim that finds no room must not make its flush look failed.
                 with suppress(PersistentQueueError):
                     self.trim()
-        except PersistentQueueError:
-            raise
-        except OSError as error:
-            raise self._break(error) from error
         except BaseException as error:
-            # Somewhere between the first write and the last change in memory: only recovery can tell.
-            self.broken = error
+            self._doubt(error)
             raise
 
     def _commit_long(self, group: Sequence[Transaction]) -> None:
@@ -339,38 +343,40 @@ class Store:
         """Adopt what other processes have published, as far as there is room; how many transactions.
 
         Where there was none it is tried again once something was consumed, or who calls ``insists``. What does not
-        check out is set aside, and told of in ``adopter.damage``. Raises ``UnsupportedFormatError`` and
-        ``BrokenQueueError``. The write order is at the top of ``adopt``.
+        check out is set aside, and told of in ``adopter.damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for
+        what cannot be read, which stays, and ``BrokenQueueError``. The write order is at the top of ``adopt``.
         """
-        adopted = 0
-        while self.adopter.has_news(insists=True):
+        adopted, goes_on = 0, True
+        while goes_on:
             self.check()
             if self._full_at == (self.state.consumed_count, self.generations.trims) and not insists:
                 break
             try:
                 published = self.adopter.begin()
+            except (OSError, UnsupportedFormatError):
+                if adopted:
+                    break  # first what is there, then what is wrong
+                raise
+            try:
                 self._adopt(published)
                 self._committer.come_again(published)
                 dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
                 if dropped and not self.settings.sync:
                     self.trim()  # a power cut must not take the marker, when nothing is left that it stands for
                 goes_on = self.adopter.end(published)
-            except PersistentQueueError:
-                raise
-            except OSError as error:
-                raise self._break(error) from error
             except BaseException as error:
-                self.broken = error
+                self._doubt(error)
                 raise
             settled = sum(transaction.settled for transaction in published)
             adopted += settled - sum(transaction.skipped for transaction in published)
             if settled < len(published):
                 self._full_at = (self.state.consumed_count, self.generations.trims)
-            if not goes_on:
-                break
         return adopted
 
     def _adopt(self, published: list[Transaction]) -> None:
+        if not published:
+            return
+        self.adopter.sync()
         admitted = self._committer.admit(published)
         refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
         group = [each for each in admitted if each in published[:refused]]
@@ -399,11 +405,13 @@ class Store:
 
     def tidy(self) -> None:
         """Give up what only a busy queue needs: segments that are drained, also the one that is written on if it is
-        larger than a first one, or to be wiped; the length that the log has grown by; memory to write from.
+        larger than a first one, or to be wiped; the length that the log has grown by; memory to write from. Drafts that
+        producers have left behind are deleted.
 
         Raises ``DiskFullError`` (nothing is lost) and ``BrokenQueueError``.
         """
         self.check()
+        self.adopter.sweep()
         drained, current = self._drained(True), self.segments.current
         if current is not None and current.number in drained:
             self.segments.let_go()
@@ -494,6 +502,15 @@ class Store:
             sync()
         except OSError as error:
             raise self._break(error) from error
+
+    def _doubt(self, error: BaseException) -> None:
+        """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
+        only recovery can tell; but not for what says so itself, or that nothing was committed."""
+        if isinstance(error, PersistentQueueError):
+            return
+        if isinstance(error, OSError):
+            raise self._break(error) from error
+        self.broken = error
 
     def _break(self, error: OSError) -> BrokenQueueError:
         self.broken = error

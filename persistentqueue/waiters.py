@@ -13,7 +13,7 @@ from .bell import Bell
 
 
 class Waiters:
-    """All of one queue. ``mutex`` is held by whoever calls."""
+    """All of one queue. ``mutex`` is held by whoever calls, but for ``abandon``."""
 
     def __init__(self, mutex: threading.Lock, directory: str) -> None:
         self._mutex = mutex
@@ -58,6 +58,10 @@ class Waiters:
         self.wake_all()
         if not self._is_kept:
             self._close_bell()
+
+    def abandon(self) -> None:
+        """Close the bell, without the mutex: nobody waits any more, or those who do are threads of a parent process."""
+        self._close_bell()
 
     def _keep(self, bell: Bell, timeout_seconds: float | None) -> None:
         self._is_kept = True

@@ -59,7 +59,8 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
         if thread.name == THREAD_NAME:
             thread.join(60)  # it ends by itself once it has nothing to do
     left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
-    own = {fd: target for fd, target in left.items() if target.startswith("/") and not target.startswith("/dev/")}
+    kinds = ("/", "anon_inode")
+    own = {fd: target for fd, target in left.items() if target.startswith(kinds) and not target.startswith("/dev/")}
     assert not own, f"descriptors left open: {own}"
     assert set(threading.enumerate()) <= threads, "threads left running"
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 import os
 import threading
 import time
@@ -38,6 +39,7 @@ from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operati
 from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
 from persistentqueue.producer import SPILL_BYTES
 from persistentqueue.publication import parse_name, read_publication
+from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put
@@ -822,3 +824,99 @@ def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.
     assert _watch(str(tmp_path / "nowhere")) == -1
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a system without it
     assert _watch(str(tmp_path)) == -1
+
+
+@pytest.mark.damages
+def test_what_cannot_be_read_stays(open_queue: OpenQueue, directory: Path) -> None:
+    """A file that the owner cannot read breaks nothing: what is before it is adopted, and who dequeues hears of it
+    until it can be read."""
+    queue = open_queue()
+    for item in (b"a", b"b", b"c"):
+        publish(directory, item)
+    names = inbox(directory)
+    aside = directory / "aside"
+    (directory / "inbox" / names[1]).rename(aside)
+    (directory / "inbox" / names[1]).symlink_to(aside)
+    with queue.session() as session:
+        assert session.dequeue() == b"a"
+        for _ in range(2):
+            with pytest.raises(OSError, match=names[1]):
+                session.dequeue()
+        session.flush()
+        put(queue, b"own")
+        assert session.dequeue() == b"own"
+        session.flush()
+    queue.close()
+    with PersistentQueue(directory) as queue:
+        assert queue.stats().published == 2
+        (directory / "inbox" / names[1]).unlink()
+        aside.rename(directory / "inbox" / names[1])
+        assert drain(queue) == [b"b", b"c"]
+        assert queue.stats().published == 0
+
+
+def test_a_dropped_queue_leaves_no_bell(directory: Path) -> None:
+    """Who drops a queue that was waited on leaves no descriptor of it: the fixture of all tests looks."""
+    queue = PersistentQueue(directory)
+    with queue.session() as session:
+        for _ in range(2):
+            assert session.dequeue(timeout=0.01) is None
+    with pytest.warns(ResourceWarning):
+        del session, queue
+        gc.collect()
+
+
+def test_a_queue_that_does_not_sync(directory: Path) -> None:
+    """What is published for a queue with ``sync=False`` is adopted, once, and is there after a kill."""
+    queue = PersistentQueue(directory, sync=False)
+    publish(directory, b"a", marker=("app", 1))
+    assert queue.peek() == []
+    with queue.session() as session:
+        assert session.dequeue() == b"a"
+        session.rollback()
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Producer, "_is_reached", lambda *_: False)
+        publish(directory, b"again", marker=("app", 1))
+        publish(directory, marker=("other", 1))
+    generation = queue.stats().generation
+    with queue.session() as session:
+        assert session.dequeue_many(9) == [b"a"]
+        assert session.dequeue() is None
+    # The marker that stands for what is deleted must outlive the power first.
+    assert queue.stats().generation > generation
+    assert inbox(directory) == []
+    publish(directory, b"b")
+    with queue.session() as session:
+        assert session.dequeue_many(9) == [b"a"]
+        assert session.dequeue() == b"b"
+    crash(queue)
+    with PersistentQueue(directory) as queue:
+        assert not queue.recovery.clean
+        assert drain(queue) == [b"a", b"b"]
+        assert (queue.marker("app"), queue.marker("other")) == (1, 1)
+
+
+def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -> None:
+    """While a limit leaves no room for what is published, flushes do not read it again and again."""
+    queue = open_queue(max_items=2)
+    put(queue, b"a", b"b")
+    publish(directory, b"c")
+    group = queue._open()
+    assert group.store.adopt() == 0
+    reads: list[str] = []
+
+    def begin() -> list[Transaction]:
+        reads.append("read")
+        return []
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(group.store.adopter, "begin", begin)
+        assert group.store.adopt() == 0
+        assert reads == []
+        assert group.store.adopt(insists=True) == 0
+        assert reads == ["read"]
+    with queue.session() as session:
+        assert session.dequeue_many(2) == [b"a", b"b"]
+        session.flush()
+    assert group.store.adopt() in {0, 1}  # the flush may have looked
+    assert drain(queue) == [b"c"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import shutil
 from collections.abc import Callable
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import CorruptionError, PersistentQueue, UnsupportedFormatError, check
+from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, UnsupportedFormatError, check
 from persistentqueue import header as header_format
 from persistentqueue.disk import DISK
 from persistentqueue.frame import LOG_MAGIC
@@ -576,3 +577,18 @@ def test_damaged_header_behind_a_whole_segment(tmp_path: Path) -> None:
         assert (caught.value.file, caught.value.offset) == (str(second), 0)
         assert session.dequeue_many(1000) == items  # it costs nothing
         assert first.exists()
+
+
+def test_a_sync_that_fails_while_opening(directory: Path) -> None:
+    """What an owner left in the page cache, and cannot be made durable now, is not served."""
+    queue = PersistentQueue(directory, sync=False)
+    put(queue, bytes(500_000))
+    crash(queue)
+
+    def fdatasync(fd: int) -> None:
+        raise OSError(errno.EIO, "Input/output error")
+
+    with pytest.raises(BrokenQueueError):
+        PersistentQueue(directory, sync=False, disk=replace(DISK, fdatasync=fdatasync))
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [bytes(500_000)]

@@ -131,7 +131,7 @@ MUTANTS = (
     # --- the inbox
     Mutant("what is published is not synced", "publication", "        disk.fdatasync(self._fd)\n", "        pass\n", "publishes"),
     Mutant("the name of what is published is not synced", "publication", "        sync_directory(disk, self._directory)\n", "        pass\n", "publishes"),
-    Mutant("adopted before its name is durable", "adopt", "            sync_directory(self._disk, self.directory)\n        return transactions", "            pass\n        return transactions", "publishes"),
+    Mutant("adopted before its name is durable", "store", "        self.adopter.sync()\n", "        pass\n", "publishes"),
     Mutant("the names of adopted segments are not synced", "segments", "        if self.new or self.has_adopted:\n", "        if self.new:\n", "publishes"),
     Mutant("what was adopted is not renamed by recovery", "store", "            finish_adoptions(self._disk, self.places, recovered)\n", "            pass\n", "publishes"),
     Mutant("recovery forgets that adopted names may be lost", "store", "            self.segments.has_adopted = bool(recovered.adoptions)\n", "            pass\n", "publishes"),

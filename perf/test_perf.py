@@ -247,5 +247,6 @@ def test_python_alone_is_measured(tmp_path: Path) -> None:
 def test_waiting_takes_nothing(tmp_path: Path) -> None:
     """Neither an idle queue nor one who waits takes a processor; whoever waits is woken."""
     assert len(waiting.wake_ups(tmp_path / "wake", 10)) == 10
+    assert len(waiting.adoptions(tmp_path / "adopt", 10)) == 10
     for waits in (False, True):
         assert waiting.idle_seconds(tmp_path / str(waits), waits=waits, seconds=0.3) < 0.05

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
+from collections.abc import Iterator
 from itertools import chain
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -12,7 +14,9 @@ import pytest
 
 from persistentqueue import PersistentQueue, Producer, check
 
-from .test_processes import Child
+from .support import IN_CACHE, drain
+from .test_processes import Child, Forks
+from .test_seed_kills import Deadly
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs signals")
 
@@ -44,6 +48,56 @@ def consume(pipe: Connection, directory: Path, results: Path) -> None:
             step += 1
             (results / f"{step}").write_bytes(b"\n".join(items))
             session.flush(marker=(_STEP, step))
+
+
+@pytest.fixture(scope="module")
+def forks() -> Iterator[Forks]:
+    """One of them for all tests."""
+    server = Forks()
+    with server:
+        yield server
+
+
+def publish_and_die(ledger: int, directory: Path, last: int, half: bool) -> None:
+    """Publish thrice under a deadly disk; the ledger has what was acknowledged, and how many steps there were."""
+    deadly = Deadly(last, half)
+    with Producer(directory, create=False, disk=deadly.disk) as producer:
+        for number in range(3):
+            producer.enqueue_many([b"%d %d" % (number, n) for n in range(2)])
+            if number == 1:
+                producer._spill()
+                producer.enqueue(b"spilled")
+            producer.flush()
+            os.write(ledger, b"%d\n" % number)
+    os.write(ledger, b"%d steps\n" % deadly.steps)
+
+
+@pytest.mark.parametrize("half", [False, True], ids=["between calls", "within a write"])
+def test_a_producer_is_killed_at_every_step(
+    tmp_path: Path, forks: Forks, half: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Wherever a producer is killed, the owner, who goes on, gets what was acknowledged, and what was under way as a
+    whole or not at all; what it leaves behind is swept."""
+    monkeypatch.setattr("persistentqueue.adopt.GRACE_SECONDS", 0.0)
+    flushes = [[b"0 0", b"0 1"], [b"1 0", b"1 1", b"spilled"], [b"2 0", b"2 1"]]
+    with PersistentQueue(tmp_path / "whole") as queue:
+        ledger, code = forks.run(publish_and_die, tmp_path / "whole", 10**9, half)
+        assert (code, ledger[:3]) == (0, [b"0", b"1", b"2"])
+        assert drain(queue) == list(chain.from_iterable(flushes))
+    steps = int(ledger[3].split()[0])
+    assert steps > 6
+    halves = 0
+    for last in range(1, steps + 1):
+        directory = tmp_path / f"{last}"
+        with PersistentQueue(directory, disk=IN_CACHE) as queue:
+            ledger, code = forks.run(publish_and_die, directory, last, half)
+            assert code == -signal.SIGKILL
+            found, done = drain(queue), len(ledger)
+            assert found in (list(chain.from_iterable(flushes[:done])), list(chain.from_iterable(flushes[: done + 1])))
+            halves += len(os.listdir(directory / "inbox"))
+            queue._open().store.tidy()
+            assert os.listdir(directory / "inbox") == []
+    assert halves
 
 
 def test_many_produce_while_the_consumer_is_killed(tmp_path: Path) -> None:

@@ -54,6 +54,8 @@ __all__ = ["StageHandoff", "Stage", "Manifest", "local_session", "NotAStageError
 _FORMAT = "persistentqueue stage 1"
 _PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
 _OLDEST_JAVA = 17
+_QUERY_ID = "sql.streaming.queryId"
+"""The property of its thread in which Spark names the query that a micro-batch is of."""
 # Spark asks every Java for this module, though only its linear algebra would use it; a reduced runtime has none.
 _LAUNCHER = """#!/bin/sh
 for argument do
@@ -180,6 +182,23 @@ class StageHandoff:
         if not committed:
             shutil.rmtree(directory, ignore_errors=True)
         return committed
+
+    def put_batch(self, df: DataFrame, batch_id: int) -> bool:
+        """Hand over one micro-batch of a streaming query, exactly once: ``stream.writeStream.foreachBatch(put_batch)``.
+
+        The marker is ``(query id, batch id)``: a batch that Spark runs again, since it does not know whether it was
+        committed, is handed over only if it was not; then the result is ``False``, and Spark writes nothing. The query
+        keeps its id with its checkpoint: a new checkpoint is another query. A batch without rows is no stage, and
+        nothing is recorded of it.
+
+        For the driver process that owns the hand-off, where Spark calls it; not for Spark Connect, which calls it
+        elsewhere. Raises ``ValueError`` outside of a streaming query, and what ``put`` raises.
+        """
+        query = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        if query is None:
+            raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
+        marker = (query, batch_id)
+        return not self._is_recorded(marker) and not df.isEmpty() and self.put(df, marker)
 
     @contextmanager
     def take(self, timeout: float | None = 0.0) -> Iterator[Stage | None]:

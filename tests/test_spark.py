@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
@@ -74,6 +75,54 @@ class FlushError(Exception):
 
 def refuse(*_: object, **__: object) -> bool:
     raise FlushError
+
+
+# --- streaming
+
+
+def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list[bool]) -> None:
+    """Run a query that hands over what is new in ``root/in``, one file in each batch, until there is nothing."""
+
+    def put(frame: DataFrame, batch_id: int) -> None:
+        results.append(handoff.put_batch(frame, batch_id))
+
+    source = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(root / "in"))
+    writer = source.writeStream.foreachBatch(put).option("checkpointLocation", str(root / "checkpoint"))
+    assert writer.trigger(availableNow=True).start().awaitTermination(120)
+
+
+def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Each micro-batch is a stage. One that Spark runs again, since its commit log was rolled back, is none; one that
+    was never committed, since the hand-off failed, is handed over when the query is started again."""
+    for number in range(3):
+        spark.range(10 * number, 10 * number + 5).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+    results: list[bool] = []
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        stream(spark, tmp_path, handoff, results)
+        assert results == [True] * 3
+        (tmp_path / "checkpoint" / "commits" / "2").unlink()
+        (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink()
+        stream(spark, tmp_path, handoff, results)
+        assert results == [True] * 3 + [False]
+        assert len(list(handoff.waiting())) == 3
+        spark.range(100, 105).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        with pytest.MonkeyPatch.context() as patch, pytest.raises(StreamingQueryException, match="FlushError"):
+            patch.setattr(Session, "flush", refuse)
+            stream(spark, tmp_path, handoff, results)
+        assert len(list(handoff.waiting())) == 3
+        stream(spark, tmp_path, handoff, results)
+        assert results == [True] * 3 + [False, True]
+        found = [numbers(handoff) for _ in range(5)]
+    assert sorted(filter(None, found)) == [list(range(start, start + 5)) for start in (0, 10, 20, 100)]
+    assert found[-1] is None
+
+
+def test_a_batch_without_a_query_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Outside of a streaming query there is no id to remember the batch by."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        with pytest.raises(ValueError, match="foreachBatch"):
+            handoff.put_batch(spark.range(1), 0)
+        assert list(handoff.waiting()) == []
 
 
 # --- put and take

@@ -62,7 +62,7 @@ class Adopter:
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
-        millisecond of the last look, unless who asks ``insists``."""
+        millisecond of the last look, unless who asks ``insists``. Raises ``OSError``."""
         now_ns = self._disk.time_ns()
         if not insists and self._looked_ns <= now_ns < self._looked_ns + _PATIENCE_NS:
             return False

@@ -167,9 +167,9 @@ class Group:
         before = store.state.next_sequence
         try:
             store.commit(group)
-            if store.adopter.has_news():
-                # The group is durable: what is wrong with an inbox must not make its flushes look failed.
-                with suppress(PersistentQueueError, OSError):
+            # The group is durable: what is wrong with an inbox must not make its flushes look failed.
+            with suppress(PersistentQueueError, OSError):
+                if store.adopter.has_news():
                     store.adopt()
         finally:
             if self._waiters.count or self._seats:

@@ -920,3 +920,30 @@ def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -
         session.flush()
     assert group.store.adopt() in {0, 1}  # the flush may have looked
     assert drain(queue) == [b"c"]
+
+
+@pytest.mark.parametrize("call", ["lstat", "listdir"])
+def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
+    """Where the inbox cannot be looked into, a flush that is durable says so, and a dequeue that finds nothing else
+    says what is wrong."""
+    failing = [False]
+
+    def fails(path: str) -> Any:
+        if failing[0] and path.endswith("inbox"):
+            raise OSError(errno.EIO, "Input/output error", path)
+        return getattr(DISK, call)(path)
+
+    times = iter(range(0, 10**15, 10**9))  # it looks each time
+    doors: dict[str, Any] = {call: fails, "time_ns": lambda: next(times)}
+    disk = replace(DISK, **doors)
+    with PersistentQueue(directory, disk=disk) as queue:
+        failing[0] = True
+        put(queue, b"a", b"b")
+        assert len(queue) == 2
+        with queue.session() as session:
+            assert session.dequeue_many(2) == [b"a", b"b"]
+            with pytest.raises(OSError, match="inbox"):
+                session.dequeue()
+            session.flush()
+        failing[0] = False
+        assert drain(queue) == []

@@ -393,9 +393,12 @@ class Group:
         taken = self.store.reader.take(max_items)
         adopter = self.store.adopter
         if not taken[1] and max_items and adopter.has_news(insists=True):
+            before = self.store.state.next_sequence
             with self._alone():
                 self.store.adopt(insists=True)
             taken = self.store.reader.take(max_items)
+            with self.mutex:
+                self._waiters.wake(self.store.state.next_sequence - before)  # for what he does not take himself
         if not taken[1] and adopter.damage:
             raise adopter.damage.popleft()
         return taken

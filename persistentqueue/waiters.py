@@ -1,8 +1,8 @@
 """Those who wait for an item: one of them listens for other processes, and the others for him and his like.
 
 To wait costs no processor time. The first who waits keeps the bell (see ``bell``), which rings when another process
-publishes something; the others sleep until somebody in this process has an item for them. Whoever stops keeping it
-wakes another one, who keeps it then.
+publishes something; the others sleep until somebody in this process has an item for them. Whoever goes while nobody
+keeps it wakes another one, who keeps it then.
 """
 
 from __future__ import annotations
@@ -40,6 +40,8 @@ class Waiters:
                 self._keep(self._bell, timeout_seconds)
         finally:
             self.count -= 1
+            if not self._is_kept:
+                self._sleeping.notify()  # who may be the next to keep it
 
     def wake(self, count: int) -> None:
         """There are so many items for those who wait."""
@@ -73,8 +75,6 @@ class Waiters:
             self._is_kept = False
             if self._is_closed:
                 self._close_bell()
-            else:
-                self._sleeping.notify()
 
     def _close_bell(self) -> None:
         bell, self._bell = self._bell, None

@@ -8,7 +8,8 @@ import os
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import FIRST_COMPLETED, ThreadPoolExecutor
+from concurrent.futures import wait as wait_for_futures
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,29 @@ def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) 
     for thread in threads:
         thread.join(60)
     assert sorted(found, key=lambda item: int(item or b"-1")) == [b"%d" % number for number in range(60)]
+
+
+def test_all_who_wait_are_heard_of(open_queue: OpenQueue, directory: Path) -> None:
+    """What one publication brings wakes as many as it has items for; whoever is left goes on listening."""
+    queue = open_queue()
+
+    def consume() -> bytes | None:
+        with queue.transaction() as session:
+            return session.dequeue(60)
+
+    for rounds in range(5):
+        with ThreadPoolExecutor(4) as pool:
+            waiting = {pool.submit(consume) for _ in range(4)}
+            wait_for(lambda: queue._open()._waiters.count == 4 and queue._open()._waiters._is_kept)
+            publish(directory, b"a", b"b", b"c")
+            done, left = wait_for_futures(waiting, timeout=30, return_when=FIRST_COMPLETED)
+            while len(done) < 3:
+                more, left = wait_for_futures(left, timeout=30, return_when=FIRST_COMPLETED)
+                assert more, "somebody was not woken"
+                done |= more
+            assert sorted(each.result() or b"" for each in done) == [b"a", b"b", b"c"]
+            publish(directory, b"d%d" % rounds)
+            assert [each.result(30) for each in left] == [b"d%d" % rounds]
 
 
 def test_each_producers_order_is_kept(open_queue: OpenQueue, directory: Path) -> None:

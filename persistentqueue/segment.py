@@ -120,6 +120,17 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
     return header.salt
 
 
+def was_published(disk: Disk, path: str) -> bool:
+    """Whether the file is one that was published, or may be. Raises ``OSError``."""
+    fd = disk.open(path, READ, 0)
+    try:
+        return decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path).number == PUBLISHED
+    except CorruptionError:
+        return True
+    finally:
+        disk.close(fd)
+
+
 class Segment:
     """An open data file. ``end`` and ``ordinal`` say where the next block goes, and how many items are before it."""
 

@@ -20,7 +20,7 @@ from .errors import CorruptionError
 from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
 from .pool import Pool
-from .segment import Segment, is_little, segment_name
+from .segment import Segment, is_little, segment_name, was_published
 from .state import SegmentInfo
 
 SEGMENT_BYTES_FIRST = 960 * 1024
@@ -301,12 +301,16 @@ class Segments:
     def delete(self, number: int) -> None:
         """Give the file of a retired segment to the pool, or delete it; wiped before, if that is asked for.
 
+        What was published never goes to the pool: written to again, it would seem to be waiting to be adopted once more
+        if a power cut took its new header, and not its new name.
         For any thread, since nobody else knows the segment any more. Raises ``OSError``.
         """
-        path = self.path(number)
+        path, pool = self.path(number), self._pool
+        if pool is not None and was_published(self._disk, path):
+            pool = None
         if self._wipe:
             wipe_file(self._disk, path)
-        if self._pool is None or not self._pool.give(path):
+        if pool is None or not pool.give(path):
             self._disk.unlink(path)
 
     def exists(self, number: int) -> bool:

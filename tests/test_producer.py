@@ -971,3 +971,32 @@ def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
             session.flush()
         failing[0] = False
         assert drain(queue) == []
+
+
+@pytest.mark.parametrize("wipe", [False, True])
+def test_what_was_published_is_not_written_to_again(open_queue: OpenQueue, directory: Path, wipe: bool) -> None:
+    """A drained file that was published does not go to the pool: without its new header it would seem to be waiting."""
+    queue = open_queue(pool_max_bytes=1 << 24, wipe=wipe)
+    put(queue, b"own" * 1000)
+    for _ in range(3):
+        publish(directory, bytes(100_000))
+    assert len(drain(queue)) == 1
+    assert len(drain(queue)) == 3
+    queue.trim()
+    stats = queue.stats()
+    assert (stats.pool_files, stats.segments) == (0, 1)
+    assert len(os.listdir(directory / "data")) == 1
+
+
+@pytest.mark.damages
+def test_a_damaged_file_does_not_go_to_the_pool(open_queue: OpenQueue, directory: Path) -> None:
+    """Of a drained file without a header nobody can tell whether it was published."""
+    queue = open_queue(pool_max_bytes=1 << 24, segment_bytes=100_000, memory_bytes=0)
+    put(queue, bytes(90_000))
+    put(queue, bytes(90_000))
+    assert len(drain(queue)) == 2
+    path = min((directory / "data").glob("*.seg"))
+    path.write_bytes(b"?" * 64 + path.read_bytes()[64:])
+    queue.trim()
+    assert queue.stats().pool_files == 0
+    assert not path.exists()

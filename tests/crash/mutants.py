@@ -139,6 +139,7 @@ MUTANTS = (
     Mutant("an adoption that is lost loses what was published", "recovery", "                recovered.orphans.append(number)\n", "                recovered.sweep.append(path)\n", "publishes"),
     Mutant("what was adopted loses its end", "store", "row for row in rows if row.number not in recovered.adoptions", "row for row in rows", "publishes"),
     Mutant("what was skipped goes before its marker is durable", "store", "if dropped and not self.settings.sync:", "if dropped and not self.settings.log_bytes:", "publishes"),
+    Mutant("what was published goes to the pool", "segments", "        if pool is not None and was_published(self._disk, path):\n", "        if False:\n", "publishes", 6000076),
     Mutant("what was skipped is adopted", "store", "        group = [each for each in admitted if each in published[:refused]]\n", "        group = published[:refused]\n", "publishes"),
     Mutant("adopted in the order of the directory", "adopt", "sorted(self._disk.listdir(self.directory))", "reversed(self._disk.listdir(self.directory))", "publishes"),
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),

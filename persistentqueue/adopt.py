@@ -21,15 +21,16 @@ it, since each producer's order is kept. Everything here is for the thread that 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from stat import S_ISREG
 
 from .directory import names_in, set_aside
 from .disk import READ, Disk, join, sync_directory
 from .errors import CorruptionError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
-from .publication import Publication, parse_name, read_publication
+from .publication import Name, Publication, parse_name, read_publication
 from .quota import OverLimitError, Quota
 from .segments import Piece, Segments
 from .transaction import Transaction
@@ -57,6 +58,8 @@ class Adopter:
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
         self._looked_ns = -_PATIENCE_NS
+        self._listed: deque[str] = deque()
+        """What was found when the directory was last looked into, in order, and not dealt with yet."""
         self.damage: deque[CorruptionError] = deque()
         """What was set aside, and told to nobody yet."""
 
@@ -78,22 +81,22 @@ class Adopter:
         Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, if none is before it: it stays
         where it is, and so does what is behind it. Nothing has changed then.
         """
-        now_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
-        names = self._waiting()
-        self._seen_ns = changed_ns if not names else -1
-        tick_ns = _TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS
-        self._is_doubtful = now_ns - changed_ns <= tick_ns
-        if names:
+        if not self._listed:
+            self._list()
+        if self._listed:
             self._disk.failpoint("adopt.1 read")
         transactions: list[Transaction] = []
-        for name in names[:ADOPTED_MAX]:
+        while self._listed and len(transactions) < ADOPTED_MAX:
+            path = self._path(self._listed[0])
             try:
-                publication = read_publication(self._disk, self._path(name))
-                if publication.name != name:
-                    raise CorruptionError(self._path(name), 0, f"what was published as {name}", publication.name)
-                self._quota.take(self._path(name), self._segments.directory)
+                publication = read_publication(self._disk, path)
+                if publication.name != self._listed[0]:
+                    raise CorruptionError(path, 0, f"what was published as {self._listed[0]}", publication.name)
+                self._quota.take(path, self._segments.directory)
+            except FileNotFoundError:  # somebody has taken it away
+                pass
             except CorruptionError as damage:
-                set_aside(self._disk, self._path(name))
+                set_aside(self._disk, path)
                 self.damage.append(damage)
             except OverLimitError:
                 break
@@ -103,6 +106,7 @@ class Adopter:
                 break
             else:
                 transactions.append(self._transaction(publication))
+            self._listed.popleft()
         return transactions
 
     def sync(self) -> None:
@@ -120,6 +124,8 @@ class Adopter:
         """Step 4, the end of it: delete what was skipped, and what had no items. Whether any file has left the inbox;
         nothing happened to those that are not settled."""
         has_left = False
+        refused = [transaction.published for transaction in transactions if not transaction.settled]
+        self._listed.extendleft(reversed(refused))
         for transaction in transactions:
             path = self._path(transaction.published)
             if not transaction.settled:
@@ -132,14 +138,11 @@ class Adopter:
                 has_left = True
         return has_left
 
-    def take_back(self, numbers: Sequence[int]) -> None:
-        """Put segments back into the inbox whose adoption a power cut took, durably.
-
-        They are whole: their producers have synced them. Raises ``CorruptionError``.
-        """
-        for number in numbers:
-            path = self._segments.path(number)
-            self._disk.rename(path, self._path(read_publication(self._disk, path).name))
+    def take_back(self, names: Mapping[int, str]) -> None:
+        """Put segments back into the inbox under these names, durably, since a power cut took their adoption. They are
+        whole: their producers have synced them."""
+        for number, name in names.items():
+            self._disk.rename(self._segments.path(number), self._path(name))
         sync_directory(self._disk, self.directory)
 
     def sweep(self) -> bool:
@@ -153,6 +156,8 @@ class Adopter:
         return bool(names)
 
     def _sweep(self, path: str) -> None:
+        if not S_ISREG(self._disk.lstat(path).st_mode):
+            return
         fd = self._disk.open(path, READ, 0)
         try:
             # Between the making of a file and its lock there is a moment in which it seems to be nobody's.
@@ -162,22 +167,22 @@ class Adopter:
         finally:
             self._disk.close(fd)
 
-    def _waiting(self) -> list[str]:
-        """The names of what is published, in order, none left out that its producer published before another one."""
-        newest: dict[str, int] = {}
-        for name in self._disk.listdir(self.directory):
-            parsed = parse_name(name)
-            if parsed is not None and not parsed.is_draft:
-                newest[parsed.producer] = max(parsed.time_ns, newest.get(parsed.producer, 0))
-        if not newest:
-            return []
-        # A listing may miss what came while it was made, and have what came later.
-        names = []
-        for name in sorted(self._disk.listdir(self.directory)):
-            parsed = parse_name(name)
-            if parsed is not None and not parsed.is_draft and parsed.time_ns <= newest.get(parsed.producer, -1):
-                names.append(name)
-        return names
+    def _list(self) -> None:
+        """Look for what is published. None is left out that its producer published before another one."""
+        now_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
+        newest = {parsed.producer: parsed.time_ns for _, parsed in self._published()}
+        if newest:
+            # A listing may miss what came while it was made, and have what came later.
+            published = self._published()
+            self._listed.extend(name for name, parsed in published if parsed.time_ns <= newest.get(parsed.producer, -1))
+        self._seen_ns = -1 if newest else changed_ns
+        tick_ns = _TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS
+        self._is_doubtful = now_ns - changed_ns <= tick_ns
+
+    def _published(self) -> list[tuple[str, Name]]:
+        """The names of what is published, in order."""
+        names = sorted(self._disk.listdir(self.directory))
+        return [(name, parsed) for name in names if (parsed := parse_name(name)) is not None and not parsed.is_draft]
 
     def _transaction(self, publication: Publication) -> Transaction:
         transaction = Transaction()

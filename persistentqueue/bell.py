@@ -13,31 +13,35 @@ import select
 from contextlib import suppress
 
 POLL_SECONDS = 0.05
+LONGEST_SECONDS = 86_400.0
+"""No single wait is longer: the system counts milliseconds in 31 bits."""
 _IN_MOVED_TO = 0x00000080
 _EVENTS_BYTES = 64 * 1024
 
 
 class Bell:
-    """Rings when a file is renamed into the directory, and by ``ring``. One thread waits at a time."""
+    """Rings when a file is renamed into the directory, and by ``ring``. One thread waits at a time.
+
+    Raises ``OSError`` where the process has no descriptors left.
+    """
 
     def __init__(self, directory: str) -> None:
-        self._watch = _watch(directory)
         self._own = os.eventfd(0, os.EFD_NONBLOCK | os.EFD_CLOEXEC) if hasattr(os, "eventfd") else -1
         self._pipe = (-1, -1)
         if self._own < 0:
             self._pipe = os.pipe()
             for fd in self._pipe:
                 os.set_blocking(fd, False)
+        self._watch = _watch(directory)
         self._poll = select.poll()
         for fd in (self._watch, self._own, self._pipe[0]):
             if fd >= 0:
                 self._poll.register(fd, select.POLLIN)
 
-    def wait(self, timeout_seconds: float | None) -> None:
-        """Return when it rings, or has rung since the last time, when the time is over (None: never), or before."""
-        if self._watch < 0:
-            timeout_seconds = POLL_SECONDS if timeout_seconds is None else min(timeout_seconds, POLL_SECONDS)
-        for fd, _ in self._poll.poll(None if timeout_seconds is None else 1000 * timeout_seconds):
+    def wait(self, timeout_seconds: float) -> None:
+        """Return when it rings, or has rung since the last time, when the time is over, or before."""
+        seconds = min(timeout_seconds, LONGEST_SECONDS if self._watch >= 0 else POLL_SECONDS)
+        for fd, _ in self._poll.poll(1000 * seconds):
             with suppress(BlockingIOError):
                 os.read(fd, _EVENTS_BYTES)
 

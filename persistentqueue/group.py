@@ -24,6 +24,7 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
+from .bell import LONGEST_SECONDS
 from .errors import ClosedError, CorruptionError, PersistentQueueError, QueueFullError
 from .intervals import Run
 from .line import Line
@@ -152,6 +153,9 @@ class Group:
     def _follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
+        # What was committed is durable: what is wrong with an inbox must not make its flush look failed.
+        with suppress(PersistentQueueError, OSError):
+            self._look()
         if self.store.generations.retired:
             self._give_back_soon()
         if not self._is_due:
@@ -167,10 +171,6 @@ class Group:
         before = store.state.next_sequence
         try:
             store.commit(group)
-            # The group is durable: what is wrong with an inbox must not make its flushes look failed.
-            with suppress(PersistentQueueError, OSError):
-                if store.adopter.has_news():
-                    store.adopt()
         finally:
             if self._waiters.count or self._seats:
                 self._tell_of(group, store.state.next_sequence - before)
@@ -391,17 +391,24 @@ class Group:
         """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
         right with that, once for each file."""
         taken = self.store.reader.take(max_items)
-        adopter = self.store.adopter
-        if not taken[1] and max_items and adopter.has_news(insists=True):
-            before = self.store.state.next_sequence
-            with self._alone():
-                self.store.adopt(insists=True)
+        if not taken[1] and max_items and self._look(insists=True):
             taken = self.store.reader.take(max_items)
-            with self.mutex:
-                self._waiters.wake(self.store.state.next_sequence - before)  # for what he does not take himself
-        if not taken[1] and adopter.damage:
-            raise adopter.damage.popleft()
+        if not taken[1] and self.store.adopter.damage:
+            raise self.store.adopter.damage.popleft()
         return taken
+
+    def _look(self, insists: bool = False) -> bool:
+        """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
+        if not self.store.adopter.has_news(insists):
+            return False
+        with self._alone():
+            before = self.store.state.next_sequence
+            try:
+                self.store.adopt(insists)
+            finally:
+                with self.mutex:
+                    self._waiters.wake(self.store.state.next_sequence - before)
+        return True
 
     def _wait_for_items(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
@@ -540,7 +547,7 @@ class Group:
                         left = None if deadline is None else deadline - time.monotonic()
                         if left is not None and left <= 0:
                             raise error or limits.refuse(transaction, limits.nearest)
-                        seat.wait(left)
+                        seat.wait(None if left is None else min(left, LONGEST_SECONDS))
                     tried = self._rooms
                 try:
                     self._commit(transaction)

@@ -16,6 +16,7 @@ from .errors import (
     CorruptionError,
     DataPathError,
     DiskFullError,
+    QueueLockedError,
     QueueNotFoundError,
 )
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
@@ -28,7 +29,7 @@ from .transaction import Settings
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a producer keeps in memory before it writes blocks ahead of its flush."""
-_CREATION_SECONDS = 10.0
+_CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 _LOOKS = 10
 
 
@@ -37,15 +38,16 @@ class Producer:
 
     ``path`` and ``name`` are those of ``PersistentQueue``. Any number of producers, in any processes of this machine,
     work beside the owner and each other. Each flush is one atomic transaction in a file of its own, which the owner
-    makes a part of the queue, without copying it: when he opens it, at his next flush, when he finds nothing else to
-    dequeue, and at once while he waits. The flushes of one producer come in their order.
+    makes a part of the queue, without copying it: when he opens it, behind his flushes, though not more often than
+    once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
+    producer come in their order.
 
     What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
     counts for the limits of the queue only once it is adopted; where they leave no room it waits.
 
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
-    made. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``, ``QueueLockedError`` (somebody has
-    begun to make it, ten seconds ago), ``DiskFullError`` and ``OSError``.
+    made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
+    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -58,7 +60,6 @@ class Producer:
         "_items",
         "_payload_bytes",
         "_pid",
-        "_spilled",
         "_time_ns",
     )
 
@@ -66,15 +67,13 @@ class Producer:
         self._draft: Draft | None = None
         self._items: list[bytes] = []
         self._payload_bytes = 0
-        self._spilled = 0
         self._time_ns = 0
         self._disk = disk
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
-        if create and not find_generations(disk, self._directory):
-            free = nullcontext()
-            Store.open(disk, self._directory, Settings(), True, _CREATION_SECONDS, free, free).close()
+        if create:
+            self._create()
         self._inbox = self._find_inbox()
 
     def __enter__(self) -> Producer:
@@ -86,7 +85,7 @@ class Producer:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_pid", None) == self._disk.getpid() and (self._items or self._spilled):
+        if getattr(self, "_pid", None) == self._disk.getpid() and self.pending:
             message = "a producer was dropped with items that were not flushed"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.close()
@@ -99,7 +98,7 @@ class Producer:
     @property
     def pending(self) -> int:
         """How many items wait for the next flush."""
-        return self._spilled + len(self._items)
+        return len(self._items) + (self._draft.count if self._draft is not None else 0)
 
     def enqueue(self, item: Buffer) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
@@ -132,10 +131,12 @@ class Producer:
         drops it if ``name`` had before: work that is repeated is done once, whoever repeats it. The answer is False,
         and nothing is published, if that is known here already, from the log or from what else is published.
 
-        Raises ``DiskFullError``: nothing is published, the producer keeps its items, flush again after making room.
-        Raises ``DataPathError``: so much was enqueued that it was written ahead, and the queue's segments were moved
-        meanwhile; and ``OSError``: nothing is published, and the items are dropped. Raises ``BrokenQueueError``:
-        whether it is durable is unknown. Raises ``QueueNotFoundError``: the queue was deleted.
+        Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
+        nothing is published. ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
+        moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
+        only a full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
+        ``QueueNotFoundError``: the queue was deleted. Interrupted, by a ``KeyboardInterrupt`` for instance, an empty
+        producer may have published it: a marker tells.
         """
         self._check()
         if marker is not None:
@@ -145,12 +146,27 @@ class Producer:
                 return False
         elif not self.pending:
             return True
-        self._spill(marker, publishes=True)
+        if self._draft is not None and self._items:
+            self._spill()
+        draft = self._draft
+        try:
+            if draft is None:
+                draft = self._begin()
+                if self._items:
+                    draft.write(self._items, self._payload_bytes, self._disk.time_ns())
+            draft.publish(marker, self._next_time_ns())
+        except OSError as error:
+            self._fall_back(draft, error)
+            raise self._explained(draft, error) from error
+        except BaseException as interruption:
+            self._fall_back(draft, interruption)
+            raise
+        self._draft, self._items, self._payload_bytes = None, [], 0
         return True
 
     def rollback(self) -> None:
         """Drop what was enqueued since the last flush. The producer can be used on."""
-        self._items, self._payload_bytes, self._spilled = [], 0, 0
+        self._items, self._payload_bytes = [], 0
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.drop()
@@ -167,39 +183,60 @@ class Producer:
         if self._pid != self._disk.getpid():
             raise ClosedError("the producer belongs to the parent of this process: make another one here")
 
+    def _create(self) -> None:
+        """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
+        free, tries = nullcontext(), 0
+        while not find_generations(self._disk, self._directory):
+            try:
+                Store.open(self._disk, self._directory, Settings(), True, _TRY_SECONDS, free, free).close()
+            except QueueLockedError:
+                tries += 1
+                if tries == _CREATION_TRIES:
+                    raise
+
     def _find_inbox(self) -> str:
         if not find_generations(self._disk, self._directory):
             raise QueueNotFoundError(f"{self._directory}: no queue here to produce for")
         return read_places(self._disk, self._directory).path(INBOX_DIRECTORY)
 
-    def _spill(self, marker: tuple[str, int] | None = None, publishes: bool = False) -> None:
-        """Write what is in memory to the draft, and perhaps publish it. Raises like ``flush``."""
+    def _spill(self) -> None:
+        """Write what is in memory to the draft, ahead of the flush. Raises like it."""
+        draft = self._draft
         try:
-            if self._draft is None:
-                self._draft = self._begin()
-            if self._items:
-                self._draft.write(self._items, self._payload_bytes, self._disk.time_ns())
-                self._spilled += len(self._items)
-                self._items, self._payload_bytes = [], 0
-            if publishes:
-                self._draft.publish(marker, self._next_time_ns())
-                self._draft, self._spilled = None, 0
+            if draft is None:
+                draft = self._draft = self._begin()
+            before = draft.count
+            try:
+                draft.write(self._items, self._payload_bytes, self._disk.time_ns())
+            finally:  # all of them, or none
+                del self._items[: draft.count - before]
+                self._payload_bytes = sum(map(len, self._items))
         except OSError as error:
-            draft = self._draft
-            is_published = draft is not None and draft.is_published
-            if error.errno in NO_SPACE and not is_published:
-                raise DiskFullError(self._inbox, error.errno, "no room to publish") from error
+            self._fall_back(draft, error)
+            raise self._explained(draft, error) from error
+
+    def _fall_back(self, draft: Draft | None, error: BaseException) -> None:
+        """Keep what can be flushed again, where the draft could not be published or written to."""
+        if draft is None:
+            return
+        is_ahead = draft is self._draft
+        if draft.is_published or (is_ahead and not (draft.is_intact and _is_full(error))):
             self.rollback()
-            if is_published:
-                raise BrokenQueueError(
-                    f"{self._inbox}: a sync failed ({error}): whether this flush is durable is unknown"
-                ) from error
-            if isinstance(error, FileNotFoundError):
-                inbox, self._inbox = self._inbox, self._find_inbox()
-                raise DataPathError(
-                    self._directory, f"an inbox at {inbox}", "none: its segments are being moved", "enqueue once more"
-                ) from error
-            raise
+        if not is_ahead:
+            draft.drop()  # what it was made of is in memory
+
+    def _explained(self, draft: Draft | None, error: OSError) -> Exception:
+        """What to raise for it."""
+        if draft is not None and draft.is_published:
+            return BrokenQueueError(f"{self._inbox}: a sync failed ({error}): whether this flush is durable is unknown")
+        if isinstance(error, FileNotFoundError):
+            inbox, self._inbox = self._inbox, self._find_inbox()
+            found = "none: the segments are being moved, or were"
+            advice = "flush again" if self.pending else "enqueue it once more"
+            return DataPathError(self._directory, f"an inbox at {inbox}", found, advice)
+        if _is_full(error) and self.pending:
+            return DiskFullError(self._inbox, error.errno or 0, "no room to publish")
+        return error
 
     def _begin(self) -> Draft:
         try:
@@ -226,3 +263,7 @@ class Producer:
                 recovered = recover(self._disk, places)
                 return recovered is not None and recovered.state.markers.get(name, -1) >= version
         return False
+
+
+def _is_full(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in NO_SPACE

@@ -22,9 +22,10 @@ power. *A crash before 3 leaves a ``.tmp``, which the owner sweeps; between 3 an
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from itertools import chain
+from stat import S_ISREG, filemode
 from typing import NamedTuple
 
 from .block import SEGMENT_MAGIC, combine_checksums, encode_block, split_items
@@ -93,8 +94,9 @@ class Draft:
         self._directory = directory
         self._producer = producer
         self._path = join(directory, f"{time_ns:016x}-{producer}{DRAFT_SUFFIX}")
-        self._count = 0
         self._checksum = 0
+        self.is_intact = True
+        """Whether it holds what was written to it, and nothing else, so that it can be written on."""
         self._fd = disk.open(self._path, CREATE_NEW, 0o600)
         try:
             disk.lock(self._fd)
@@ -105,57 +107,89 @@ class Draft:
             raise
 
     @property
+    def count(self) -> int:
+        """How many items were written to it."""
+        return self._segment.ordinal
+
+    @property
     def is_published(self) -> bool:
-        """Whether it has its final name: then somebody may have seen it."""
+        """Whether it has, or may have, its final name: then somebody may have seen it."""
         return not self._path
 
     def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
-        """Write the items behind those that were written. Raises ``OSError``: then only ``drop`` is left."""
+        """Write the items behind those that were written: all of them, or, when this raises ``OSError``, none."""
         segment = self._segment
-        for part, _ in split_items(items, payload_bytes):
-            blocks, length_bytes, checksum = encode_block(part, segment.salt, segment.end, segment.ordinal, time_ns)
-            segment.write(blocks, length_bytes, len(part))
-            self._checksum = combine_checksums(self._checksum, checksum)
+        before = segment.end, segment.ordinal, self._checksum
+        with self._cut_again():
+            try:
+                for part, _ in split_items(items, payload_bytes):
+                    at, ordinal = segment.end, segment.ordinal
+                    blocks, length_bytes, checksum = encode_block(part, segment.salt, at, ordinal, time_ns)
+                    segment.write(blocks, length_bytes, len(part))
+                    self._checksum = combine_checksums(self._checksum, checksum)
+            except BaseException:
+                segment.end, segment.ordinal, self._checksum = before
+                raise
 
     def publish(self, marker: tuple[str, int] | None, time_ns: int) -> None:
         """Make the transaction whole, durable and the owner's, in the order of its ``time_ns``; the file is closed.
 
-        Raises ``OSError``: then only ``drop`` is left, which takes it back if nobody can have seen it.
+        Raises ``OSError``; then ``is_published`` tells whether it may be, and else ``is_intact`` whether it can be
+        tried again. A sync that failed is not.
         """
         segment, disk = self._segment, self._disk
-        disk.failpoint("publish.1 write frame")
-        length_bytes = segment.end - HEADER_BYTES
         name = f"{time_ns:016x}-{self._producer}{SUFFIX}"
-        operations: list[Operation] = [Adoption(PUBLISHED, segment.salt, length_bytes, name)]
-        if segment.ordinal:
-            operations.append(Enqueue(0, segment.ordinal, PUBLISHED, HEADER_BYTES, length_bytes, 0, self._checksum))
-        if marker is not None:
-            operations.append(MarkerSet(*marker))
-        body = encode_transaction(operations)
-        frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
-        header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
-        write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
-        write_all(disk, self._fd, [header], HEADER_BYTES, 0)
+        published = join(self._directory, name)
+        with self._cut_again():
+            disk.failpoint("publish.1 write frame")
+            length_bytes = segment.end - HEADER_BYTES
+            operations: list[Operation] = [Adoption(PUBLISHED, segment.salt, length_bytes, name)]
+            if segment.ordinal:
+                operations.append(Enqueue(0, segment.ordinal, PUBLISHED, HEADER_BYTES, length_bytes, 0, self._checksum))
+            if marker is not None:
+                operations.append(MarkerSet(*marker))
+            body = encode_transaction(operations)
+            frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
+            header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
+            write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
+            write_all(disk, self._fd, [header], HEADER_BYTES, 0)
+        self.is_intact = False
         disk.failpoint("publish.2 sync file")
         disk.fdatasync(self._fd)
         disk.failpoint("publish.3 rename")
         draft, self._path = self._path, ""
         try:
-            disk.rename(draft, join(self._directory, name))
+            disk.rename(draft, published)
         except OSError:
             self._path = draft
             raise
         disk.failpoint("publish.4 sync name")
         sync_directory(disk, self._directory)
-        disk.close(self._fd)
+        self._close()
 
     def drop(self) -> None:
         """Close the file, and delete it if it is not published. Never raises ``OSError``."""
         with suppress(OSError):
-            self._disk.close(self._fd)
+            self._close()
         if self._path:
             with suppress(OSError):
                 self._disk.unlink(self._path)
+
+    @contextmanager
+    def _cut_again(self) -> Iterator[None]:
+        """Give up what stands behind the last block where that fails: it must be nothing, or a frame."""
+        try:
+            yield
+        except BaseException:
+            self.is_intact = False
+            self._disk.ftruncate(self._fd, self._segment.end)
+            self.is_intact = True
+            raise
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1  # first: it is closed also where that raises
+        if fd >= 0:
+            self._disk.close(fd)
 
 
 def read_publication(disk: Disk, path: str) -> Publication:
@@ -163,6 +197,9 @@ def read_publication(disk: Disk, path: str) -> Publication:
 
     Raises ``CorruptionError``, ``UnsupportedFormatError``, ``FileNotFoundError`` and other ``OSError``.
     """
+    mode = disk.lstat(path).st_mode
+    if not S_ISREG(mode):  # to open a pipe would wait for somebody to write
+        raise CorruptionError(path, 0, "a regular file", filemode(mode))
     fd = disk.open(path, READ, 0)
     try:
         size_bytes = disk.fstat(fd).st_size

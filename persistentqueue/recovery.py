@@ -26,6 +26,7 @@ from .frame import DOUBTED, Adoption, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, Header, decode_header
 from .log import Replay, log_name, read_log
 from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
+from .publication import read_publication
 from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import State, StateError
 
@@ -75,8 +76,9 @@ class Recovered:
     """The segments that are still in the inbox, as these files."""
     adoptions: set[int] = field(default_factory=set)
     """The segments whose names may not be durable, since their files were renamed."""
-    orphans: list[int] = field(default_factory=list)
-    """Segments that were adopted by a frame which is lost, and everything behind it: to be adopted once more."""
+    orphans: dict[int, str] = field(default_factory=dict)
+    """Segments that were adopted by a frame which is lost, and everything behind it, with the names that they were
+    published under: to be adopted once more."""
     sweep: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
 
@@ -214,10 +216,10 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
             retired = number < replay.checkpoint.next_segment
             try:
                 header = _header(disk, places.path(path))
+                if header is not None and header.number == PUBLISHED and not retired and not replay.sealed:
+                    recovered.orphans[number] = read_publication(disk, places.path(path)).name
+                    continue
             except PersistentQueueError:
                 recovered.set_aside.append(path)
-                continue
-            if header is not None and header.number == PUBLISHED and not retired and not replay.sealed:
-                recovered.orphans.append(number)
             else:
                 (recovered.sweep if retired or not doubtful else recovered.set_aside).append(path)

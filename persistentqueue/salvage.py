@@ -78,7 +78,7 @@ def salvage(disk: Disk, places: Places) -> Salvaged:
         header = replay.header._replace(flags=replay.header.flags & SYNCED)
         recovered.replay = replay._replace(header=header, torn_bytes=max(replay.torn_bytes, 1))
         recovered.set_aside = _unknown_files(disk, places, recovered)
-        recovered.sweep, recovered.orphans = [], []
+        recovered.sweep, recovered.orphans = [], {}
     return salvaged
 
 

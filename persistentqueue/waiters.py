@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import threading
 
-from .bell import Bell
+from .bell import LONGEST_SECONDS, POLL_SECONDS, Bell
 
 
 class Waiters:
@@ -28,16 +28,20 @@ class Waiters:
     def wait(self, timeout_seconds: float | None) -> None:
         """Return when something may have come, the time is over (None: never), or before. The mutex is free meanwhile.
 
-        Raises ``OSError`` where the process has no descriptors left.
+        Where the process has no descriptors left for a bell, it returns within 50 ms.
         """
+        timeout_seconds = min(LONGEST_SECONDS if timeout_seconds is None else timeout_seconds, LONGEST_SECONDS)
         self.count += 1
         try:
             if self._is_kept:
                 self._sleeping.wait(timeout_seconds)
-            elif self._bell is None:
-                self._bell = Bell(self._directory)  # what came before may not have rung: look once more
-            else:
+            elif self._bell is not None:
                 self._keep(self._bell, timeout_seconds)
+            else:
+                try:
+                    self._bell = Bell(self._directory)  # what came before may not have rung: look once more
+                except OSError:
+                    self._sleeping.wait(min(timeout_seconds, POLL_SECONDS))
         finally:
             self.count -= 1
             if not self._is_kept:
@@ -65,13 +69,15 @@ class Waiters:
         """Close the bell, without the mutex: nobody waits any more, or those who do are threads of a parent process."""
         self._close_bell()
 
-    def _keep(self, bell: Bell, timeout_seconds: float | None) -> None:
+    def _keep(self, bell: Bell, timeout_seconds: float) -> None:
         self._is_kept = True
-        self._mutex.release()
         try:
-            bell.wait(timeout_seconds)
+            self._mutex.release()
+            try:
+                bell.wait(timeout_seconds)
+            finally:
+                self._mutex.acquire()
         finally:
-            self._mutex.acquire()
             self._is_kept = False
             if self._is_closed:
                 self._close_bell()

@@ -136,7 +136,7 @@ MUTANTS = (
     Mutant("the names of adopted segments are not synced", "segments", "        if self.new or self.has_adopted:\n", "        if self.new:\n", "publishes"),
     Mutant("what was adopted is not renamed by recovery", "store", "            finish_adoptions(self._disk, self.places, recovered)\n", "            pass\n", "publishes"),
     Mutant("recovery forgets that adopted names may be lost", "store", "            self.segments.has_adopted = bool(recovered.adoptions)\n", "            pass\n", "publishes"),
-    Mutant("an adoption that is lost loses what was published", "recovery", "                recovered.orphans.append(number)\n", "                recovered.sweep.append(path)\n", "publishes"),
+    Mutant("an adoption that is lost loses what was published", "recovery", "                    recovered.orphans[number] = read_publication(disk, places.path(path)).name\n", "                    recovered.sweep.append(path)\n", "publishes"),
     Mutant("what was adopted loses its end", "store", "row for row in rows if row.number not in recovered.adoptions", "row for row in rows", "publishes"),
     Mutant("what was skipped goes before its marker is durable", "store", "if dropped and not self.settings.sync:", "if dropped and not self.settings.log_bytes:", "publishes"),
     Mutant("what was published goes to the pool", "segments", "        if pool is not None and was_published(self._disk, path):\n", "        if False:\n", "publishes", 6000076),

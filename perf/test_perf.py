@@ -215,6 +215,16 @@ def test_what_is_asked_for_wrongly_is_told_in_a_line(program: str, arguments: li
     assert "Traceback" not in result.stderr
 
 
+def test_memory_is_no_disk() -> None:
+    """A run in a directory that is kept in memory begins only where that was said."""
+    memory = Path("/dev/shm")
+    refused = pytest.raises(ValueError, match=r"^/dev/shm is kept in memory: choose a directory on a disk$")
+    with refused, harness.workspace(memory):
+        pass
+    with harness.workspace(memory, memory=True) as directory:
+        assert directory.parent == memory
+
+
 def test_readme_has_the_bars_of_the_results() -> None:
     """The table in ``perf/README.md`` is that of the committed results, line by line."""
     here = Path(__file__).parent

@@ -47,8 +47,8 @@ def workspace(above: Path, *, memory: bool = False) -> Iterator[Path]:
 
     Raises ``ValueError`` where ``above`` is kept in memory, which says nothing of a disk, unless ``memory``.
     """
-    if not memory and file_system(above) in _MEMORY_FILE_SYSTEMS:
-        raise ValueError(f"{above} is kept in memory: choose a directory on a disk")
+    if not memory:
+        _refuse_memory(above)
     with tempfile.TemporaryDirectory(prefix=".perf-", dir=above) as directory:
         yield Path(directory)
 
@@ -58,10 +58,18 @@ def asked_for(above: Path) -> Iterator[Path]:
     """The same, for a program: what is wrong with what its user asked for ends it with a line."""
     if not above.is_dir():
         raise SystemExit(f"{above} is no directory")
-    if file_system(above) in _MEMORY_FILE_SYSTEMS:
-        raise SystemExit(f"{above} is kept in memory: choose a directory on a disk with --directory")
+    try:
+        _refuse_memory(above)
+    except ValueError as error:
+        raise SystemExit(f"{error} with --directory") from None
     with workspace(above) as directory:
         yield directory
+
+
+def _refuse_memory(above: Path) -> None:
+    """Raises ``ValueError`` where it is kept in memory."""
+    if file_system(above) in _MEMORY_FILE_SYSTEMS:
+        raise ValueError(f"{above} is kept in memory: choose a directory on a disk")
 
 
 def at_least_one(text: str) -> int:

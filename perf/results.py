@@ -1,6 +1,7 @@
 """What a run found: kept as JSON, shown as Markdown and as charts.
 
-``python -m perf.results perf/results/results.json`` shows it again, writing beside it. Nothing is measured here.
+``python -m perf.results perf/results/results.json`` shows it again, writing beside it, and its tables into both
+``README.md``. Nothing is measured here.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .contenders import Durability
+from .contenders import BARE, SQLITE, Durability
 from .counts import Cost
 from .harness import Measured, file_system, percentile, ratios, spread, table_head, table_line
+from .peers import LMDB, PYTHON_PEERS, SERVERS
 from .workloads import Workload
 
 _PARTS = (0.5, 0.9, 0.99, 1.0)
@@ -28,6 +30,14 @@ _COLUMNS = (
 )  # fmt: skip
 _LEFT = ("way", "contender")
 _BARS, _END_OF_BARS = "<!-- bars -->", "<!-- end of bars -->"
+_RATES, _END_OF_RATES = "<!-- rates -->", "<!-- end of rates -->"
+_RATED = ("single", "batch", "threads-8")
+_BESIDE = {
+    **{each.name: [each.name] for each in (BARE, SQLITE, LMDB)},
+    "best queue of Python": [each.name for each in PYTHON_PEERS],
+    **{each.name: [each.name] for each in SERVERS},
+}
+"""The columns of the table of rates: of those who share one, the fastest counts."""
 _PACKAGES = (
     "persistentqueue", "zlib-ng",
     "lmdb", "persist-queue", "queuelib", "litequeue", "diskcache", "huey", "redis", "greenstalk",
@@ -98,9 +108,31 @@ def tables(found: Found) -> Iterator[str]:
 
 
 def bars_block(found: Found) -> str:
-    """The table of bars for ``README.md``, with the two lines that say where it begins and ends."""
+    """The table of bars for ``perf/README.md``, with the two lines that say where it begins and ends."""
     rows = [table_line((row[0], row[1], *row[3:])) for row in found["bars"]]
     return "\n".join([_BARS, table_head(("what", "ours", "ratio", "bar", "met?")), *rows, _END_OF_BARS])
+
+
+def rates_block(found: Found) -> str:
+    """The table of rates for ``README.md``, with the two lines that say where it begins and ends."""
+    workloads = [found["workloads"][name] for name in _RATED if name in found["workloads"]]
+    rows = [table_line(cells) for workload in workloads for cells in _rates(workload)]
+    return "\n".join([_RATES, table_head(("", "ours, items/s", *_BESIDE), ("",)), *rows, _END_OF_RATES])
+
+
+def _rates(workload: Found) -> Iterator[Sequence[str]]:
+    """In and out: our rate, and how many times whose rate that is."""
+    threads = workload["ways"]["in"][0]["threads"]
+    what = f"{workload['batch']:,} items per flush" if workload["batch"] > 1 else "One item per flush"
+    for way, label in (("in", f"{what}, {threads} threads, in" if threads > 1 else f"{what}, in"), ("out", "… out")):
+        ours, *others = workload["ways"][way]
+        ours_is = {row["contender"]: median(row["ours_is"]) for row in others}
+        beside = [[ours_is[name] for name in names if name in ours_is] for names in _BESIDE.values()]
+        yield (
+            label,
+            f"{median(ours['items_per_second']):,.0f}",
+            *(f"{min(there):.2f}" if there else "" for there in beside),
+        )
 
 
 def table(workload: Found) -> Iterator[str]:
@@ -226,7 +258,10 @@ def save(found: Found, directory: Path) -> None:
 
 
 def show(path: Path) -> None:
-    """Write the Markdown and the charts of such a file beside it, and the table into the ``README.md`` above it."""
+    """Write the Markdown and the charts of such a file beside it, and the tables into the ``README.md`` above it.
+
+    That of bars goes into the nearer one, that of rates into the one above that; only where the documents have them.
+    """
     found = json.loads(path.read_text())
     head = [
         "# Results\n",
@@ -236,11 +271,19 @@ def show(path: Path) -> None:
     ]
     images = [f"![{image.stem}]({image.name})\n" for image in charts(found, path.parent)]
     path.with_suffix(".md").write_text("\n".join([*head, *images, *tables(found)]) + "\n")
-    readme = path.parent.parent / "README.md"
-    if readme.exists():
-        before, _, rest = readme.read_text().partition(_BARS)
-        if rest:
-            readme.write_text(before + bars_block(found) + rest.partition(_END_OF_BARS)[2])
+    above = path.absolute().parent.parent
+    _replace(bars_block(found), above / "README.md")
+    _replace(rates_block(found), above.parent / "README.md")
+
+
+def _replace(block: str, document: Path) -> None:
+    """Put the block where the document has one between the same two lines; there may be none, and no document."""
+    begin, *_, end = block.splitlines()
+    if document.exists():
+        before, _, rest = document.read_text().partition(begin)
+        _, has_end, after = rest.partition(end)
+        if has_end:
+            document.write_text(before + block + after)
 
 
 def _main() -> None:

@@ -7,6 +7,7 @@ import shutil
 import subprocess
 import sys
 from array import array
+from collections.abc import Callable
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_costs_of_one_who_takes_many_at_once(tmp_path: Path) -> None:
 
 
 def test_results_are_shown(tmp_path: Path) -> None:
-    """What is kept as JSON becomes tables, one for each class, and charts."""
+    """What is kept as JSON becomes tables, one for each class, and charts; documents keep what is around theirs."""
     workloads = [*WORKLOADS[:1], *SWEEPS["by-batch"][:2], *(each for each in WORKLOADS if each.name == "batch")]
     found: results.Found = {"command": "python -m perf", "seconds": 1.0, "bars": [], "workloads": {}}
     found["machine"] = results.machine(tmp_path)
@@ -151,11 +152,19 @@ def test_results_are_shown(tmp_path: Path) -> None:
         small = workload._replace(entries=entries).scaled(0.01)
         measured = harness.run(small, tmp_path / str(number), 1)
         found["workloads"][workload.name] = results.record(small, measured, {})
-    results.save(found, tmp_path / "results")
-    shown = (tmp_path / "results" / "results.md").read_text()
+    directory = tmp_path / "perf" / "results"
+    directory.mkdir(parents=True)
+    blocks = {"rates": results.rates_block(found), "bars": results.bars_block(found)}
+    documents = {"rates": tmp_path / "README.md", "bars": tmp_path / "perf" / "README.md"}
+    for name, document in documents.items():
+        document.write_text(f"above\n\n<!-- {name} -->\nold\n<!-- end of {name} -->\n\nbelow\n")
+    results.save(found, directory)
+    for name, document in documents.items():
+        assert document.read_text() == f"above\n\n{blocks[name]}\n\nbelow\n"
+    shown = (directory / "results.md").read_text()
     assert all(workload.what in shown for workload in workloads)
-    assert {path.name for path in (tmp_path / "results").glob("*.png")} == {"headline.png", "by-batch.png"}
-    assert json.loads((tmp_path / "results" / "results.json").read_text())["machine"]["cores"]
+    assert {path.name for path in directory.glob("*.png")} == {"headline.png", "by-batch.png"}
+    assert json.loads((directory / "results.json").read_text())["machine"]["cores"]
 
 
 def test_two_trees_are_compared(tmp_path: Path) -> None:
@@ -215,13 +224,27 @@ def test_what_is_asked_for_wrongly_is_told_in_a_line(program: str, arguments: li
     assert "Traceback" not in result.stderr
 
 
-def test_readme_has_the_bars_of_the_results() -> None:
-    """The table in ``perf/README.md`` is that of the committed results, line by line."""
+def test_memory_is_no_disk() -> None:
+    """A run in a directory that is kept in memory begins only where that was said."""
+    memory = Path("/dev/shm")
+    refused = pytest.raises(ValueError, match=r"^/dev/shm is kept in memory: choose a directory on a disk$")
+    with refused, harness.workspace(memory):
+        pass
+    with harness.workspace(memory, memory=True) as directory:
+        assert directory.parent == memory
+
+
+@pytest.mark.parametrize(
+    ("block", "lines", "document"), [(results.bars_block, 40, "perf/README.md"), (results.rates_block, 10, "README.md")]
+)
+def test_readmes_have_the_tables_of_the_results(
+    block: Callable[[results.Found], str], lines: int, document: str
+) -> None:
+    """What the documents say is what the committed results say, line by line."""
     here = Path(__file__).parent
-    found = json.loads((here / "results" / "results.json").read_text())
-    block = results.bars_block(found)
-    assert block.count("\n") > 40
-    assert block in (here / "README.md").read_text()
+    shown = block(json.loads((here / "results" / "results.json").read_text()))
+    assert len(shown.splitlines()) >= lines
+    assert shown in (here.parent / document).read_text()
 
 
 def test_compaction_is_measured(tmp_path: Path) -> None:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from persistentqueue import ClosedError, PersistentQueue, Producer, group
-from persistentqueue.disk import DISK
+from persistentqueue import ClosedError, PersistentQueue, Producer, Session, group
+from persistentqueue.disk import DISK, Disk
 from persistentqueue.maintenance import THREAD_NAME
 
 from .harness import Row, met, percentile
@@ -31,75 +31,57 @@ _PAUSE_SECONDS = 0.001
 
 def wake_ups(directory: Path, count: int) -> list[float]:
     """The seconds from commit to wake-up, of so many commits."""
-    committed: list[float] = []
-
-    def failpoint(name: str) -> None:
-        if name == "commit.4 apply":
-            committed.append(time.perf_counter())
-
-    woken: list[float] = []
-    got = threading.Semaphore(0)
-    with PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint)) as queue:
-
-        def consume() -> None:
-            with queue.session() as session:
-                for _ in range(count):
-                    assert session.dequeue(timeout=None) is not None
-                    woken.append(time.perf_counter())
-                    session.rollback()
-                    got.release()
-                    taking.wait()
-                    taking.clear()
-
-        taking = threading.Event()
-        consumer = threading.Thread(target=consume)
-        consumer.start()
-        found = []
-        with queue.session() as session:
-            for _ in range(count):
-                time.sleep(_PAUSE_SECONDS)  # until it waits again
-                session.enqueue(b"x" * 100)
-                session.flush()
-                at = committed[-1]
-                got.acquire()
-                found.append(woken[-1] - at)
-                assert session.dequeue() is not None
-                session.flush()
-                taking.set()
-        consumer.join()
-    return sorted(found)
+    disk, committed = _recording("commit.4 apply")
+    with PersistentQueue(directory, disk=disk) as queue, queue.session() as session:
+        return _until_woken(queue, session, committed, count)
 
 
 def adoptions(directory: Path, count: int) -> list[float]:
     """The seconds from a publication to the wake-up of who waits for it in the owner's process, of so many."""
-    published: list[float] = []
+    disk, published = _recording("publish.4 sync name")
+    with PersistentQueue(directory) as queue, Producer(directory, disk=disk) as producer:
+        return _until_woken(queue, producer, published, count)
 
-    def failpoint(name: str) -> None:
-        if name == "publish.4 sync name":
-            published.append(time.perf_counter())
 
+def _recording(name: str) -> tuple[Disk, list[float]]:
+    """A disk, and when the calling thread, and no other one, comes to this failpoint on it."""
+    thread = threading.get_ident()
+    found: list[float] = []
+
+    def failpoint(at: str) -> None:
+        if at == name and threading.get_ident() == thread:
+            found.append(time.perf_counter())
+
+    return replace(DISK, failpoint=failpoint), found
+
+
+def _until_woken(
+    queue: PersistentQueue, putting: Session | Producer, shown: Sequence[float], count: int
+) -> list[float]:
+    """Put so many items, each when a consumer waits for it: the seconds from when it was ``shown`` to when he has it.
+
+    Sorted. Raises ``ValueError`` where a flush was recorded twice, or never.
+    """
     woken: list[float] = []
     got = threading.Semaphore(0)
-    with PersistentQueue(directory) as queue:
 
-        def consume() -> None:
-            with queue.session() as session:
-                for _ in range(count):
-                    assert session.dequeue(timeout=None) is not None
-                    woken.append(time.perf_counter())
-                    session.flush()
-                    got.release()
-
-        consumer = threading.Thread(target=consume)
-        consumer.start()
-        with Producer(directory, disk=replace(DISK, failpoint=failpoint)) as producer:
+    def consume() -> None:
+        with queue.session() as session:
             for _ in range(count):
-                time.sleep(_PAUSE_SECONDS)  # until it waits again
-                producer.enqueue(b"x" * 100)
-                producer.flush()
-                got.acquire()
-        consumer.join()
-    return sorted(after - before for before, after in zip(published, woken, strict=True))
+                assert session.dequeue(timeout=None) is not None
+                woken.append(time.perf_counter())
+                session.flush()
+                got.release()
+
+    consumer = threading.Thread(target=consume)
+    consumer.start()
+    for _ in range(count):
+        time.sleep(_PAUSE_SECONDS)  # until it waits again
+        putting.enqueue(b"x" * 100)
+        putting.flush()
+        got.acquire()
+    consumer.join()
+    return sorted(after - before for before, after in zip(shown, woken, strict=True))
 
 
 def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS) -> float:

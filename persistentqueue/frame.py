@@ -3,9 +3,9 @@
 A log (``log/<generation>.log``) is a header (see ``header``; magic ``PQ-LOG\\r\\n``), then frames back to back, then
 unused space. The flags are 1 = synced (every frame was made durable before it was acknowledged), 2 = sealed (written
 by a clean close) and 4 = doubted (the generation before ended in doubt, and is to be kept). The first frame holds one
-checkpoint; every other frame is one group of transactions, written with one call. A sealed log is its first frame and
-never gets another: the first commit after it begins the next generation. The seal stands in the header so that cutting
-the log cannot hide that it was closed.
+transaction: a checkpoint, then what supplements it. Every other frame is one group of transactions, written with one
+call. A sealed log is its first frame and never gets another: the first commit after it begins the next generation. The
+seal stands in the header so that cutting the log cannot hide that it was closed.
 
 ::
 

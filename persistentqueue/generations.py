@@ -24,7 +24,7 @@ from contextlib import suppress
 from .directory import set_aside
 from .disk import NO_SPACE, Disk, join, sync_directory
 from .errors import BrokenQueueError, DiskFullError
-from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Checkpoint, SegmentRow, encode_transaction
+from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Operation, SegmentRow, encode_transaction
 from .header import Header
 from .limits import Limits
 from .log import OVERHEAD_BYTES, Log, Replay, log_name
@@ -141,9 +141,10 @@ class Generations:
             kept = self._segments.pinned
             drained = [n for n in self._state.drained if n not in kept and (current is None or n != current.number)]
             checkpoint = self._state.checkpoint(self._disk.time_ns(), current, kept)
+            operations = [checkpoint, *self._state.supplement()]
         mode = flags | (SYNCED if self._settings.sync else 0) | (DOUBTED if keep_old else 0)
         number = self._last_frame if old is None else old.number
-        log = self._write_generation(checkpoint, mode, number + 1, extra_bytes, enqueues)
+        log = self._write_generation(operations, mode, number + 1, extra_bytes, enqueues)
         try:
             log.publish(self.spare.path)
         except BaseException as error:
@@ -203,11 +204,11 @@ class Generations:
                 self._segments.delete(self.retired.popleft()[0])
 
     def _write_generation(
-        self, checkpoint: Checkpoint, mode: int, number: int, extra_bytes: int, enqueues: bool
+        self, operations: list[Operation], mode: int, number: int, extra_bytes: int, enqueues: bool
     ) -> Log:
         """Step 2 of a trim: the log, not yet published. Raises like ``trim``."""
         path = join(self._places.path(LOG_DIRECTORY), log_name(self.number + 1))
-        body = encode_transaction([checkpoint])
+        body = encode_transaction(operations)
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
         wanted_bytes = max(self._next_bytes, _CHECKPOINTS_PER_LOG * checkpoint_bytes + 2 * extra_bytes)
         least_bytes = checkpoint_bytes + FRAME_HEADER_BYTES + extra_bytes
@@ -217,8 +218,8 @@ class Generations:
             fd, size_bytes = self.spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
             if size_bytes < wanted_bytes:
                 self._next_bytes = self._settings.log_bytes
-            header = Header(mode, self.number + 1, 0, checkpoint.time_ns, size_bytes)
-            return Log.begin(self._disk, fd, self.spare.path, path, header, number, body)
+            header = Header(mode, self.number + 1, 0, self._disk.time_ns(), size_bytes)
+            return Log.begin(self._disk, fd, self.spare.path, path, header, number, body, len(operations))
         except OSError as error:
             if error.errno in NO_SPACE:
                 self._next_bytes = self._settings.log_bytes

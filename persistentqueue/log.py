@@ -8,6 +8,7 @@ writes.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from .direct import DirectAppender
@@ -21,6 +22,7 @@ from .frame import (
     SYNCED,
     Checkpoint,
     Frame,
+    Operation,
     decode_frame,
     encode_frame,
     find_frame,
@@ -67,16 +69,19 @@ class Log:
         self._checksum = first.checksum
 
     @classmethod
-    def begin(cls, disk: Disk, fd: int, spare: str, path: str, header: Header, number: int, body: bytes) -> Log:
+    def begin(
+        cls, disk: Disk, fd: int, spare: str, path: str, header: Header, number: int, body: bytes, operations: int
+    ) -> Log:
         """Write a new generation into the open file ``spare``; it counts only once it was published as ``path``.
 
-        ``header`` says which; its salt is given here. The first frame, with the number ``number``, has the checkpoint
-        ``body``. Raises ``OSError``, and closes the file; then nothing has changed.
+        ``header`` says which; its salt is given here. The first frame, with the number ``number``, has the one
+        transaction ``body``: the checkpoint, and what supplements it. Raises ``OSError``, and closes the file; then
+        nothing has changed.
         """
         try:
             salt = int.from_bytes(disk.urandom(8), "little")
             header = header._replace(salt=salt)
-            frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, 1)
+            frame, checksum = encode_frame(body, salt, HEADER_BYTES, number, 0, 1, operations)
             end = HEADER_BYTES + len(frame) + len(body)
             content = b"".join([encode_header(LOG_MAGIC, header), frame, body])
             write_all(disk, fd, [content, END], end + len(END), 0)
@@ -158,6 +163,11 @@ class Replay(NamedTuple):
     def synced(self) -> bool:
         """Whether its frames were made durable before they were acknowledged."""
         return bool(self.header.flags & SYNCED)
+
+    @property
+    def supplement(self) -> Sequence[Operation]:
+        """What follows the checkpoint in its frame, and is a part of it."""
+        return self.frames[0].transactions[0][1:] if self.frames[0].transactions else ()
 
     @property
     def last_number(self) -> int:

@@ -114,7 +114,7 @@ def recover(disk: Disk, places: Places) -> Recovered | None:
 
 def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
     try:
-        recovered = Recovered(State.restore(replay.checkpoint), replay)
+        recovered = Recovered(State.restore(replay.checkpoint, replay.supplement), replay)
     except StateError as error:
         raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
     salts = {number: segment.salt for number, segment in recovered.state.segments.items()}

@@ -110,7 +110,7 @@ def _salvage_log(disk: Disk, places: Places) -> Salvaged:
             disk.close(fd)
     try:
         header, first, checkpoint = first_frame(data, path)
-        state = State.restore(checkpoint)
+        state = State.restore(checkpoint, first.transactions[0][1:])
     except (CorruptionError, StateError):
         return _salvage_segments(disk, places, generation, path, len(data))
     # Not sealed, whatever it was, so that opening writes a new generation and keeps this one aside.
@@ -303,4 +303,4 @@ def _rebuild(state: State, rows: list[ExtentRow], consumed: Intervals) -> State:
     while runs and runs[0][0] == frontier:
         frontier += runs.pop(0)[1]
     checkpoint = state.checkpoint(0, None, set(state.segments))
-    return State.restore(checkpoint._replace(frontier=frontier, consumed=runs, extents=rows))
+    return State.restore(checkpoint._replace(frontier=frontier, consumed=runs, extents=rows), state.supplement())

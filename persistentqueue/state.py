@@ -307,14 +307,18 @@ class State:
             markers,
         )
 
+    def supplement(self) -> list[Operation]:
+        """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
+        return []
+
     def retire(self, number: int) -> None:
         """Forget a drained segment; a checkpoint without it is durable."""
         del self.segments[number]
         self.drained.remove(number)
 
     @classmethod
-    def restore(cls, checkpoint: Checkpoint) -> State:
-        """The state that a checkpoint holds. Raises ``StateError`` when it contradicts itself."""
+    def restore(cls, checkpoint: Checkpoint, supplement: Sequence[Operation] = ()) -> State:
+        """The state that a checkpoint and its supplement hold. Raises ``StateError`` when it contradicts itself."""
         state = cls()
         state.next_sequence = checkpoint.next_sequence
         state.next_segment = checkpoint.next_segment
@@ -335,6 +339,8 @@ class State:
         live = sum(extent.live for extent in state.extents)
         if live + state.consumed_count != state.next_sequence:
             raise StateError(f"extents with {state.next_sequence - state.consumed_count} live items", f"{live}")
+        if supplement:
+            raise StateError("nothing behind the checkpoint", f"{supplement[0]}")
         return state
 
     def _restore_extent(self, extent: Extent) -> None:

@@ -18,10 +18,10 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell`` · ``block`` and
 ``frame`` (the formats), ``pages``, ``direct``, ``quota`` · ``items``, ``state``, ``segment``, ``log``, ``pool``,
-``spare``, ``lock``, ``place`` · ``publication`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
+``spare``, ``lock``, ``place`` · ``publication``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
 ``transaction``, ``move`` · ``limits``, ``explain`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
-step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group`` (threads),
-``producer`` · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+step), ``salvage`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group``
+(threads), ``producer`` · ``session`` · ``queue`` · ``together`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -32,6 +32,7 @@ from .errors import (
     DataMissingError,
     DataPathError,
     DiskFullError,
+    InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
     PersistentQueueError,
@@ -49,10 +50,12 @@ from .producer import Producer
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
+from .together import transaction
 
 __all__ = [
     "PersistentQueue",
     "Session",
+    "transaction",
     "Producer",
     "MemoryBudget",
     "Stats",
@@ -79,6 +82,7 @@ __all__ = [
     "QueueFullError",
     "DataPathError",
     "DataMissingError",
+    "InDoubtError",
     "BrokenQueueError",
     "CorruptionError",
     "UnsupportedFormatError",

@@ -23,6 +23,7 @@ the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from typing import NamedTuple
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums, encode_block
 from .disk import NO_SPACE, Disk
@@ -46,6 +47,17 @@ from .reader import Guard
 from .segments import DEFERRED_BYTES, Segments
 from .state import Ready, State
 from .transaction import Settings, Transaction
+
+
+class Written(NamedTuple):
+    """A group whose blocks are as durable as they must be, and the body of its frame, for which there is room."""
+
+    group: Sequence[Transaction]
+    operations: list[list[Operation]]
+    """What is applied, by transaction."""
+    body: bytes
+    count: int  # type: ignore[assignment]
+    """The operations in the frame."""
 
 
 class Committer:

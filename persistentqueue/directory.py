@@ -49,7 +49,8 @@ from .disk import (
     sync_directory,
     wipe_file,
 )
-from .errors import CorruptionError, DataPathError, InvalidNameError, QueueNotFoundError
+from .doubt import find_unsettled
+from .errors import CorruptionError, DataPathError, InDoubtError, InvalidNameError, QueueNotFoundError
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
 from .place import (
@@ -206,8 +207,9 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     """Delete a queue and all its items, for good; only its own files, and only under its lock.
 
     On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
-    stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, and ``DataMissingError``
-    where the place of the segments is not there.
+    stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
+    where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
+    what became of a transaction over both.
     """
     directory = queue_directory(path, name)
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
@@ -222,6 +224,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
         if found:
+            _refuse_unsettled(disk, directory)
             disk.failpoint("delete.1 rename log")
             disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
         finish_deletion(disk, places)
@@ -238,6 +241,16 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         lock.release()
     if not found:
         raise missing
+
+
+def _refuse_unsettled(disk: Disk, directory: str) -> None:
+    """Raise ``InDoubtError`` where a neighbour may have to ask this queue what became of a transaction over both."""
+    above = dirname(abspath(directory))
+    unsettled = find_unsettled(disk, directory, filter(_NAME.fullmatch, names_in(disk, above)))
+    if unsettled is not None:
+        neighbour, prepare = unsettled
+        reason = "so that one is not deleted: first open the other, or trim it where it is open, and close it"
+        raise InDoubtError(neighbour, prepare.transaction, abspath(directory), reason)
 
 
 def finish_deletion(disk: Disk, places: Places) -> Places:

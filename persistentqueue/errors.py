@@ -12,6 +12,7 @@
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments are, or would be, elsewhere than was asked: name that, or move them
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
+    ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
@@ -117,6 +118,22 @@ class DataMissingError(PersistentQueueError):
         super().__init__(
             f"{path}: its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount what "
             "belongs there, or open the queue with data_path= where that is mounted now"
+        )
+
+
+class InDoubtError(PersistentQueueError):
+    """A transaction over several queues ended in a crash, and the queue that knows what became of it does not tell.
+
+    Nothing was changed: what may have been committed is neither dropped nor served. ``path`` is the directory of the
+    queue that is in doubt, ``coordinator`` that of the one which knows, ``transaction`` the name of the transaction.
+    ``lost``: the one which knows is not there, and ``repair`` may decide without it.
+    """
+
+    def __init__(self, path: str, transaction: bytes, coordinator: str, reason: str, lost: bool = False) -> None:
+        self.path, self.transaction, self.coordinator, self.lost = path, transaction, coordinator, lost
+        super().__init__(
+            f"{path}: whether the transaction {transaction.hex()} over several queues is committed stands in the log "
+            f"of {coordinator}: {reason}"
         )
 
 

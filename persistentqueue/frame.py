@@ -36,6 +36,9 @@ seal stands in the header so that cutting the log cannot hide that it was closed
         7 compaction       counts u32 of sources and moves, then the sources (segment u64 each) and the moves (first,
                            count, segment, offset, length, ordinal, checksum, live, u64 each)
         8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
+       11 prepare          transaction 16 bytes, number u64, then the coordinator: length u8, name in ASCII
+       12 decision         transaction 16 bytes, count u32 of participants, each as in 11
+       13 resolution       transaction 16 bytes, committed u8
 
 The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
 misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
@@ -49,6 +52,12 @@ any more. The blocks of a move hold ``count`` items for the sequences ``first â€
 they were copied, the others are empty, and are not served. *Adoption* says that a file of the inbox (see
 ``publication``) is a segment from here on, and is renamed to it if it was not yet; in the file itself, with segment 0,
 under which name it was published.
+
+*Prepare*, *decision* and *resolution* make one transaction of several queues (see ``several``), named by their
+directories, which are neighbours. What stands behind a *prepare* in its transaction, the only one of its frame, counts
+only if it is decided by a *decision* in the log of the coordinator, in the frame with that ``number`` or nowhere. The
+next frame of the log that has the prepare begins with the *resolution*, which says so once more. A *decision* behind a
+checkpoint is one that a participant may have to ask for.
 
 What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
 the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
@@ -100,8 +109,15 @@ _MARKER = struct.Struct("<BQH")
 _CHECKPOINT = struct.Struct("<BQQQQQIIII")
 _COMPACTION = struct.Struct("<BII")
 _ADOPTION = struct.Struct("<BQQQH")
+_PREPARE = struct.Struct("<B16sQ")
+_DECISION = struct.Struct("<B16sI")
+_RESOLUTION = struct.Struct("<B16sB")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 _KIND_COMPACTION, _KIND_ADOPTION = range(7, 9)
+_KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION = range(11, 14)
+TRANSACTION_BYTES = 16
+"""The length of what names a transaction over several queues."""
+RESOLUTION_BYTES = _RESOLUTION.size
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
 assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
@@ -173,6 +189,29 @@ class Adoption(NamedTuple):
     name: str
 
 
+class Prepare(NamedTuple):
+    """What follows in this transaction counts if the coordinator, the neighbour of this name, has decided so in the
+    frame of this number."""
+
+    transaction: bytes
+    number: int
+    coordinator: str
+
+
+class Decision(NamedTuple):
+    """The transaction is committed, here and in the participants."""
+
+    transaction: bytes
+    participants: tuple[str, ...]
+
+
+class Resolution(NamedTuple):
+    """What became of the transaction that the frame before has prepared."""
+
+    transaction: bytes
+    committed: bool
+
+
 class SegmentRow(NamedTuple):
     """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
 
@@ -210,7 +249,18 @@ class Checkpoint(NamedTuple):
     markers: list[MarkerSet]
 
 
-Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint | Compaction | Adoption
+Operation = (
+    Enqueue
+    | Dequeue
+    | SegmentCreated
+    | MarkerSet
+    | Checkpoint
+    | Compaction
+    | Adoption
+    | Prepare
+    | Decision
+    | Resolution
+)
 Transaction = list[Operation]
 
 
@@ -332,6 +382,19 @@ def _encode_adoption(operation: Adoption) -> bytes:
     return _ADOPTION.pack(_KIND_ADOPTION, *operation[:3], len(name)) + name
 
 
+def _encode_prepare(operation: Prepare) -> bytes:
+    return _PREPARE.pack(_KIND_PREPARE, *operation[:2]) + _encode_name(operation.coordinator)
+
+
+def _encode_decision(operation: Decision) -> bytes:
+    names = map(_encode_name, operation.participants)
+    return _DECISION.pack(_KIND_DECISION, operation.transaction, len(operation.participants)) + b"".join(names)
+
+
+def _encode_name(name: str) -> bytes:
+    return bytes([len(name)]) + name.encode("ascii")
+
+
 def _encode_marker(marker: MarkerSet) -> bytes:
     name = marker.name.encode()
     return _MARKER.pack(_KIND_MARKER, marker.version, len(name)) + name
@@ -429,6 +492,35 @@ def _decode_adoption(data: bytes, at: int, end: int) -> tuple[Adoption, int]:
     return Adoption(segment, salt, capacity_bytes, name.decode("ascii")), at
 
 
+def _decode_prepare(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
+    (_, transaction, number), at = _unpack_any(_PREPARE, data, at, end)
+    coordinator, at = _decode_name(data, at, end)
+    return Prepare(transaction, number, coordinator), at
+
+
+def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
+    (_, transaction, count), at = _unpack_any(_DECISION, data, at, end)
+    participants = []
+    for _ in range(count):
+        participant, at = _decode_name(data, at, end)
+        participants.append(participant)
+    return Decision(transaction, tuple(participants)), at
+
+
+def _decode_resolution(data: bytes, at: int, end: int) -> tuple[Resolution, int]:
+    (_, transaction, committed), at = _unpack_any(_RESOLUTION, data, at, end)
+    return Resolution(transaction, bool(committed)), at
+
+
+def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
+    """The name of a neighbour: nothing that leads anywhere else."""
+    length, at = _take(data, at, 1, end)
+    name, at = _take(data, at, length[0], end)
+    if not name.isascii() or name[:1] in {b"", b"."} or b"/" in name or b"\0" in name:
+        raise _FrameError("the name of a queue beside this one", f"{name!r}")
+    return name.decode("ascii"), at
+
+
 def _decode_rows(
     make: Callable[[tuple[int, ...]], _Row], width: int, count: int, data: bytes, at: int, end: int
 ) -> tuple[list[_Row], int]:
@@ -446,6 +538,11 @@ def _unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[int,
     return fields.unpack_from(data, at)
 
 
+def _unpack_any(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[tuple[Any, ...], int]:
+    """Fields that are not all numbers, and what is behind them."""
+    return _unpack(fields, data, at, end), at + fields.size
+
+
 def _take(data: bytes, at: int, length_bytes: int, end: int) -> tuple[bytes, int]:
     if at + length_bytes > end:
         raise _FrameError(f"{length_bytes} bytes of an operation", f"{end - at} bytes")
@@ -460,6 +557,9 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Checkpoint: _encode_checkpoint,
     Compaction: _encode_compaction,
     Adoption: _encode_adoption,
+    Prepare: _encode_prepare,
+    Decision: _encode_decision,
+    Resolution: lambda operation: _RESOLUTION.pack(_KIND_RESOLUTION, *operation),
 }
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ENQUEUE: _decode_enqueue,
@@ -470,4 +570,7 @@ _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_CHECKPOINT: _decode_checkpoint,
     _KIND_COMPACTION: _decode_compaction,
     _KIND_ADOPTION: _decode_adoption,
+    _KIND_PREPARE: _decode_prepare,
+    _KIND_DECISION: _decode_decision,
+    _KIND_RESOLUTION: _decode_resolution,
 }

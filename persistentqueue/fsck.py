@@ -16,8 +16,15 @@ from contextlib import nullcontext
 from dataclasses import dataclass
 
 from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
-from .disk import DISK, Disk, StrPath, join
-from .errors import CorruptionError, DataMissingError, QueueNotFoundError, UnsupportedFormatError
+from .disk import DISK, Disk, StrPath, abspath, dirname, join
+from .doubt import Decide
+from .errors import (
+    CorruptionError,
+    DataMissingError,
+    PersistentQueueError,
+    QueueNotFoundError,
+    UnsupportedFormatError,
+)
 from .header import HEADER_BYTES
 from .log import parse_log_name
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
@@ -48,6 +55,9 @@ class CheckReport:
     """Items that other processes have published, and that wait to be adopted; their blocks were read and checked."""
     leftovers: tuple[str, ...]
     """Files that nothing refers to, which the next opening will sweep, and files that are not the queue's."""
+    in_doubt: str = ""
+    """The name of the queue that knows whether the last transaction, over both, is committed, which the next opening
+    will ask; "" where nothing is in doubt. What it would enqueue was checked, and is not counted."""
 
     @property
     def ok(self) -> bool:
@@ -78,6 +88,10 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         except CorruptionError as damage:
             problems.append(str(damage))
     problems += _check_state(recovered.state)
+    in_doubt = recovered.prepared.prepare.coordinator if recovered.prepared is not None else ""
+    leftovers = tuple(_leftovers(disk, places, recovered))
+    if in_doubt:
+        problems += _check_doubt(disk, places, recovered, in_doubt)
     published = 0
     for file in _published(disk, places, recovered):
         try:
@@ -94,7 +108,8 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         recovered.transactions,
         replay.torn_bytes,
         published,
-        tuple(_leftovers(disk, places, recovered)),
+        leftovers,
+        in_doubt,
     )
 
 
@@ -118,6 +133,22 @@ def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Exte
         segment.close()
     if count != extent.count:
         raise CorruptionError(path, extent.offset, f"{extent.count} items", f"{count}")
+
+
+def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: str) -> Iterator[str]:
+    """What is wrong with what is in doubt, which counts from then on."""
+    state = recovered.state
+    try:
+        if not find_generations(disk, join(dirname(abspath(places.directory)), coordinator)):
+            yield f"{places.directory}: what is in doubt {coordinator} knows, and there is no such queue beside it"
+        next_sequence = state.next_sequence
+        recovered.resolve(True)
+        for extent in state.extents:
+            if extent.end > next_sequence:
+                _check_extent(disk, places, recovered, extent)
+    except PersistentQueueError as problem:
+        yield str(problem)
+    yield from _check_state(state)
 
 
 def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
@@ -204,7 +235,8 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     On return the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``. What
     a lost part of the log said of items being consumed is unknown, so these come again. Raises
     ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``, and
-    ``DataMissingError``: the place of the segments must be there.
+    ``DataMissingError``: the place of the segments must be there; ``InDoubtError`` where another queue still knows what
+    became of a transaction: repair that one first.
     """
     directory = queue_directory(path, name)
     places = read_places(disk, directory)
@@ -213,9 +245,9 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     found: list[Salvaged] = []
     before = _damaged_files(disk, places)
 
-    def read(disk: Disk, places: Places) -> Recovered:
+    def read(disk: Disk, places: Places, decide: Decide) -> Recovered:
         """What an opening reads, and a note of what it lacks."""
-        salvaged = salvage(disk, places)
+        salvaged = salvage(disk, places, decide)
         found.append(salvaged)
         return salvaged.recovered
 

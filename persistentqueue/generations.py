@@ -24,7 +24,7 @@ from contextlib import suppress
 from .directory import set_aside
 from .disk import NO_SPACE, Disk, join, sync_directory
 from .errors import BrokenQueueError, DiskFullError
-from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Operation, SegmentRow, encode_transaction
+from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Operation, Resolution, SegmentRow, encode_transaction
 from .header import Header
 from .limits import Limits
 from .log import OVERHEAD_BYTES, Log, Replay, log_name
@@ -47,6 +47,18 @@ _ENQUEUES_PER_LOG = 0.7
 checkpoint, and then a frame that dequeues must fit behind it."""
 _LOG_SLACK = 2
 """So many times as long as it should be a log may stay, and its spare, as long as there is room."""
+
+
+class Settling:
+    """A transaction over several queues that stands in the log, prepared, until a frame says what became of it, or a
+    checkpoint is made of the state that followed."""
+
+    def __init__(self, transaction: bytes, settled: Callable[[], None]) -> None:
+        self.transaction = transaction
+        self.committed: bool | None = None
+        """What became of it; None as long as nobody knows."""
+        self.settled = settled
+        """Called when the log needs no other to tell what became of it."""
 
 
 class Generations:
@@ -85,6 +97,7 @@ class Generations:
         """Of the log that counts."""
         self.number = 0
         """Of the generation; 0 before there is one."""
+        self.settling: Settling | None = None
         self.trims = 0
         self.retired: deque[tuple[int, int]] = deque()
         """The numbers and the sizes of the segments that ``give_back`` will delete."""
@@ -114,6 +127,21 @@ class Generations:
         """Whether the log and its spare take more than both were meant to."""
         return self.spare.size_bytes() + self.log_bytes[1] > 2 * self._wanted_bytes
 
+    def first_operations(self) -> list[Operation]:
+        """What the next frame has to begin with. Raises ``BrokenQueueError`` where nobody knows."""
+        settling = self.settling
+        if settling is None:
+            return []
+        if settling.committed is None:
+            raise self._to_break(InterruptedError("a transaction over several queues was interrupted"))
+        return [Resolution(settling.transaction, settling.committed)]
+
+    def tell_settled(self) -> None:
+        """The log carries durably what became of what was prepared."""
+        settling, self.settling = self.settling, None
+        if settling is not None:
+            settling.settled()
+
     def close(self) -> None:
         """Close the log's file, and write nothing; what was to be given back is the next opening's."""
         self.retired.clear()
@@ -129,6 +157,7 @@ class Generations:
         Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
         """
         self._disk.failpoint("trim.1 sync blocks")
+        self.first_operations()
         self.write_deferred()
         try:
             self._segments.sync()
@@ -155,6 +184,7 @@ class Generations:
         self.log, self.path = log, log.path
         self.number += 1
         self.trims += 1
+        self.tell_settled()
         if old is not None:
             old.close()
         self._disk.failpoint("trim.6 retire")

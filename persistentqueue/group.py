@@ -143,14 +143,14 @@ class Group:
             self._line.commit(transaction)
         except PersistentQueueError:
             if self.closed is None:
-                self._follow_up()
+                self.follow_up()
             raise
         except BaseException:  # interrupted, maybe behind a commit of which it told nobody
             self._tell_all()
             raise
-        self._follow_up()
+        self.follow_up()
 
-    def _follow_up(self) -> None:
+    def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
         # What was committed is durable: what is wrong with an inbox must not make its flush look failed.
@@ -186,6 +186,20 @@ class Group:
             if self._seats and (is_broken or any(each.runs and each.settled for each in group)):
                 self._rooms += 1
                 self._seats[0].notify()
+
+    @contextmanager
+    def taking_part(self, transaction: Transaction) -> Iterator[Store]:
+        """While nobody else commits here the caller does, this transaction with those of other queues; then those who
+        wait for what came of it are told. He is to ``follow_up`` when all of it is over. Raises ``ClosedError``."""
+        with self._alone():
+            before = self.store.state.next_sequence
+            try:
+                yield self.store
+            finally:
+                self._tell_of([transaction], self.store.state.next_sequence - before)
+                self.groups += transaction.settled and not transaction.skipped
+                self.transactions += transaction.settled
+                self.refused += isinstance(transaction.error, QueueFullError)
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""

@@ -169,8 +169,9 @@ class PersistentQueue:
 
     Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
-    there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``BrokenQueueError`` where a sync fails
-    while opening (try again), and ``OSError`` where the directory cannot be used.
+    there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
+    what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
+    (try again), and ``OSError`` where the directory cannot be used.
     """
 
     def __init__(
@@ -234,7 +235,9 @@ class PersistentQueue:
         self._disk = disk
 
         def open_store(mutex: threading.Lock, reading: threading.Lock) -> Store:
-            return Store.open(disk, directory, settings, create, lock_timeout, mutex, reading, data_path=place)
+            return Store.open(
+                disk, directory, settings, create, lock_timeout, mutex, reading, data_path=place, is_sound=_is_sound
+            )
 
         self._group = Group(open_store)
         if isinstance(memory_bytes, MemoryBudget):
@@ -486,6 +489,19 @@ class PersistentQueue:
         return self._group
 
 
+def _is_sound(directory: str) -> bool:
+    """Whether the queue in this directory is open in this process, and not broken."""
+    while True:
+        try:
+            groups = [queue._group for queue in _OPEN if queue._group is not None]
+            break
+        except RuntimeError:  # another thread has opened one, or closed one, meanwhile
+            continue
+    return any(
+        group.store.directory == directory and group.closed is None and group.store.broken is None for group in groups
+    )
+
+
 def _sizes(disk: Disk, directory: str) -> dict[str, int]:
     """The lengths of the files in a directory, by their names."""
     sizes = {}
@@ -513,6 +529,9 @@ def _check(settings: Mapping[str, Any]) -> None:
 def _report(directory: str, report: RecoveryReport) -> None:
     if report.clean:
         return
+    if report.resolved is not None:
+        became = "committed" if report.resolved else "never committed"
+        _LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
     _LOGGER.info("%s: recovered %s", directory, report)
     if report.torn_bytes or report.missing_bytes or report.lost_transactions or report.set_aside:
         _LOGGER.warning(

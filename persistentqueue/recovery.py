@@ -5,7 +5,9 @@
 3. A log that is not synced ends before the first frame whose blocks are not all there, since its writes may have
    reached the disk in any order. Those that are there may be so in the page cache only, even after a sync, if that
    failed; so they are ``unsynced``, to be written once more.
-4. Say what the directory holds beside that: leftovers to sweep, files to set aside because they may hold something that
+4. What was prepared for a transaction over several queues counts if the log says so, or, at its end, if ``decide`` does
+   (see ``doubt``).
+5. Say what the directory holds beside that: leftovers to sweep, files to set aside because they may hold something that
    nobody can tell, and what was published and adopted by a frame that is lost.
 
 Opening costs what the log costs, never what the queue holds. Recovery run twice, or cut short and run again, gives the
@@ -21,6 +23,7 @@ from itertools import chain
 from .block import SEGMENT_MAGIC
 from .directory import find_generations, names_in
 from .disk import READ, Disk, join, read_all
+from .doubt import Decide, Prepared, Unfolding
 from .errors import CorruptionError, PersistentQueueError
 from .frame import DOUBTED, Adoption, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, Header, decode_header
@@ -54,6 +57,8 @@ class RecoveryReport:
     segments."""
     set_aside: tuple[str, ...] = ()
     """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
+    resolved: bool | None = None
+    """Whether a transaction over several queues was committed that was in doubt; None: there was none."""
 
 
 NOTHING_FOUND = RecoveryReport()
@@ -81,10 +86,28 @@ class Recovered:
     published under: to be adopted once more."""
     sweep: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
+    prepared: Prepared | None = None
+    """What is in doubt: the state is that without it."""
+    resolved: bool | None = None
+    """What became of what was in doubt."""
 
     def path(self, places: Places, number: int) -> str:
         """Where the file of a segment is now."""
         return _segment_path(places, number, self.adopted)
+
+    def resolve(self, committed: bool) -> None:
+        """What was in doubt is committed, or never was. Raises ``CorruptionError``."""
+        assert self.prepared is not None
+        operations = self.prepared.operations if committed else ()
+        self.prepared, self.resolved = None, committed
+        try:
+            for operation in operations:
+                self.state.apply(operation)
+        except StateError as error:
+            raise CorruptionError(self.replay.file, self.replay.frames[-1].offset, *error.args) from None
+        for operation in operations:
+            self.note(operation, {})
+        self.transactions -= not committed
 
     def note(self, operation: Operation, inbox: Mapping[str, str]) -> None:
         """Remember the operation if its blocks are to be written, or its file to be renamed, once more. ``inbox`` is
@@ -100,14 +123,19 @@ class Recovered:
                 self.unsynced.append(operation)
 
 
-def recover(disk: Disk, places: Places) -> Recovered | None:
-    """Read the queue in these places; None if there is none yet. Raises ``CorruptionError``; changes nothing."""
+def recover(disk: Disk, places: Places, decide: Decide | None = None) -> Recovered | None:
+    """Read the queue in these places; None if there is none yet; what is in doubt stays so if nobody is to ``decide``.
+
+    Raises ``CorruptionError``, and what ``decide`` raises; changes nothing.
+    """
     generations = find_generations(disk, places.directory, places)
     if not generations:
         return None
     path = places.path(join(LOG_DIRECTORY, log_name(generations[-1])))
     replay = read_log(disk, path)
     recovered = _apply(disk, places, replay)
+    if recovered.prepared is not None and decide is not None:
+        recovered.resolve(decide(recovered.prepared.prepare))
     _inspect(disk, places, recovered, generations)
     return recovered
 
@@ -118,7 +146,7 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
     except StateError as error:
         raise CorruptionError(replay.file, replay.frames[0].offset, *error.args) from None
     salts = {number: segment.salt for number, segment in recovered.state.segments.items()}
-    groups = replay.frames[1:]
+    groups, unfolding = replay.frames[1:], Unfolding()
     inbox = look_into_inbox(disk, places) if groups else {}
     for at, group in enumerate(groups):
         operations = list(chain.from_iterable(group.transactions))
@@ -127,6 +155,7 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
             recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
             break
         try:
+            operations = unfolding.counting(group)
             for operation in operations:
                 recovered.state.apply(operation)
         except StateError as error:
@@ -134,6 +163,8 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
         for operation in operations:
             recovered.note(operation, inbox)
         recovered.transactions += len(group.transactions)
+    recovered.prepared = unfolding.prepared
+    recovered.transactions -= unfolding.aborted
     return recovered
 
 
@@ -204,6 +235,8 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
     # device that lied): then a segment that nobody knows is not a leftover but evidence, if it is younger than the
     # log's checkpoint. An older one was retired by it.
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
+    held = recovered.prepared.operations if recovered.prepared is not None else ()
+    known = {each.number for each in held if isinstance(each, SegmentCreated)}.union(state.segments)
     for generation in generations:
         if generation != replay.header.number:
             # Superseded. One that ended in doubt is evidence; the opening that was to keep it was itself cut short.
@@ -211,7 +244,7 @@ def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list
             (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, log_name(generation)))
     for name in names_in(disk, places.path(DATA_DIRECTORY)):
         number = parse_segment_name(name)
-        if number is not None and number not in state.segments:
+        if number is not None and number not in known:
             path = join(DATA_DIRECTORY, name)
             retired = number < replay.checkpoint.next_segment
             try:

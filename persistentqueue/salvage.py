@@ -9,19 +9,32 @@
 3. What the log carries is written to the segments, as any opening does. Then of what the log names each block is read.
    Those that do not check out are lost, and nothing beside them. Damaged headers of segments are written once more.
 
-The sequences that are lost are given out as consumed.
+The sequences that are lost are given out as consumed. What is in doubt is decided as by any opening (see ``doubt``);
+where nobody knows any more, it is dropped, and the log that says what it was is kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from .directory import find_generations, keep_copy, names_in
 from .disk import READ, Disk, join, read_all
-from .errors import CorruptionError
-from .frame import SYNCED, Checkpoint, Compaction, Enqueue, ExtentRow, Frame, SegmentCreated, find_frame
+from .doubt import Decide, Unfolding
+from .errors import CorruptionError, InDoubtError
+from .frame import (
+    SYNCED,
+    Checkpoint,
+    Compaction,
+    Enqueue,
+    ExtentRow,
+    Frame,
+    Operation,
+    Prepare,
+    SegmentCreated,
+    find_frame,
+)
 from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
 from .log import Replay, first_frame, log_name, parse_log_name
@@ -47,15 +60,28 @@ class Salvaged:
     without_log: bool = False
 
 
-def salvage(disk: Disk, places: Places) -> Salvaged:
-    """Read what is there. Raises ``OSError`` and ``UnsupportedFormatError``, never ``CorruptionError``."""
+def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
+    """Read what is there. Raises ``OSError`` and ``UnsupportedFormatError``, never ``CorruptionError``, and
+    ``InDoubtError`` only where somebody may still know."""
+    undecided: list[str] = []
+
+    def decide_anyway(prepare: Prepare) -> bool:
+        try:
+            return decide(prepare)
+        except InDoubtError as error:
+            if not error.lost:
+                raise
+            undecided.append(f"{error}; it is dropped")
+            return False
+
     try:
-        recovered = recover(disk, places)
+        recovered = recover(disk, places, decide_anyway)
         assert recovered is not None
         salvaged = Salvaged(recovered)
     except CorruptionError as damage:
-        salvaged = _salvage_log(disk, places)
+        salvaged = _salvage_log(disk, places, decide_anyway)
         salvaged.problems.append(str(damage))
+    salvaged.problems += undecided
     finish_adoptions(disk, places, salvaged.recovered)
     try:
         _write_carried(disk, places, salvaged)
@@ -95,7 +121,7 @@ def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str
     ]
 
 
-def _salvage_log(disk: Disk, places: Places) -> Salvaged:
+def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     try:
         generation = max(find_generations(disk, places.directory, places), default=0)
     except CorruptionError:
@@ -117,21 +143,34 @@ def _salvage_log(disk: Disk, places: Places) -> Salvaged:
     header = header._replace(flags=header.flags & SYNCED)
     replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
     salvaged = Salvaged(Recovered(state, replay))
-    at, doubted, inbox = first.end, False, look_into_inbox(disk, places)
+    at, doubted, inbox, unfolding = first.end, False, look_into_inbox(disk, places), Unfolding()
     while (frame := find_frame(data, at, header.salt, path)) is not None:
         doubted = doubted or frame.offset > at
-        _salvage_frame(disk, places, salvaged, frame, doubted, inbox)
+        operations = unfolding.counting_anyway(frame, state.next_sequence)
+        _salvage_frame(disk, places, salvaged, frame, operations, doubted, inbox)
         replay.frames.append(frame)
         at = frame.end
+    salvaged.recovered.prepared = unfolding.prepared
+    if unfolding.prepared is not None:
+        try:
+            salvaged.recovered.resolve(decide(unfolding.prepared.prepare))
+        except CorruptionError as damage:
+            salvaged.problems.append(str(damage))
     return salvaged
 
 
 def _salvage_frame(
-    disk: Disk, places: Places, salvaged: Salvaged, frame: Frame, doubted: bool, inbox: Mapping[str, str]
+    disk: Disk,
+    places: Places,
+    salvaged: Salvaged,
+    frame: Frame,
+    operations: Iterable[Operation],
+    doubted: bool,
+    inbox: Mapping[str, str],
 ) -> None:
     """Apply what a frame says as far as it goes together with what is known; ``doubted``: frames before it are lost."""
     recovered, state = salvaged.recovered, salvaged.recovered.state
-    for operation in (operation for transaction in frame.transactions for operation in transaction):
+    for operation in operations:
         if isinstance(operation, Compaction) and (doubted or salvaged.problems):
             # What comes again may be a hole in what was copied. In the sources, which no generation of the log retired
             # yet, it is whole.

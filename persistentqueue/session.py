@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from operator import index
 from types import TracebackType
+from typing import TypeAlias
 
 from .block import ITEM_BYTES_MAX
 from .errors import ClosedError
@@ -18,6 +19,8 @@ from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
+Together: TypeAlias = "Callable[[Session, tuple[str, int] | None, float | None], bool]"
+"""A flush of several sessions, with the marker of one of them."""
 
 
 class Session:
@@ -32,7 +35,7 @@ class Session:
     failed.
     """
 
-    __slots__ = ("__weakref__", "_group", "_queue", "_spill_bytes", "_transaction", "name")
+    __slots__ = ("__weakref__", "_group", "_queue", "_spill_bytes", "_together", "_transaction", "name")
 
     def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "", queue: object = None) -> None:
         self._group = group
@@ -42,6 +45,8 @@ class Session:
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
         self._transaction: Transaction | None = Transaction()
+        self._together: Together | None = None
+        """What flushes it with sessions of other queues, if it belongs to these."""
 
     def __enter__(self) -> Session:
         return self
@@ -159,7 +164,11 @@ class Session:
         operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
         reopen the queue. Interrupted, by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was
         committed, the session is empty; if not, it keeps its operations; if nobody knows, the queue is broken.
+
+        A session of a ``transaction`` over several queues is flushed with the others of it (see there).
         """
+        if self._together is not None:
+            return self._together(self, marker, timeout)
         transaction, group = self._transaction, self._group
         if transaction is None or group.closed is not None or group.store.broken is not None:
             transaction = self._open()

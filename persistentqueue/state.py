@@ -27,6 +27,7 @@ from .frame import (
     Adoption,
     Checkpoint,
     Compaction,
+    Decision,
     Dequeue,
     Enqueue,
     ExtentRow,
@@ -99,6 +100,8 @@ class State:
         self.markers: dict[str, int] = {}
         self.live_bytes = 0
         """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
+        self.decisions: dict[bytes, frozenset[str]] = {}
+        """The transactions over several queues that were decided here, and who may have to ask for each."""
         self._firsts: list[int] = []
 
     @property
@@ -118,8 +121,10 @@ class State:
             self.markers[operation.name] = operation.version
         elif isinstance(operation, Compaction):
             self.compact(*operation)
+        elif isinstance(operation, Decision):
+            self.decide(*operation)
         else:
-            raise StateError("an operation of a transaction", "a checkpoint")
+            raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
 
     def _add_segment(self, number: int, salt: int, capacity_bytes: int) -> None:
         if number in self.segments:
@@ -241,6 +246,22 @@ class State:
             ExtentRow(first, count, number, offset, length_bytes, ordinal, live, length_bytes * live // copied)
         )
 
+    def decide(self, transaction: bytes, participants: Sequence[str]) -> None:
+        """Apply the fields of a ``Decision``. Who takes part has settled what was decided for him before: his log says
+        so, in the frame that prepares this one."""
+        if transaction in self.decisions or not participants:
+            raise StateError("a decision for somebody, and no other", f"{transaction.hex()} for {participants}")
+        for other in list(self.decisions):
+            for name in participants:
+                self.forget(other, name)
+        self.decisions[transaction] = frozenset(participants)
+
+    def forget(self, transaction: bytes, name: str) -> None:
+        """This participant needs the decision no more, if there is one."""
+        left = self.decisions.pop(transaction, frozenset()) - {name}
+        if left:
+            self.decisions[transaction] = left
+
     def live_between(self, first: int, end: int) -> int:
         """How many of the sequences ``first … end - 1`` are not consumed."""
         start = max(first, self.frontier)
@@ -309,7 +330,7 @@ class State:
 
     def supplement(self) -> list[Operation]:
         """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
-        return []
+        return [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]
 
     def retire(self, number: int) -> None:
         """Forget a drained segment; a checkpoint without it is durable."""
@@ -339,8 +360,10 @@ class State:
         live = sum(extent.live for extent in state.extents)
         if live + state.consumed_count != state.next_sequence:
             raise StateError(f"extents with {state.next_sequence - state.consumed_count} live items", f"{live}")
-        if supplement:
-            raise StateError("nothing behind the checkpoint", f"{supplement[0]}")
+        for operation in supplement:
+            if not isinstance(operation, Decision) or operation.transaction in state.decisions:
+                raise StateError("what supplements a checkpoint", f"{operation}")
+            state.decisions[operation.transaction] = frozenset(operation.participants)
         return state
 
     def _restore_extent(self, extent: Extent) -> None:

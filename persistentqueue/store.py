@@ -14,23 +14,26 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from dataclasses import replace
+from functools import partial
 
 from .adopt import Adopter
-from .commit import Committer
+from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
 from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
+from .doubt import Decide, ask, forget_settled
 from .errors import (
     BrokenQueueError,
     CorruptionError,
     DiskFullError,
     PersistentQueueError,
+    QueueLockedError,
     QueueNotFoundError,
     UnsupportedFormatError,
 )
-from .frame import DOUBTED, SEALED, encode_transaction
+from .frame import DOUBTED, RESOLUTION_BYTES, SEALED, Operation, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
 from .limits import Limits
@@ -75,7 +78,7 @@ class Store:
         self.ready = Ready(state)
         self.pages = Pages(settings.memory_bytes, self.ready.front)
         self.recovery = NOTHING_FOUND
-        self._disk = disk
+        self.disk = self._disk = disk
         self._lock = lock
         self._mutex = mutex
         data = self._path(DATA_DIRECTORY)
@@ -83,7 +86,7 @@ class Store:
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
         self.limits = Limits(disk, self.directory, settings, state, self.ready, self._quota)
-        self._committer = Committer(
+        self.committer = Committer(
             disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
         )
         self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
@@ -119,15 +122,18 @@ class Store:
         lock_timeout_seconds: float,
         mutex: Guard,
         reading: Guard,
-        read: Callable[[Disk, Places], Recovered | None] = recover,
+        read: Callable[[Disk, Places, Decide], Recovered | None] = recover,
         data_path: str | None = None,
+        is_sound: Callable[[str], bool] = lambda _directory: False,
     ) -> Store:
         """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
 
+        ``is_sound`` says which other queues this process owns that are not broken, by their directories.
+
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
         ``QueueNotFoundError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
-        ``UnsupportedFormatError``, ``DiskFullError`` and ``OSError``; the lock is then free, and nothing is lost: what
-        an opening writes says what the log said, and can be written again.
+        ``UnsupportedFormatError``, ``InDoubtError``, ``DiskFullError`` and ``OSError``; the lock is then free, and
+        nothing is lost: what an opening writes says what the log said, and can be written again.
         """
         if not create and not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
@@ -140,7 +146,10 @@ class Store:
         store = None
         try:
             places = open_places(disk, directory, data_path)
-            recovered = read(disk, places)
+            recover_other = partial(cls._recover_other, disk, settings)
+            recovered = read(disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, is_sound))
+            if recovered is not None and recovered.state.decisions:
+                forget_settled(disk, directory, recovered.state)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
             state = State() if recovered is None else recovered.state
             store = cls(disk, places, settings, lock, state, mutex, reading)
@@ -153,6 +162,20 @@ class Store:
                 raise DiskFullError(directory, error.errno, "no room to open the queue", "then open it") from error
             raise
         return store
+
+    @classmethod
+    def _recover_other(cls, disk: Disk, settings: Settings, directory: str) -> bool:
+        """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
+        # No limit keeps it from saying what it knows.
+        settings = replace(settings, sync=True, max_items=None, max_bytes=None, max_disk_bytes=None, min_free_bytes=0)
+        free = nullcontext()
+        try:
+            store = cls.open(disk, directory, settings, False, 0.0, free, free)
+        except QueueLockedError:
+            return False
+        with suppress(DiskFullError, BrokenQueueError):  # what it says is durable already
+            store.close()
+        return True
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
@@ -223,6 +246,7 @@ class Store:
                 redone_bytes=redone_bytes,
                 swept=tuple(recovered.sweep),
                 set_aside=tuple(aside),
+                resolved=recovered.resolved,
             )
         delete_all(self._disk, self.places, recovered.sweep, self.settings.wipe)
 
@@ -272,7 +296,7 @@ class Store:
         """
         self.check()
         try:
-            self._committer.spill_blocks(transaction)
+            self.committer.spill_blocks(transaction)
         except OSError as error:
             raise self._break(error) from error
         except BaseException as error:
@@ -307,19 +331,23 @@ class Store:
         if self.broken is not None:
             self.check()
         try:
-            if not self._committer.commit_short(group, self.generations.log):
+            if self.generations.settling is not None or not self.committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
-                self._committer.come_again(group)
-            if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
-                # The group is durable, so a trim that finds no room must not make its flush look failed.
-                with suppress(PersistentQueueError):
-                    self.trim()
+                self.committer.come_again(group)
+            self.end_commit()
         except BaseException as error:
-            self._doubt(error)
+            self.doubt(error)
             raise
 
+    def end_commit(self) -> None:
+        """Trim, if it is worth it."""
+        if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
+            # The group is durable, so a trim that finds no room must not make its flush look failed.
+            with suppress(PersistentQueueError):
+                self.trim()
+
     def _commit_long(self, group: Sequence[Transaction]) -> None:
-        committer = self._committer
+        committer = self.committer
         group, inline = committer.write_blocks(group)
         if not group:
             return
@@ -328,16 +356,48 @@ class Store:
 
     def _log_group(self, group: Sequence[Transaction], inline: bool) -> None:
         """The steps of a commit from the frame on, for a group whose blocks are written, as durable as they must be."""
-        committer = self._committer
-        operations = committer.number(group, inline)
-        body = b"".join(map(encode_transaction, operations))
-        log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
-        if log is None or not log.has_room(len(body), enqueues):
-            log = self._roll_log(len(body), group, enqueues)
-        if log is not None:
-            committer.write_frame(log, body, len(operations), sum(map(len, operations)))
+        written = self.make_frame(group, inline)
+        if written is not None:
+            self.write_frame(written)
             self.adopter.rename(group)
-            committer.apply(group, operations)
+            self.committer.apply(group, written.operations)
+
+    def make_frame(
+        self,
+        group: Sequence[Transaction],
+        inline: bool,
+        before: Sequence[Operation] = (),
+        behind: Sequence[Operation] = (),
+    ) -> Written | None:
+        """The frame of a group, with these operations ``before`` those of the first transaction, not to be applied, and
+        ``behind`` those of the last; there is room for it in the log. None if there is none, which the group hears."""
+        operations = self.committer.number(group, inline)
+        operations[-1] += behind
+        first = [*before, *operations[0]]
+        body = b"".join(map(encode_transaction, [first, *operations[1:]]))
+        log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
+        most_bytes = len(body) + (RESOLUTION_BYTES if self.generations.settling is not None else 0)
+        if log is None or not log.has_room(most_bytes, enqueues):
+            log = self._roll_log(most_bytes, group, enqueues)
+        if log is None:
+            return None
+        resolutions = self.generations.first_operations()
+        if resolutions:
+            first[:0] = resolutions
+            body = b"".join(map(encode_transaction, [first, *operations[1:]]))
+        return Written(group, operations, body, len(first) + sum(map(len, operations[1:])))
+
+    def write_frame(self, written: Written) -> None:
+        """Write it to the log, durably."""
+        log = self.generations.log
+        assert log is not None
+        self.committer.write_frame(log, written.body, len(written.operations), written.count)
+        self.generations.tell_settled()
+
+    def forget(self, transaction: bytes, name: str) -> None:
+        """This participant has settled what was decided here (see ``several``). For any thread."""
+        with self._mutex:
+            self.state.forget(transaction, name)
 
     def adopt(self, insists: bool = False) -> int:
         """Adopt what other processes have published, as far as there is room; how many transactions.
@@ -359,13 +419,13 @@ class Store:
                 raise
             try:
                 self._adopt(published)
-                self._committer.come_again(published)
+                self.committer.come_again(published)
                 dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
                 if dropped and not self.settings.sync:
                     self.trim()  # a power cut must not take the marker, when nothing is left that it stands for
                 goes_on = self.adopter.end(published)
             except BaseException as error:
-                self._doubt(error)
+                self.doubt(error)
                 raise
             settled = sum(transaction.settled for transaction in published)
             adopted += settled - sum(transaction.skipped for transaction in published)
@@ -377,7 +437,7 @@ class Store:
         if not published:
             return
         self.adopter.sync()
-        admitted = self._committer.admit(published)
+        admitted = self.committer.admit(published)
         refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
         group = [each for each in admitted if each in published[:refused]]
         if group:
@@ -415,7 +475,7 @@ class Store:
         drained, current = self._drained(True), self.segments.current
         if current is not None and current.number in drained:
             self.segments.let_go()
-        if drained or self.generations.has_grown:
+        if drained or self.generations.has_grown or self.generations.settling is not None:
             self.generations.trim_short(tightly=True)
         self.generations.write_deferred()
         if self.generations.log is not None:
@@ -493,7 +553,7 @@ class Store:
     @property
     def syncs(self) -> int:
         """How many syncs there were: of segments, of names, of the log."""
-        return self.segments.syncs + self._committer.syncs + 2 * self.generations.trims
+        return self.segments.syncs + self.committer.syncs + 2 * self.generations.trims
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
@@ -503,7 +563,7 @@ class Store:
         except OSError as error:
             raise self._break(error) from error
 
-    def _doubt(self, error: BaseException) -> None:
+    def doubt(self, error: BaseException) -> None:
         """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
         only recovery can tell; but not for what says so itself, or that nothing was committed."""
         if isinstance(error, PersistentQueueError):

@@ -19,6 +19,7 @@ from .flips import cut, flip_sealed, flips
 from .fuzz import fuzz
 from .kills import run_kills
 from .mutants import MUTANTS, run_mutants
+from .several import SEVERAL, SeveralExplorer
 from .syscalls import SyscallsUnavailable, run_injections
 
 
@@ -29,7 +30,7 @@ def explore(options: argparse.Namespace) -> None:
         return
     began, schedules, lives, seeds = time.monotonic(), 0, 0, 0
     while seeds < options.count and (options.schedules is None or schedules < options.schedules):
-        explorer = Explorer(options.first + seeds * options.step, options.faults, options.trace, options.style)
+        explorer = _explorer(options, options.first + seeds * options.step)
         try:
             explorer.run()
         finally:
@@ -45,6 +46,13 @@ def explore(options: argparse.Namespace) -> None:
         f"--first {options.first + seeds * options.step}",
         flush=True,
     )
+
+
+def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplorer:
+    """What explores the seed: one queue, or, if that is asked for and one time in eight, several."""
+    if options.style == SEVERAL or (options.style is None and seed % 8 == 7):
+        return SeveralExplorer(seed, options.faults, options.trace)
+    return Explorer(seed, options.faults, options.trace, options.style)
 
 
 def _share(options: argparse.Namespace) -> None:
@@ -135,7 +143,7 @@ def main() -> None:
     command.add_argument("--schedules", type=int, default=None, help="stop after so many schedules")
     command.add_argument("--step", type=int, default=1, help="from seed to seed")
     command.add_argument("--faults", action="store_true", help="calls fail, too")
-    command.add_argument("--style", choices=STYLES, default=None, help="only programs of this kind")
+    command.add_argument("--style", choices=(*STYLES, SEVERAL), default=None, help="only programs of this kind")
     command.add_argument("--trace", action="store_true", help="print what the disk was asked")
     command.add_argument("--progress", type=int, default=0, help="print the count after so many seeds")
     command.set_defaults(do=explore)

@@ -90,7 +90,7 @@ _SEGMENT_BYTES = {
 }
 _STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "recycles": (20, 40), "compacts": (60, 120)}
 _INTRUSION_ODDS = 0.01
-_PATIENCE_SECONDS = 30.0
+PATIENCE_SECONDS = 30.0
 """Of computing, whatever else the machine does; a seed takes a few at most."""
 _LIMITED_ODDS = 0.3
 
@@ -205,8 +205,8 @@ class Explorer:
 
         For the main thread only, because of the latter: it takes the signal of a timer.
         """
-        handler = signal.signal(signal.SIGVTALRM, _raise_hanging)
-        signal.setitimer(signal.ITIMER_VIRTUAL, _PATIENCE_SECONDS)
+        handler = signal.signal(signal.SIGVTALRM, raise_hanging)
+        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_SECONDS)
         disk = SimulatedDisk()
         disk.trace = [] if self._trace else None
         disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
@@ -243,7 +243,7 @@ class Explorer:
         undecided: list[list[Content]] = [allowed, after_cut]
         disk.on_tick = partial(self._at_tick, disk, model, undecided, depth)
         if self._faults and self.random.random() < 0.5:
-            self._inject(disk)
+            inject(disk, self.random)
         store = None
         try:
             self._places.come(disk, self.settings)
@@ -580,27 +580,6 @@ class Explorer:
             result.append(item.ljust(self.random.choice(_LENGTHS[self._style]), b"."))
         return result
 
-    # --- faults ------------------------------------------------------------------------------------------------------
-
-    def _inject(self, disk: SimulatedDisk) -> None:
-        """Let some call fail, once or from then on."""
-        kind = self.random.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
-        code = errno.EIO if kind != "full" else self.random.choice([errno.ENOSPC, errno.EDQUOT])
-        at, forever, taken = (
-            disk.ticks + self.random.randrange(60),
-            self.random.random() < 0.3,
-            self.random.randrange(1, 90),
-        )
-        waiting = [True]
-
-        def fault(call: str, path: str) -> OSError | int | None:
-            if disk.ticks < at or call not in _FAULTS[kind] or not (waiting[0] or forever):
-                return None
-            waiting[0] = False
-            return taken if kind.startswith("short") else OSError(code, "injected", path)
-
-        disk.fault = fault
-
     def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
@@ -609,8 +588,25 @@ class Explorer:
                 raise
 
 
-def _raise_hanging(_signal: int, _frame: object) -> None:
-    raise ViolationError(f"after {_PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
+def inject(disk: SimulatedDisk, chance: random.Random) -> None:
+    """Let some call fail, once or from then on."""
+    kind = chance.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
+    code = errno.EIO if kind != "full" else chance.choice([errno.ENOSPC, errno.EDQUOT])
+    at, forever, taken = disk.ticks + chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
+    waiting = [True]
+
+    def fault(call: str, path: str) -> OSError | int | None:
+        if disk.ticks < at or call not in _FAULTS[kind] or not (waiting[0] or forever):
+            return None
+        waiting[0] = False
+        return taken if kind.startswith("short") else OSError(code, "injected", path)
+
+    disk.fault = fault
+
+
+def raise_hanging(_signal: int, _frame: object) -> None:
+    """For the signal of a timer."""
+    raise ViolationError(f"after {PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
 
 
 def _subsets(group: list[Work]) -> list[list[Work]]:

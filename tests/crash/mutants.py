@@ -22,6 +22,7 @@ from typing import NamedTuple
 import persistentqueue
 
 from .explorer import STYLES
+from .several import SEVERAL
 
 PACKAGE = Path(persistentqueue.__file__).parent
 TESTS = Path(__file__).parent.parent
@@ -75,7 +76,7 @@ MUTANTS = (
     Mutant("frames are not checked", "frame", "    if found != checksum:\n        raise CorruptionError(file, offset, f\"a frame with", "    if False:\n        raise CorruptionError(file, offset, f\"a frame with", "compacts"),
     Mutant("bodies of blocks are not checked", "block", "    if found != header.body_checksum:\n", "    if False:\n", "drains", 580),
     Mutant("blocks of an unsynced log are not checked", "recovery", "if not replay.synced and not _is_written(", "if False and not _is_written("),
-    Mutant("an unsynced log goes on behind what is lost", "recovery", "            break\n        try:\n            for operation", "            continue\n        try:\n            for operation"),
+    Mutant("an unsynced log goes on behind what is lost", "recovery", "            break\n        try:\n            operations", "            continue\n        try:\n            operations"),
     Mutant("nothing stands behind the last frame", "log", "        frame = b\"\".join((header, body, END))\n", "        frame = b\"\".join((header, body))\n"),
     # --- blocks at the wrong place
     Mutant("deferred blocks take no room", "segment", "        self.deferred_bytes += length_bytes\n        self.end += length_bytes\n", "        self.deferred_bytes += length_bytes\n"),
@@ -90,7 +91,7 @@ MUTANTS = (
     Mutant("the segment that is written on is retired", "generations", "if n not in kept and (current is None or n != current.number)]", "if n not in self._segments._pins]", "drains"),
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
-    Mutant("live segments are swept", "recovery", "number not in state.segments:", "number in state.segments:"),
+    Mutant("live segments are swept", "recovery", "number not in known:", "number in known:"),
     Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created", "drains"),
     # --- owners and deletion
     Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
@@ -181,7 +182,7 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     arguments = ["random", "--first", str(mutant.first), "--schedules", str(schedules), "--progress", str(batch)]
     if mutant.where == "faults":
         arguments.append("--faults")
-    elif mutant.where in STYLES:
+    elif mutant.where in {*STYLES, SEVERAL}:
         arguments += ["--style", mutant.where]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash", *arguments],

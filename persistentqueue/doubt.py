@@ -1,0 +1,224 @@
+"""What a log says of transactions over several queues, and what the logs of its neighbours say of the same.
+
+A queue is *in doubt* whose log ends in a prepare without a resolution (see ``several`` for how it came to that). What
+became of it stands in the log of the coordinator, a neighbour: in the frame with the number that the prepare names, or,
+once that log was trimmed, behind its checkpoint, where a decision stays until each participant's log has settled it. It
+stands nowhere if nothing was decided, and then nothing is committed (*presumed abort*).
+
+To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that nobody is deciding just now:
+
+1. If the coordinator's lock is free, open it, which makes durable what its log says: the decision may have survived in
+   the page cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided.
+2. Make the name of the log's newest generation durable, and read it, whether it is owned or not. A checkpoint is
+   durable before it has its name, and a frame before another one follows it; of the last frame its owner alone knows
+   that. What is not certain is asked for again, for a second. *A crash leaves the queue in doubt, and the next opening
+   asks again: the coordinator remembers.*
+
+A coordinator forgets by the same rules: a log needs no decision any more that has the resolution, with a frame behind
+it, or no prepare at all, since it was trimmed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple
+
+from .disk import READ, Disk, abspath, basename, dirname, join, read_all, sync_directory
+from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
+from .frame import END, Decision, Enqueue, Frame, Operation, Prepare, Resolution
+from .log import Replay, log_name, parse_log_name, replay
+from .place import LOG_DIRECTORY
+from .state import State, StateError
+
+Decide = Callable[[Prepare], bool]
+"""Says whether a transaction is committed that was prepared. Raises ``InDoubtError``."""
+
+_TRIES = 100
+_POLL_SECONDS = 0.01
+_LITTLE_BYTES = 64 * 1024
+"""What is read of a log at first: of most queues there is no more in it."""
+_REPAIR = "or run repair on this queue, which drops what is in doubt, and keeps the log that says what it was"
+
+
+class Prepared(NamedTuple):
+    """A transaction that was prepared and not resolved."""
+
+    prepare: Prepare
+    operations: list[Operation]
+
+
+@dataclass
+class Unfolding:
+    """What of a log's transactions counts, frame by frame."""
+
+    prepared: Prepared | None = None
+    """What counts only if the next frame says so."""
+    aborted: int = 0
+    """How many transactions did not count."""
+
+    def counting(self, frame: Frame) -> list[Operation]:
+        """The operations that count from this frame on, those it resolves among them. Raises ``StateError``."""
+        counting: list[Operation] = []
+        for transaction in frame.transactions:
+            operations = transaction
+            if self.prepared is not None:
+                (prepare, held), first = self.prepared, operations[0] if operations else None
+                if not isinstance(first, Resolution) or first.transaction != prepare.transaction:
+                    raise StateError(f"what became of the transaction {prepare.transaction.hex()}", f"{first}")
+                if first.committed:
+                    counting += held
+                else:
+                    self.aborted += 1
+                self.prepared, operations = None, operations[1:]
+            if operations and isinstance(operations[0], Prepare):
+                self.prepared = Prepared(operations[0], operations[1:])
+            else:
+                counting += operations
+        return counting
+
+    def counting_anyway(self, frame: Frame, next_sequence: int) -> list[Operation]:
+        """The same of a log that lacks frames. Where it is lost what became of a transaction, it counts if what comes
+        next is numbered as if it did."""
+        try:
+            return self.counting(frame)
+        except StateError:
+            prepared, self.prepared = self.prepared, None
+        rest = [each for transaction in frame.transactions for each in transaction if not isinstance(each, Resolution)]
+        first = next((each.first for each in rest if isinstance(each, Enqueue)), next_sequence)
+        return (prepared.operations if prepared is not None and first > next_sequence else []) + rest
+
+
+def ask(
+    disk: Disk, directory: str, prepare: Prepare, recover: Callable[[str], bool], is_sound: Callable[[str], bool]
+) -> bool:
+    """Whether the transaction is committed that the queue in this directory has prepared, whose lock is held.
+
+    ``recover`` opens and closes the coordinator; False where it is owned. ``is_sound`` says of a coordinator that this
+    process owns it and knows all of its log to be durable. Raises ``InDoubtError``, and ``OSError`` and what comes of
+    it: ask again then.
+    """
+    directory = abspath(directory)
+    coordinator = join(dirname(directory), prepare.coordinator)
+    doubt = partial(InDoubtError, directory, prepare.transaction, coordinator)
+    reason = ""
+    for _ in range(_TRIES):
+        disk.failpoint("doubt.1 recover coordinator")
+        try:
+            is_owned = not recover(coordinator)
+        except QueueNotFoundError as error:
+            raise doubt(f"there is no queue: bring it back, {_REPAIR}", True) from error
+        except CorruptionError as error:
+            raise doubt(f"repair that one first ({error})") from error
+        disk.failpoint("doubt.2 read coordinator")
+        try:
+            newest = read_newest(disk, coordinator)
+        except (CorruptionError, FileNotFoundError) as error:  # what is written meanwhile may look like that
+            newest, reason = None, f"it cannot be read ({error})"
+        if newest is not None:
+            verdict = _verdict(newest, prepare, is_owned and is_sound(coordinator))
+            if verdict is not None:
+                return verdict
+            if newest.last_number < prepare.number - 1:
+                raise doubt(f"it ends before, so it is not what was written then: bring that back, {_REPAIR}", True)
+            reason = "its owner is about to end, or broken, or idle: flush something there, or close it, then try again"
+        disk.sleep(_POLL_SECONDS)
+    raise doubt(reason)
+
+
+def _verdict(newest: Replay, prepare: Prepare, is_sound: bool) -> bool | None:
+    """What a coordinator's log says; None where that is not certain."""
+    if newest.frames[0].number >= prepare.number:
+        return _decides(newest.supplement, prepare)
+    for at, frame in enumerate(newest.frames):
+        if frame.number == prepare.number:
+            decided = any(_decides(transaction, prepare) for transaction in frame.transactions)
+            is_durable = is_sound or at + 1 < len(newest.frames)
+            return decided if is_durable or not decided else None
+    return False if is_sound and newest.last_number == prepare.number - 1 else None
+
+
+def _decides(operations: Iterable[Operation], prepare: Prepare) -> bool:
+    return any(isinstance(each, Decision) and each.transaction == prepare.transaction for each in operations)
+
+
+def forget_settled(disk: Disk, directory: str, state: State) -> None:
+    """Forget the decisions of the queue in this directory that no participant has to ask for any more.
+
+    Whose log cannot be read, or is not there, may be about to come back.
+    """
+    neighbours = dirname(abspath(directory))
+    for name in frozenset[str]().union(*state.decisions.values()):
+        try:
+            newest = read_newest(disk, join(neighbours, name))
+        except (OSError, PersistentQueueError):
+            continue
+        for transaction in [each for each, names in state.decisions.items() if name in names]:
+            if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
+                state.forget(transaction, name)
+
+
+def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
+    """One of the neighbours with these names that may have to ask the queue in this directory, and what for."""
+    directory = abspath(directory)
+    neighbours, own = dirname(directory), basename(directory)
+    for name in names:
+        try:
+            newest = read_newest(disk, join(neighbours, name), hurried=True) if name != own else None
+        except (OSError, PersistentQueueError):
+            continue  # what is not ours, or damaged, must not keep it for ever
+        for prepare in _unsettled(newest) if newest is not None else ():
+            if prepare.coordinator == own:
+                return join(neighbours, name), prepare
+    return None
+
+
+def _unsettled(newest: Replay) -> Iterator[Prepare]:
+    """The prepares of which it is not certain, whatever a power cut takes, that the log says what became of them."""
+    for frame in newest.frames[-2:]:
+        for transaction in frame.transactions:
+            yield from (each for each in transaction if isinstance(each, Prepare))
+
+
+def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | None:
+    """The newest generation of a neighbour's log, whose name is durable then, also while it is owned; None where there
+    is none, or a new one comes again and again. ``hurried``: of a log that ends soon no more is read than that.
+
+    Raises ``CorruptionError``, also for what is being written; ``FileNotFoundError``, ``UnsupportedFormatError``.
+    """
+    path = join(directory, LOG_DIRECTORY)
+    for _ in range(_TRIES):
+        sync_directory(disk, path)
+        newest, damage, generation = None, None, _newest(disk, path)
+        if not generation:
+            return None
+        try:
+            newest = _read(disk, join(path, log_name(generation)), hurried)
+        except (CorruptionError, FileNotFoundError) as error:
+            damage = error
+        # What was superseded meanwhile was perhaps overwritten meanwhile, and read in part.
+        if _newest(disk, path) == generation:
+            if damage is not None:
+                raise damage
+            return newest
+    return None
+
+
+def _newest(disk: Disk, path: str) -> int:
+    return max((number for name in disk.listdir(path) if (number := parse_log_name(name)) is not None), default=0)
+
+
+def _read(disk: Disk, path: str, hurried: bool) -> Replay:
+    fd = disk.open(path, READ, 0)
+    try:
+        if hurried:
+            data = read_all(disk, fd, _LITTLE_BYTES, 0)
+            with suppress(CorruptionError):  # it may be cut where we stopped
+                little = replay(data, path)
+                if not little.torn_bytes and little.end + len(END) <= len(data):
+                    return little
+        return replay(read_all(disk, fd, disk.fstat(fd).st_size, 0), path)
+    finally:
+        disk.close(fd)

@@ -1,0 +1,127 @@
+"""``transaction``: sessions of several queues of this process, flushed as one atomic transaction."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+
+from .directory import queue_directory
+from .disk import basename, dirname
+from .errors import PersistentQueueError
+from .items import checked_marker
+from .queue import PersistentQueue
+from .session import Session
+from .several import Part, commit_several
+from .transaction import Transaction
+
+
+@contextmanager
+def transaction(*queues: PersistentQueue, name: str | None = None) -> Iterator[tuple[Session, ...]]:
+    """A session of each queue, flushed as one transaction when the block ends well, and rolled back when it raises::
+
+        with transaction(source, target) as (a, b):
+            b.enqueue(work(a.dequeue()))
+
+    Whatever crashes when, what the sessions did is committed in all queues or in none; durable on return. ``flush`` of
+    any of them is one of all, and may be called in the block. With a ``marker``, which is recorded in the queue of the
+    session that is asked, nothing is committed in any if it was reached before, all sessions are rolled back, and the
+    answer is False. It waits for no room, also with ``full="block"``: it raises, as with ``full="raise"``. One queue
+    alone is as with ``PersistentQueue.transaction``.
+
+    For queues with ``sync=True`` in directories beside each other, such as those that are named in one directory. While
+    it is flushed nobody else commits in any of them; it takes a sync more than flushes of their own do together.
+    Others may see what is committed in one queue a moment before they see it in the next.
+
+    Raises ``ValueError`` for queues that cannot be in one transaction, ``ClosedError``, what the block raises, and what
+    ``Session.flush`` raises: ``DiskFullError`` and ``QueueFullError`` mean that nothing was committed anywhere, and
+    that the sessions keep their operations. ``BrokenQueueError``: it is unknown whether it was committed, or nothing
+    was, and a sync has failed. Close what is broken, and open it again.
+    """
+    if not queues:
+        raise ValueError("a transaction needs a queue")
+    with ExitStack() as stack:
+        sessions = tuple(stack.enter_context(queue.session(name)) for queue in queues)
+        if len(sessions) > 1:
+            joint = _Joint(sessions)
+            for session in sessions:
+                session._together = joint.flush
+        yield sessions
+        sessions[0].flush()
+
+
+class _Joint:
+    """Sessions of several queues that are flushed together. For one thread at a time."""
+
+    def __init__(self, sessions: Sequence[Session]) -> None:
+        self._sessions = sorted(sessions, key=lambda session: basename(session._group.store.directory))
+        _require_neighbours([session._group.store.directory for session in sessions])
+        for session in sessions:
+            if not session._group.store.settings.sync:
+                raise ValueError(
+                    f"{session._group.store.directory}: opened with sync=False: a power cut could take its part of a "
+                    "transaction over several queues, and leave the others: open it with sync=True"
+                )
+
+    def flush(self, asked: Session, marker: tuple[str, int] | None, timeout: float | None) -> bool:
+        """What ``Session.flush`` does, for all of them."""
+        if timeout:
+            raise ValueError(f"a transaction over several queues waits for no room, not for {timeout} seconds")
+        works = [(session, session._open()) for session in self._sessions]
+        for session, work in works:
+            work.marker = checked_marker(marker) if session is asked and marker is not None else None
+        busy = [(each, work) for each, work in works if work.enqueues or work.runs or work.marker is not None]
+        if not busy:
+            return True
+        try:
+            _commit(busy)
+        except BaseException:
+            for session, work in busy:
+                if work.settled:  # interrupted behind the commit: what comes next is another transaction
+                    session.rollback()
+            raise
+        skipped = busy[0][1].skipped
+        for session, work in works:
+            if skipped:
+                session.rollback()
+            elif work.settled:
+                session._transaction = Transaction()
+        return not skipped
+
+
+def _commit(busy: Sequence[tuple[Session, Transaction]]) -> None:
+    """Commit what the sessions have to commit; all are ``skipped`` or none."""
+    if len(busy) == 1:
+        session, work = busy[0]
+        session._group.commit(work, 0.0)
+        return
+    groups = [session._group for session, _ in busy]
+    try:
+        with ExitStack() as turns:  # in the order of their names, so that two never wait for each other
+            parts = [Part(turns.enter_context(session._group.taking_part(work)), work) for session, work in busy]
+            commit_several(parts)
+        for _, work in busy:
+            if work.error is not None:
+                raise work.error
+    except PersistentQueueError:
+        for group in groups:
+            if group.closed is None:
+                group.follow_up()
+        raise
+    finally:
+        for _, work in busy:
+            work.error = None
+    for group in groups:
+        group.follow_up()
+
+
+def _require_neighbours(directories: Sequence[str]) -> None:
+    """Raise ``ValueError`` where these are not the directories of different queues beside each other."""
+    if len(set(directories)) < len(directories):
+        raise ValueError(f"the same queue twice in a transaction: {', '.join(sorted(directories))}")
+    if len({dirname(directory) for directory in directories}) > 1:
+        raise ValueError(
+            "a transaction is over queues in directories beside each other, opened by the same path, not over "
+            f"{', '.join(sorted(directories))}"
+        )
+    for directory in directories:
+        queue_directory(dirname(directory), basename(directory))

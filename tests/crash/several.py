@@ -1,0 +1,440 @@
+"""Several queues on one simulated disk, and transactions over them: all or nothing, whatever crashes when.
+
+Three neighbours. What a program does at once is a *deal*: items put in, taken, or moved from one to the other, in one
+queue or in two or three, committed together. In between queues are trimmed, closed, given up as by a process that
+drops them, and opened again, in any order, while the others are open or not, by an owner who knows the others or by one
+who does not; they are deleted, if they may be. A crash may fall on any call, and whoever comes next opens all of them,
+or only some, in any order.
+
+The model is what each of them holds. Allowed after a crash is the state after the last acknowledged deal, or with the
+one that was under way as a whole. What one of them has served rules out all states in which it holds something else: so
+no deal is there in part, and an item is in one queue. Everything follows from the seed.
+"""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from functools import partial
+from typing import NamedTuple
+
+from persistentqueue import fsck
+from persistentqueue.directory import delete_queue
+from persistentqueue.disk import basename
+from persistentqueue.errors import (
+    BrokenQueueError,
+    DiskFullError,
+    InDoubtError,
+    PersistentQueueError,
+    QueueFullError,
+    QueueNotFoundError,
+)
+from persistentqueue.header import HEADER_BYTES
+from persistentqueue.several import Part, commit_several
+from persistentqueue.store import Store
+from persistentqueue.transaction import Settings, Transaction
+
+from .disk import SimulatedDisk
+from .explorer import LIVES, PATIENCE_SECONDS, SCHEDULES_MAX, ViolationError, content_of, inject, raise_hanging
+from .published import Content
+
+SEVERAL = "several"
+"""The style of programs over several queues."""
+NAMES = ("a", "b", "c")
+PATH = "/queues"
+_ACTIONS = ("put", "take", "move", "spill", "discard", "commit", "trim", "reopen", "leave", "delete", "compact")
+_ODDS = (14, 8, 22, 2, 3, 30, 4, 8, 6, 1, 2)
+_FREE = nullcontext()
+
+World = tuple[Content, ...]
+"""What the queues hold, in the order of their names."""
+
+
+class Deal:
+    """What is to be committed together: by queue a transaction, what it puts in, and what it takes."""
+
+    def __init__(self) -> None:
+        self.transactions: dict[str, Transaction] = {}
+        self.put: dict[str, list[bytes]] = {}
+        self.taken: dict[str, list[bytes]] = {}
+
+    def part(self, name: str) -> Transaction:
+        """That of this queue."""
+        self.put.setdefault(name, [])
+        self.taken.setdefault(name, [])
+        return self.transactions.setdefault(name, Transaction())
+
+    @property
+    def busy(self) -> list[str]:
+        """The queues with anything to commit, in order."""
+        return [name for name in NAMES if self.put.get(name) or self.taken.get(name)]
+
+    def is_reached(self, world: World) -> bool:
+        """Whether one of its markers says that it was done."""
+        markers = [(name, self.transactions[name].marker) for name in self.busy]
+        return any(
+            marker is not None and marker[1] <= dict(world[NAMES.index(name)].markers).get(marker[0], -1)
+            for name, marker in markers
+        )
+
+    def after(self, world: World) -> World:
+        """What the queues hold once it is committed."""
+        if self.is_reached(world):
+            return world
+        changed = list(world)
+        for name in self.busy:
+            at, marker = NAMES.index(name), self.transactions[name].marker
+            items = [item for item in world[at].items if item not in self.taken[name]] + self.put[name]
+            markers = dict(world[at].markers) | (dict([marker]) if marker is not None else {})
+            changed[at] = Content(tuple(items), tuple(sorted(markers.items())))
+        return tuple(changed)
+
+
+class Life(NamedTuple):
+    """One owner of the queues, until a crash."""
+
+    disk: SimulatedDisk
+    worlds: list[World]
+    """What the queues hold: one of these, which differ in what is not open."""
+    under_way: list[World]
+    """Or one of these."""
+    stores: dict[str, Store]
+    deals: list[Deal]
+
+    def held(self, name: str) -> set[bytes]:
+        """What the open deals have taken."""
+        return {item for deal in self.deals for item in deal.taken.get(name, ())}
+
+    def content(self, name: str) -> Content:
+        """What a queue holds that is open."""
+        return self.worlds[0][NAMES.index(name)]
+
+    def become(self, worlds: list[World]) -> None:
+        """It is one of these now."""
+        self.worlds[:], self.under_way[:] = list(dict.fromkeys(worlds)), []
+
+
+class SeveralExplorer:
+    """All schedules of one seed. ``schedules`` counts them."""
+
+    def __init__(self, seed: int, faults: bool = False, trace: bool = False) -> None:
+        self.seed = seed
+        self.random = random.Random(f"several queues of {seed}")
+        self.schedules = self.lives = self.deepest = 0
+        self._faults, self._trace = faults, trace
+        self._item_number = 0
+        choose = self.random.choice
+        self._settings = {
+            name: Settings(
+                segment_bytes=choose((80, 300, 1000, 4096)) + HEADER_BYTES,
+                memory_bytes=choose((0, 200, 1 << 20)),
+                inline_bytes=choose((0, 100, 65536)),
+                log_bytes=choose((300, 700, 2000, 4096)),
+                pool_max_bytes=choose((0, 0, 5000)),
+                max_items=choose((None, None, None, 4)),
+            )
+            for name in NAMES
+        }
+        self._crash_odds = choose((0.02, 0.05, 0.15))
+
+    def run(self) -> None:
+        """Explore. Raises ``ViolationError`` like ``Explorer.run``, and for the main thread only."""
+        handler = signal.signal(signal.SIGVTALRM, raise_hanging)
+        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_SECONDS)
+        disk = SimulatedDisk()
+        disk.trace = [] if self._trace else None
+        disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
+        try:
+            self._live(disk, [(Content(),) * len(NAMES)], depth=0)
+        except Exception as error:
+            options = (" --faults" if self._faults else "") + f" --style {SEVERAL}"
+            replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{options}"
+            raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
+        finally:
+            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+            signal.signal(signal.SIGVTALRM, handler)
+
+    # --- one life ----------------------------------------------------------------------------------------------------
+
+    def _live(self, disk: SimulatedDisk, worlds: list[World], depth: int) -> None:
+        """Open some, compare, run a program, close or crash; then perhaps live once more."""
+        self.lives += 1
+        self.deepest = max(self.deepest, depth)
+        life = Life(disk, list(worlds), [], {}, [])
+        disk.on_tick = partial(self._at_tick, life, depth)
+        if self._faults and self.random.random() < 0.5:
+            inject(disk, self.random)
+        order = self.random.sample(NAMES, self.random.choice((1, 2, 3, 3, 3)))
+        try:
+            if depth and self.random.random() < 0.05:
+                self._delete(life, self.random.choice(NAMES))
+            for name in order:
+                self._open(life, name)
+            for name in order:  # who was in doubt, and could not be told while another was being opened
+                self._open(life, name, must=not self._faults)
+            few = (0, 0, 3, 6) if depth else (15, 30, 50)
+            for _ in range(self.random.choice(few)):
+                self._step(life)
+            self._end(life)
+        except (PersistentQueueError, OSError) as error:
+            if not self._faults:
+                raise
+            if isinstance(error, BrokenQueueError):
+                self._go_on_broken(life)
+            elif not self._is_excused(error, disk):
+                raise
+        for store in life.stores.values():
+            store.abandon()
+        disk.on_tick = disk.fault = None
+        if depth < LIVES:
+            self._crash(life, depth)
+
+    def _is_excused(self, error: Exception, disk: SimulatedDisk) -> bool:
+        return isinstance(error, OSError | DiskFullError | QueueFullError | InDoubtError) or bool(disk.refused)
+
+    def _open(self, life: Life, name: str, must: bool = False) -> None:
+        """Open the queue, if it is not open, and compare what it serves; not if it is in doubt, and may be."""
+        if name in life.stores:
+            return
+        knows = must or self.random.random() < 0.7
+        try:
+            store = Store.open(
+                life.disk.disk,
+                f"{PATH}/{name}",
+                self._settings[name],
+                True,
+                0.0,
+                _FREE,
+                _FREE,
+                is_sound=lambda directory: knows and self._is_sound(life, basename(directory)),
+            )
+        except InDoubtError as error:
+            coordinator = life.stores.get(basename(error.coordinator))
+            if coordinator is None or (knows and coordinator.broken is None):
+                raise
+            return
+        life.stores[name] = store
+        self._look(life, name)
+
+    def _is_sound(self, life: Life, name: str) -> bool:
+        return name in life.stores and life.stores[name].broken is None
+
+    def _look(self, life: Life, name: str) -> None:
+        """Compare what the queue serves with what is allowed, which is decided by that."""
+        found, at = content_of(life.stores[name]), NAMES.index(name)
+        worlds = [world for world in [*life.worlds, *life.under_way] if world[at] == found]
+        if not worlds or len(life.stores[name].ready) != len(found.items):
+            raise ViolationError(self._describe(life, name, found))
+        life.become(worlds)
+
+    def _end(self, life: Life) -> None:
+        """Close some, in any order; the others end with the process."""
+        for name in self.random.sample(list(life.stores), len(life.stores)):
+            if self.random.random() < 0.6:
+                life.stores.pop(name).close()
+
+    def _go_on_broken(self, life: Life) -> None:
+        """One of them is broken, and nobody knows what became of the last deal. Open them again, in any order."""
+        life.disk.fault = None
+        for deal in life.deals:
+            self._discard(life, deal)
+        life.deals.clear()
+        life.become([*life.worlds, *life.under_way])
+        if self.random.random() < 0.5:
+            return
+        names = self.random.sample(list(life.stores), len(life.stores))
+        for name in names:
+            if life.stores[name].broken is None:
+                self._look(life, name)
+        for name in names:
+            with suppress(BrokenQueueError):
+                life.stores.pop(name).close()
+            with suppress(BrokenQueueError):  # a sync that failed is reported by the next one only
+                self._open(life, name)
+        for name in names:
+            with suppress(BrokenQueueError):
+                self._open(life, name, must=True)
+
+    # --- crashing ----------------------------------------------------------------------------------------------------
+
+    def _at_tick(self, life: Life, depth: int) -> None:
+        if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < self._crash_odds / (1 + depth):
+            self._crash(life, depth)
+
+    def _crash(self, life: Life, depth: int) -> None:
+        """Crash a copy of the disk, and go on from there."""
+        self.schedules += 1
+        crashed, how = life.disk, self.random.randrange(5)
+        if how in {0, 1}:
+            crashed = crashed.kill(self.random.randrange)
+        if how >= 1:
+            crashed = crashed.cut_power(self.random.randrange)
+        if self.random.random() < 0.02:
+            self._check(crashed)
+        try:
+            self._live(crashed, [*life.worlds, *life.under_way], depth + 1)
+        except ViolationError:
+            raise
+        except Exception as error:  # in the life that goes on it would be taken for one of the disk's
+            raise ViolationError(repr(error)) from error
+
+    def _check(self, disk: SimulatedDisk) -> None:
+        for name in NAMES:
+            if any(path.startswith(f"{PATH}/{name}/log/") for path in disk.names):
+                report = fsck.check(PATH, name, disk=disk.disk)
+                if not report.ok:
+                    raise ViolationError(f"check of {name}: {report.problems}")
+
+    # --- the program -------------------------------------------------------------------------------------------------
+
+    def _step(self, life: Life) -> None:
+        (action,) = self.random.choices(_ACTIONS, _ODDS)
+        if not life.stores:
+            self._open(life, self.random.choice(NAMES))
+            return
+        while len(life.deals) < 2:
+            life.deals.append(Deal())
+        name, deal = self.random.choice(list(life.stores)), self.random.choice(life.deals)
+        if action == "put":
+            self._put(deal, name, self._items())
+        elif action == "take":
+            self._take(life, deal, name)
+        elif action == "move":
+            self._put(deal, self.random.choice(list(life.stores)), self._take(life, deal, name))
+        elif action == "spill" and deal.part(name).items:
+            self._try(partial(life.stores[name].spill, deal.part(name)))
+        elif action == "discard":
+            self._discard(life, deal)
+            life.deals.remove(deal)
+        elif action == "commit":
+            self._commit(life, deal)
+        elif action == "trim":
+            store = life.stores[name]
+            self._try(self.random.choice((store.trim, store.trim, store.tidy, store.give_back)))
+        elif action in {"reopen", "leave"}:
+            self._leave(life, name)
+            if action == "reopen":
+                self._open(life, name)
+        elif action == "delete":
+            self._delete(life, name)
+        elif action == "compact":
+            self._compact(life.stores[name])
+
+    def _put(self, deal: Deal, name: str, items: list[bytes]) -> None:
+        transaction = deal.part(name)
+        transaction.items += items
+        transaction.payload_bytes += sum(map(len, items))
+        deal.put[name] += items
+
+    def _take(self, life: Life, deal: Deal, name: str) -> list[bytes]:
+        held, content = life.held(name), life.content(name)
+        runs, items = life.stores[name].reader.take(self.random.choice((1, 1, 2, 5)))
+        expected = [item for item in content.items if item not in held][: len(items)]
+        if items != expected:
+            raise ViolationError(f"took {items} from {name}, expected {expected}")
+        deal.part(name).runs += runs
+        deal.taken[name] += items
+        return items
+
+    def _discard(self, life: Life, deal: Deal) -> None:
+        for name, transaction in deal.transactions.items():
+            if name in life.stores:
+                life.stores[name].discard(transaction)
+
+    def _commit(self, life: Life, deal: Deal) -> None:
+        busy = deal.busy
+        if not busy:
+            return
+        if self.random.random() < 0.15:
+            marker = (self.random.choice("mn"), self.random.randrange(6))
+            deal.transactions[self.random.choice(busy)].marker = marker
+        life.under_way[:] = [deal.after(world) for world in life.worlds]
+        parts = [Part(life.stores[name], deal.transactions[name]) for name in busy]
+        if len(parts) > 1:
+            commit_several(parts)
+        else:
+            parts[0].store.commit([parts[0].transaction])
+        settled = {part.transaction.settled for part in parts}
+        if len(settled) != 1:
+            raise ViolationError(f"settled in part: {parts}")
+        if settled == {True}:
+            life.become(list(life.under_way))
+            if parts[0].transaction.skipped:
+                self._discard(life, deal)
+            life.deals.remove(deal)
+            return
+        life.under_way.clear()
+        errors = [part.transaction.error for part in parts if part.transaction.error is not None]
+        limited = any(self._settings[name].max_items is not None and deal.put[name] for name in busy)
+        if not errors or not (self._faults or (limited and isinstance(errors[0], QueueFullError))):
+            raise ViolationError(f"refused for no reason: {errors}")
+        for part in parts:
+            part.transaction.error = part.transaction.marker = None
+        if self.random.random() < 0.5:
+            self._discard(life, deal)
+            life.deals.remove(deal)
+
+    def _leave(self, life: Life, name: str) -> None:
+        """Let the owner of one of them end, well or not, while the others go on."""
+        for deal in [each for each in life.deals if name in each.transactions]:
+            self._discard(life, deal)
+            life.deals.remove(deal)
+        store = life.stores.pop(name)
+        if self.random.random() < 0.5:
+            store.close()
+        else:
+            store.release()
+
+    def _delete(self, life: Life, name: str) -> None:
+        """Delete a queue, unless another may have to ask it."""
+        if name in life.stores:
+            self._leave(life, name)
+        at = NAMES.index(name)
+        life.under_way[:] = [(*world[:at], Content(), *world[at + 1 :]) for world in life.worlds]
+        try:
+            delete_queue(PATH, name, disk=life.disk.disk)
+        except (InDoubtError, QueueNotFoundError):
+            life.under_way.clear()
+            return
+        life.become(list(life.under_way))
+
+    def _compact(self, store: Store) -> None:
+        copy = store.begin_compaction(1.1, False)
+        if copy is None:
+            return
+        try:
+            while copy.step():
+                pass
+            transaction = Transaction()
+            transaction.compaction = copy.finish()
+            if transaction.compaction:
+                store.commit([transaction])
+        finally:
+            store.end_compaction(copy)
+
+    def _items(self) -> list[bytes]:
+        """Items that never come twice."""
+        result = []
+        for _ in range(self.random.choice((1, 1, 2, 3, 8))):
+            self._item_number += 1
+            result.append((b"%d " % self._item_number).ljust(self.random.choice((0, 0, 10, 100, 600)), b"."))
+        return result
+
+    def _try(self, call: Callable[[], object]) -> None:
+        try:
+            call()
+        except (DiskFullError, OSError):
+            if not self._faults:
+                raise
+
+    def _describe(self, life: Life, name: str, found: Content) -> str:
+        def short(content: Content) -> str:
+            return f"{[item.split()[0].decode() for item in content.items]} {dict(content.markers)}"
+
+        at = NAMES.index(name)
+        lines = [f"found in {name}   {short(found)}"]
+        lines += [f"allowed      {' | '.join(map(short, world))}" for world in [*life.worlds, *life.under_way]]
+        assert all(len(world) > at for world in life.worlds)
+        return "\n".join([*lines, *(life.disk.trace or [])[-160:]])

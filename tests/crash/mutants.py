@@ -2,8 +2,8 @@
 """Bugs planted on purpose, one at a time: a harness that lets one of them pass proves nothing.
 
 Each is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs the explorer on each copy,
-in a process of its own, until it notices. ``where`` is what it takes: random programs, such with failing calls, or such
-of one style.
+in a process of its own, until it notices. ``where`` is what it takes: random programs, such with failing calls, such
+of one style, or both.
 """
 
 from __future__ import annotations
@@ -144,6 +144,21 @@ MUTANTS = (
     Mutant("what was skipped is adopted", "store", "        group = [each for each in admitted if each in published[:refused]]\n", "        group = published[:refused]\n", "publishes"),
     Mutant("adopted in the order of the directory", "adopt", "sorted(self._disk.listdir(self.directory))", "reversed(self._disk.listdir(self.directory))", "publishes"),
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
+    # --- several queues
+    Mutant("what is prepared is not durable when it is decided", "several", "        store.write_frame(half.written)\n", "        log = store.generations.log\n        kept = log._flags, log._direct\n        if half.settling is not None:\n            log._flags, log._direct = 0, None\n        store.write_frame(half.written)\n        log._flags, log._direct = kept\n", "several"),
+    Mutant("a coordinator is believed that may be in the page cache only", "store", "            store = cls.open(disk, directory, settings, False, 0.0, free, free)\n", "            return True\n            store = cls.open(disk, directory, settings, False, 0.0, free, free)\n", "several"),
+    Mutant("an owned log is believed to its last frame", "doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults"),
+    Mutant("the name of a neighbour's log is not made durable", "doubt", "        sync_directory(disk, path)\n", "        pass\n", "several"),
+    Mutant("a resolution is not logged", "generations", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several"),
+    Mutant("a decision is forgotten by a checkpoint", "state", "        return [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]\n", "        return []\n", "several"),
+    Mutant("a decision is forgotten by an opening", "doubt", "            if newest is not None and not any(", "            if not any(", "several"),
+    Mutant("a decision is forgotten that a power cut brings back to mind", "doubt", "newest.frames[-2:]", "newest.frames[-1:]", "several"),
+    Mutant("what was aborted counts", "doubt", "                if first.committed:\n", "                if True:\n", "several faults"),
+    Mutant("what is in doubt counts", "store", "lambda prepare: ask(disk, directory, prepare, recover_other, is_sound)", "lambda _: True", "several"),
+    Mutant("what is in doubt is dropped", "store", "lambda prepare: ask(disk, directory, prepare, recover_other, is_sound)", "lambda _: False", "several"),
+    Mutant("a queue is deleted that another has to ask", "directory", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several"),
+    Mutant("the short way forgets what is to be settled", "store", "if self.generations.settling is not None or not self.committer", "if not self.committer", "several"),
+    Mutant("an aborted part is taken for committed", "several", "            settling.committed = False\n", "            settling.committed = True\n", "several faults"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
@@ -180,10 +195,11 @@ def plant(mutant: Mutant, package: Path) -> None:
 
 def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     arguments = ["random", "--first", str(mutant.first), "--schedules", str(schedules), "--progress", str(batch)]
-    if mutant.where == "faults":
+    style = mutant.where.removesuffix(" faults")
+    if style != mutant.where or style == "faults":
         arguments.append("--faults")
-    elif mutant.where in {*STYLES, SEVERAL}:
-        arguments += ["--style", mutant.where]
+    if style in {*STYLES, SEVERAL}:
+        arguments += ["--style", style]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash", *arguments],
         cwd=root,

@@ -13,12 +13,13 @@ no deal is there in part, and an item is in one queue. Everything follows from t
 
 from __future__ import annotations
 
+import errno
 import random
 import signal
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
+from dataclasses import dataclass, field
 from functools import partial
-from typing import NamedTuple
 
 from persistentqueue import fsck
 from persistentqueue.directory import delete_queue
@@ -45,7 +46,9 @@ SEVERAL = "several"
 NAMES = ("a", "b", "c")
 PATH = "/queues"
 _ACTIONS = ("put", "take", "move", "spill", "discard", "commit", "trim", "reopen", "leave", "delete", "compact")
-_ODDS = (14, 8, 22, 2, 3, 30, 4, 8, 6, 1, 2)
+_ODDS = (12, 8, 26, 2, 2, 34, 4, 4, 3, 0.5, 2)
+_DEAL_ODDS = 0.3
+"""Of a crash at a call of a commit, or of a trim; between them they are lower."""
 _FREE = nullcontext()
 
 World = tuple[Content, ...]
@@ -92,7 +95,8 @@ class Deal:
         return tuple(changed)
 
 
-class Life(NamedTuple):
+@dataclass
+class Life:
     """One owner of the queues, until a crash."""
 
     disk: SimulatedDisk
@@ -100,8 +104,10 @@ class Life(NamedTuple):
     """What the queues hold: one of these, which differ in what is not open."""
     under_way: list[World]
     """Or one of these."""
-    stores: dict[str, Store]
-    deals: list[Deal]
+    stores: dict[str, Store] = field(default_factory=dict)
+    deals: list[Deal] = field(default_factory=list)
+    is_settling: bool = False
+    """Whether a queue is being trimmed, or closed, which settles what was decided elsewhere."""
 
     def held(self, name: str) -> set[bytes]:
         """What the open deals have taken."""
@@ -113,7 +119,7 @@ class Life(NamedTuple):
 
     def become(self, worlds: list[World]) -> None:
         """It is one of these now."""
-        self.worlds[:], self.under_way[:] = list(dict.fromkeys(worlds)), []
+        self.worlds, self.under_way = list(dict.fromkeys(worlds)), []
 
 
 class SeveralExplorer:
@@ -137,7 +143,7 @@ class SeveralExplorer:
             )
             for name in NAMES
         }
-        self._crash_odds = choose((0.02, 0.05, 0.15))
+        self._crash_odds = choose((0.01, 0.03, 0.1))
 
     def run(self) -> None:
         """Explore. Raises ``ViolationError`` like ``Explorer.run``, and for the main thread only."""
@@ -162,11 +168,11 @@ class SeveralExplorer:
         """Open some, compare, run a program, close or crash; then perhaps live once more."""
         self.lives += 1
         self.deepest = max(self.deepest, depth)
-        life = Life(disk, list(worlds), [], {}, [])
+        life = Life(disk, list(worlds), [])
         disk.on_tick = partial(self._at_tick, life, depth)
         if self._faults and self.random.random() < 0.5:
             inject(disk, self.random)
-        order = self.random.sample(NAMES, self.random.choice((1, 2, 3, 3, 3)))
+        order = self.random.sample(NAMES, self.random.choice((1, 1, 2, 3)) if depth else len(NAMES))
         try:
             if depth and self.random.random() < 0.05:
                 self._delete(life, self.random.choice(NAMES))
@@ -176,23 +182,21 @@ class SeveralExplorer:
                 self._open(life, name, must=not self._faults)
             few = (0, 0, 3, 6) if depth else (15, 30, 50)
             for _ in range(self.random.choice(few)):
-                self._step(life)
+                try:
+                    self._step(life)
+                except BrokenQueueError:
+                    if not self._faults:
+                        raise
+                    self._go_on_broken(life)
             self._end(life)
-        except (PersistentQueueError, OSError) as error:
+        except (PersistentQueueError, OSError):
             if not self._faults:
-                raise
-            if isinstance(error, BrokenQueueError):
-                self._go_on_broken(life)
-            elif not self._is_excused(error, disk):
                 raise
         for store in life.stores.values():
             store.abandon()
         disk.on_tick = disk.fault = None
         if depth < LIVES:
             self._crash(life, depth)
-
-    def _is_excused(self, error: Exception, disk: SimulatedDisk) -> bool:
-        return isinstance(error, OSError | DiskFullError | QueueFullError | InDoubtError) or bool(disk.refused)
 
     def _open(self, life: Life, name: str, must: bool = False) -> None:
         """Open the queue, if it is not open, and compare what it serves; not if it is in doubt, and may be."""
@@ -236,31 +240,36 @@ class SeveralExplorer:
                 life.stores.pop(name).close()
 
     def _go_on_broken(self, life: Life) -> None:
-        """One of them is broken, and nobody knows what became of the last deal. Open them again, in any order."""
+        """One of them is broken, and nobody may know what became of the last deal. The others go on, and what is broken
+        is opened again, at once or later."""
         life.disk.fault = None
+        life.is_settling = True
         for deal in life.deals:
             self._discard(life, deal)
         life.deals.clear()
         life.become([*life.worlds, *life.under_way])
-        if self.random.random() < 0.5:
-            return
         names = self.random.sample(list(life.stores), len(life.stores))
         for name in names:
             if life.stores[name].broken is None:
                 self._look(life, name)
         for name in names:
-            with suppress(BrokenQueueError):
-                life.stores.pop(name).close()
-            with suppress(BrokenQueueError):  # a sync that failed is reported by the next one only
-                self._open(life, name)
+            if self.random.random() < 0.5:
+                with suppress(BrokenQueueError):
+                    life.stores.pop(name).close()
+                with suppress(BrokenQueueError):  # a sync that failed is reported by the next one only
+                    self._open(life, name)
+        for name in [each for each, store in life.stores.items() if store.broken is not None]:
+            life.stores.pop(name).release()
         for name in names:
             with suppress(BrokenQueueError):
                 self._open(life, name, must=True)
+        life.is_settling = False
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def _at_tick(self, life: Life, depth: int) -> None:
-        if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < self._crash_odds / (1 + depth):
+        odds = _DEAL_ODDS if life.under_way or life.is_settling else self._crash_odds
+        if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < odds / (1 + depth):
             self._crash(life, depth)
 
     def _crash(self, life: Life, depth: int) -> None:
@@ -291,8 +300,8 @@ class SeveralExplorer:
 
     def _step(self, life: Life) -> None:
         (action,) = self.random.choices(_ACTIONS, _ODDS)
-        if not life.stores:
-            self._open(life, self.random.choice(NAMES))
+        if not life.stores or (len(life.stores) < len(NAMES) and self.random.random() < 0.5):
+            self._open(life, self.random.choice([name for name in NAMES if name not in life.stores]))
             return
         while len(life.deals) < 2:
             life.deals.append(Deal())
@@ -302,17 +311,22 @@ class SeveralExplorer:
         elif action == "take":
             self._take(life, deal, name)
         elif action == "move":
-            self._put(deal, self.random.choice(list(life.stores)), self._take(life, deal, name))
+            others = [each for each in life.stores if each != name]
+            items = self._take(life, deal, name) if others else []
+            for at, other in enumerate(others):
+                self._put(deal, other, items[at :: len(others)])
         elif action == "spill" and deal.part(name).items:
             self._try(partial(life.stores[name].spill, deal.part(name)))
         elif action == "discard":
             self._discard(life, deal)
             life.deals.remove(deal)
         elif action == "commit":
-            self._commit(life, deal)
+            self._commit(life, max(life.deals, key=lambda each: len(each.busy)))
         elif action == "trim":
             store = life.stores[name]
+            life.is_settling = True
             self._try(self.random.choice((store.trim, store.trim, store.tidy, store.give_back)))
+            life.is_settling = False
         elif action in {"reopen", "leave"}:
             self._leave(life, name)
             if action == "reopen":
@@ -350,8 +364,10 @@ class SeveralExplorer:
         if self.random.random() < 0.15:
             marker = (self.random.choice("mn"), self.random.randrange(6))
             deal.transactions[self.random.choice(busy)].marker = marker
-        life.under_way[:] = [deal.after(world) for world in life.worlds]
+        life.under_way = [deal.after(world) for world in life.worlds]
         parts = [Part(life.stores[name], deal.transactions[name]) for name in busy]
+        if self._faults and self.random.random() < 0.15:
+            self._fail_frame(life.disk)
         if len(parts) > 1:
             commit_several(parts)
         else:
@@ -376,6 +392,16 @@ class SeveralExplorer:
             self._discard(life, deal)
             life.deals.remove(deal)
 
+    def _fail_frame(self, disk: SimulatedDisk) -> None:
+        """Let the write of one of the next frames fail."""
+        left = [self.random.randrange(3)]
+
+        def fault(call: str, path: str) -> OSError | None:
+            left[0] -= call == "pwritev dsync"
+            return OSError(errno.EIO, "injected", path) if call == "pwritev dsync" and left[0] == -1 else None
+
+        disk.fault = fault
+
     def _leave(self, life: Life, name: str) -> None:
         """Let the owner of one of them end, well or not, while the others go on."""
         for deal in [each for each in life.deals if name in each.transactions]:
@@ -383,7 +409,9 @@ class SeveralExplorer:
             life.deals.remove(deal)
         store = life.stores.pop(name)
         if self.random.random() < 0.5:
+            life.is_settling = True
             store.close()
+            life.is_settling = False
         else:
             store.release()
 
@@ -392,7 +420,7 @@ class SeveralExplorer:
         if name in life.stores:
             self._leave(life, name)
         at = NAMES.index(name)
-        life.under_way[:] = [(*world[:at], Content(), *world[at + 1 :]) for world in life.worlds]
+        life.under_way = [(*world[:at], Content(), *world[at + 1 :]) for world in life.worlds]
         try:
             delete_queue(PATH, name, disk=life.disk.disk)
         except (InDoubtError, QueueNotFoundError):

@@ -7,7 +7,6 @@ from contextlib import ExitStack, contextmanager
 
 from .directory import queue_directory
 from .disk import basename, dirname
-from .errors import PersistentQueueError
 from .items import checked_marker
 from .queue import PersistentQueue
 from .session import Session
@@ -94,24 +93,18 @@ def _commit(busy: Sequence[tuple[Session, Transaction]]) -> None:
         session, work = busy[0]
         session._group.commit(work, 0.0)
         return
-    groups = [session._group for session, _ in busy]
     try:
         with ExitStack() as turns:  # in the order of their names, so that two never wait for each other
             parts = [Part(turns.enter_context(session._group.taking_part(work)), work) for session, work in busy]
             commit_several(parts)
-        for _, work in busy:
-            if work.error is not None:
-                raise work.error
-    except PersistentQueueError:
-        for group in groups:
-            if group.closed is None:
-                group.follow_up()
-        raise
+        errors = [work.error for _, work in busy if work.error is not None]
     finally:
         for _, work in busy:
             work.error = None
-    for group in groups:
-        group.follow_up()
+    for session, _ in busy:
+        session._group.follow_up()
+    if errors:
+        raise errors[0]
 
 
 def _require_neighbours(directories: Sequence[str]) -> None:

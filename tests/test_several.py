@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import errno
-import os
-import shutil
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import chain, permutations
@@ -34,8 +32,6 @@ from .conftest import OpenQueue
 from .limits import SECONDS
 from .support import crash, drain, log_file, put, put_each, tmpfs
 from .test_group import wait_for
-from .test_processes import Forks
-from .test_seed_kills import ENOUGH, Deadly
 
 STEPS = ("several.1 write ahead", "several.2 prepare", "several.3 decide", "several.4 apply")
 
@@ -480,6 +476,39 @@ def test_frame_that_fails(open_queue: OpenQueue, failing_queue: str, broken: set
     assert found == [[b"1", b"2"], [], []]
 
 
+def test_blocks_that_cannot_be_made_durable(open_queue: OpenQueue) -> None:
+    """A sync that fails before anything is prepared breaks its own queue alone, and nothing is committed."""
+    armed = [False]
+
+    def fdatasync(fd: int) -> None:
+        if armed[0]:
+            raise OSError(errno.EIO, "injected")
+        DISK.fdatasync(fd)
+
+    a, b = open_queue("a"), open_queue("b", inline_bytes=0, disk=replace(DISK, fdatasync=fdatasync))
+    put(a, b"1", b"2")
+    armed[0] = True
+    with pytest.raises(BrokenQueueError):
+        move(a, b)
+    armed[0] = False
+    b.close()
+    move(a, b := open_queue("b"))
+    assert contents(a, b) == [[b"2"], [b"1"]]
+
+
+def test_interrupted_while_blocks_are_written(open_queue: OpenQueue) -> None:
+    """As with any commit, who is interrupted there cannot know; of the other queues nothing was committed."""
+    a, b = open_queue("a", disk=failing("commit.2 sync blocks", KeyboardInterrupt(), 2)), open_queue("b")
+    put(a, b"1")
+    with pytest.raises(KeyboardInterrupt):
+        move(a, b)
+    with pytest.raises(BrokenQueueError):
+        put(a, b"no")
+    put(b, b"yes")
+    a.close()
+    assert contents(open_queue("a"), b) == [[b"1"], [b"yes"]]
+
+
 def test_interrupted_before_it_knows(open_queue: OpenQueue) -> None:
     """Who was interrupted where nobody will tell what became of what was prepared is broken at the next write."""
     a, b = open_queue("a"), open_queue("b")
@@ -515,77 +544,3 @@ def test_trim_behind_it_that_fails(open_queue: OpenQueue) -> None:
     assert len(b) == 40
     a.close()
     assert len(open_queue("a")) == 0
-
-
-# --- processes that are killed at every step -------------------------------------------------------------------------
-
-MOVES = ("ab", "cab", "bc")
-
-
-def tell(ledger: int, root: Path, last: int, half: bool) -> None:
-    """Move items under a disk that kills at one step; the ledger notes each move, and how many steps there were."""
-    deadly = Deadly(last, half)
-    settings: dict[str, Any] = {"log_bytes": 4096, "segment_bytes": 2000, "inline_bytes": 100, "disk": deadly.disk}
-    queues = {name: PersistentQueue(root, name, **settings) for name in "abc"}
-    for name, queue in queues.items():
-        put(queue, *[f"{name}{number}".encode() * 30 for number in range(4)])
-        os.write(ledger, b"put\n")
-    for names in MOVES:
-        with transaction(*[queues[name] for name in names]) as (source, *targets):
-            for target, item in zip(targets, source.dequeue_many(len(targets)), strict=True):
-                target.enqueue(item)
-        os.write(ledger, b"moved\n")
-        if names == "cab":
-            queues["b"].trim()
-    for queue in queues.values():
-        queue.close()
-    os.write(ledger, b"%d\n" % deadly.steps)
-
-
-def states() -> list[list[list[bytes]]]:
-    """What the queues hold after each line of the ledger."""
-    queues: dict[str, list[bytes]] = {name: [] for name in "abc"}
-    found = [[list(items) for items in queues.values()]]
-    for name in queues:
-        queues[name] += [f"{name}{number}".encode() * 30 for number in range(4)]
-        found.append([list(items) for items in queues.values()])
-    for names in MOVES:
-        for target in names[1:]:
-            queues[target].append(queues[names[0]].pop(0))
-        found.append([list(items) for items in queues.values()])
-    return found
-
-
-@pytest.fixture(scope="module")
-def forks() -> Iterator[Forks]:
-    """One of them for all tests."""
-    server = Forks()
-    with server:
-        yield server
-
-
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
-@pytest.mark.parametrize("half", [False, True], ids=["between steps", "in the middle of a write"])
-def test_killed_at_every_step(tmp_path: Path, forks: Forks, half: bool) -> None:
-    """Wherever the process is killed, each move is in all queues or in none, in whatever order they are opened."""
-    allowed = states()
-    lines, code = forks.run(tell, tmp_path / "whole", ENOUGH, half)
-    assert code == 0
-    steps, resolved = int(lines[-1]), set()
-    for last in range(1, steps + 1):
-        root = tmp_path / str(last)
-        lines, code = forks.run(tell, root, last, half)
-        assert code != 0
-        done = len(lines)
-        for number, order in enumerate(("abc", "cba")):
-            copy = root.with_name(f"{last} {number}")
-            if root.exists():
-                shutil.copytree(root, copy)
-            queues = {name: PersistentQueue(copy, name) for name in order}
-            resolved |= {queue.recovery.resolved for queue in queues.values()}
-            assert contents(*[queues[name] for name in "abc"]) in allowed[done : done + 2], (last, order)
-            for queue in queues.values():
-                queue.close()
-            shutil.rmtree(copy)
-        shutil.rmtree(root, ignore_errors=True)
-    assert resolved == {True, False, None}

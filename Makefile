@@ -23,6 +23,7 @@ random --schedules 40000
 exhaustive --operations 2 --only 0
 mutants --most 10
 random --schedules 10000 --faults
+random --schedules 6000 --style several
 exhaustive --operations 2 --only 1
 kills --count 200
 cuts --count 16
@@ -36,6 +37,8 @@ random --first 3000000 --schedules 284000
 flips --bytes 65536
 exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 100000 --faults
+random --first 1000000 --schedules 40000 --style several
+random --first 1000000 --schedules 20000 --style several --faults
 kills --count 5000
 cuts --count 300
 syscalls --count 1000

@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import backlog, churn, compaction, counts, harness, idle, large, opening, pool, results, waiting, warm
+from . import backlog, churn, compaction, counts, harness, idle, large, moves, opening, pool, results, waiting, warm
 from .harness import Row
 from .workloads import SWEEPS, WORKLOADS
 
@@ -24,6 +24,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
     items = max(round(OPENING_ITEMS * scale), 10_000)
     return {
         "large": lambda directory: large.rows(directory, max(round(LARGE_ITEMS * scale), 3), rounds),
+        "moves": lambda directory: moves.rows(directory, max(round(500 * scale), 5), rounds),
         "warm": lambda directory: warm.rows(directory, 10 * rounds),
         "waiting": lambda directory: waiting.rows(directory, max(round(2_000 * scale), 20)),
         "opening": lambda directory: opening.rows(directory, items, rounds),

@@ -16,7 +16,7 @@ import pytest
 
 from persistentqueue import PersistentQueue
 
-from . import backlog, compaction, compare, counts, harness, large, opening, results, waiting, warm
+from . import backlog, compaction, compare, counts, harness, large, moves, opening, results, waiting, warm
 from .contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
 from .harness import Measured
 from .peers import is_there
@@ -257,6 +257,13 @@ def test_compaction_is_measured(tmp_path: Path) -> None:
 def test_large_items_are_measured(tmp_path: Path) -> None:
     """In and out, beside the bare disk."""
     assert [line.what.rpartition(", ")[2] for line in large.rows(tmp_path / "large", 2, 1)] == ["in", "out"]
+
+
+def test_moves(tmp_path: Path) -> None:
+    """Both ways move all there is, there and back, and a line says how one is beside the other."""
+    found = moves.rates(tmp_path / "rates", 3, 2, 3)
+    assert {way: len(rounds) for way, rounds in found.items()} == {"together": 3, "apart": 3}
+    assert [row.beside.endswith("in two flushes") for row in moves.rows(tmp_path / "rows", 3, 2)] == [True, True]
 
 
 def test_python_alone_is_measured(tmp_path: Path) -> None:

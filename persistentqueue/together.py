@@ -28,8 +28,8 @@ def transaction(*queues: PersistentQueue, name: str | None = None) -> Iterator[t
     alone is as with ``PersistentQueue.transaction``.
 
     For queues with ``sync=True`` in directories beside each other, such as those that are named in one directory. While
-    it is flushed nobody else commits in any of them; it takes a sync more than flushes of their own do together.
-    Others may see what is committed in one queue a moment before they see it in the next.
+    it is flushed nobody else commits in any of them; it takes as many syncs as a flush of each. Others may see what is
+    committed in one queue a moment before they see it in the next.
 
     Raises ``ValueError`` for queues that cannot be in one transaction, ``ClosedError``, what the block raises, and what
     ``Session.flush`` raises: ``DiskFullError`` and ``QueueFullError`` mean that nothing was committed anywhere, and

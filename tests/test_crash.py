@@ -28,6 +28,7 @@ from .crash.explorer import DIRECTORY, Explorer, ViolationError, content_of
 from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
 from .crash.published import Content
+from .crash.several import SeveralExplorer
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
 
@@ -289,6 +290,16 @@ def take(store: Store) -> Transaction:
 def test_random_programs(faults: bool) -> None:
     """Random programs that crash anywhere end in a state that the model allows."""
     explorers = [Explorer(seed, faults) for seed in range(16)]
+    for explorer in explorers:
+        explorer.run()
+    assert sum(explorer.schedules for explorer in explorers) > 200
+    assert max(explorer.deepest for explorer in explorers) == 3
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
+def test_random_programs_over_several_queues(faults: bool) -> None:
+    """The same for transactions over several queues: all of each or nothing, in whatever order they are opened."""
+    explorers = [SeveralExplorer(seed, faults) for seed in range(8)]
     for explorer in explorers:
         explorer.run()
     assert sum(explorer.schedules for explorer in explorers) > 200

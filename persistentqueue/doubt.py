@@ -104,6 +104,8 @@ def ask(
     coordinator = join(dirname(directory), prepare.coordinator)
     doubt = partial(InDoubtError, directory, prepare.transaction, coordinator)
     reason = ""
+    if coordinator == directory:
+        raise doubt(f"that is this queue itself, which had another name: give it back, {_REPAIR}", True)
     for _ in range(_TRIES):
         disk.failpoint("doubt.1 recover coordinator")
         try:

@@ -73,18 +73,13 @@ class _Joint:
             return True
         try:
             _commit(busy)
-        except BaseException:
+        finally:
             for session, work in busy:
-                if work.settled:  # interrupted behind the commit: what comes next is another transaction
+                if work.skipped:
                     session.rollback()
-            raise
-        skipped = busy[0][1].skipped
-        for session, work in works:
-            if skipped:
-                session.rollback()
-            elif work.settled:
-                session._transaction = Transaction()
-        return not skipped
+                elif work.settled:  # also interrupted behind the commit: what comes next is another transaction
+                    session._transaction = Transaction()
+        return not busy[0][1].skipped
 
 
 def _commit(busy: Sequence[tuple[Session, Transaction]]) -> None:

@@ -332,6 +332,20 @@ def test_coordinator_is_older(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
+def test_queue_that_took_the_name(open_queue: OpenQueue, path: Path) -> None:
+    """A queue in doubt that was given the name of the one which knows does not ask itself."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "a").rename(path / "away")
+    (path / "b").rename(path / "a")
+    with pytest.raises(InDoubtError, match="this queue itself"):
+        open_queue("a")
+    (path / "a").rename(path / "b")
+    (path / "away").rename(path / "a")
+    assert contents(open_queue("b")) == [[b"1"]]
+
+
+@pytest.mark.damages
 def test_coordinator_is_damaged(open_queue: OpenQueue, path: Path) -> None:
     """A damaged coordinator is to be repaired first, also for who would repair the other; then it knows."""
     a, _ = in_doubt(open_queue, True)

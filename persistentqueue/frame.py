@@ -36,6 +36,8 @@ seal stands in the header so that cutting the log cannot hide that it was closed
         7 compaction       counts u32 of sources and moves, then the sources (segment u64 each) and the moves (first,
                            count, segment, offset, length, ordinal, checksum, live, u64 each)
         8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
+        9 subscription     number u32, first u64, length u16, name in UTF-8
+       10 unsubscription   number u32
 
 The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
 misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
@@ -48,7 +50,11 @@ header checksums, so that a block which an unfinished transaction left at the sa
 any more. The blocks of a move hold ``count`` items for the sequences ``first …``; ``live`` of them were unconsumed when
 they were copied, the others are empty, and are not served. *Adoption* says that a file of the inbox (see
 ``publication``) is a segment from here on, and is renamed to it if it was not yet; in the file itself, with segment 0,
-under which name it was published.
+under which name it was published. *Subscription* says that there is another one who consumes, from sequence ``first``
+on, of what is not gone; *unsubscription*, that there is one less. Behind a checkpoint a subscription stands for one
+that is as far as ``first``, and what it has consumed above that and others have not follows as *dequeue*. If any stands
+there they are all that there are, the plain queue's, 0, among them or not; if an unsubscription stands there, there are
+none.
 
 What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
 the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
@@ -100,8 +106,10 @@ _MARKER = struct.Struct("<BQH")
 _CHECKPOINT = struct.Struct("<BQQQQQIIII")
 _COMPACTION = struct.Struct("<BII")
 _ADOPTION = struct.Struct("<BQQQH")
+_SUBSCRIPTION = struct.Struct("<BIQH")
+_UNSUBSCRIPTION = struct.Struct("<BI")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
-_KIND_COMPACTION, _KIND_ADOPTION = range(7, 9)
+_KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
 assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
@@ -173,6 +181,20 @@ class Adoption(NamedTuple):
     name: str
 
 
+class SubscriptionOpened(NamedTuple):
+    """There is a subscription of this number and name from here on; what is below ``first`` is not for it."""
+
+    number: int
+    first: int
+    name: str
+
+
+class SubscriptionClosed(NamedTuple):
+    """There is no subscription of this number any more."""
+
+    number: int
+
+
 class SegmentRow(NamedTuple):
     """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
 
@@ -210,7 +232,17 @@ class Checkpoint(NamedTuple):
     markers: list[MarkerSet]
 
 
-Operation = Enqueue | Dequeue | SegmentCreated | MarkerSet | Checkpoint | Compaction | Adoption
+Operation = (
+    Enqueue
+    | Dequeue
+    | SegmentCreated
+    | MarkerSet
+    | Checkpoint
+    | Compaction
+    | Adoption
+    | SubscriptionOpened
+    | SubscriptionClosed
+)
 Transaction = list[Operation]
 
 
@@ -259,9 +291,9 @@ def encode_lone_enqueue(
     return b"".join((fields, *blocks, bytes(COUNT_BYTES * (transactions - 1))))
 
 
-def encode_lone_dequeue(first: int, count: int, transactions: int) -> bytes:
-    """The bytes of a transaction that is one ``Dequeue`` of subscription 0, and of others without any operation."""
-    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, 0, first, count) + bytes(COUNT_BYTES * (transactions - 1))
+def encode_lone_dequeue(subscription: int, first: int, count: int, transactions: int) -> bytes:
+    """The bytes of a transaction that is one ``Dequeue``, and of others without any operation."""
+    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, subscription, first, count) + bytes(COUNT_BYTES * (transactions - 1))
 
 
 def encode_frame(
@@ -330,6 +362,11 @@ def _encode_compaction(operation: Compaction) -> bytes:
 def _encode_adoption(operation: Adoption) -> bytes:
     name = operation.name.encode("ascii")
     return _ADOPTION.pack(_KIND_ADOPTION, *operation[:3], len(name)) + name
+
+
+def _encode_subscription(operation: SubscriptionOpened) -> bytes:
+    name = operation.name.encode()
+    return _SUBSCRIPTION.pack(_KIND_SUBSCRIPTION, operation.number, operation.first, len(name)) + name
 
 
 def _encode_marker(marker: MarkerSet) -> bytes:
@@ -429,6 +466,19 @@ def _decode_adoption(data: bytes, at: int, end: int) -> tuple[Adoption, int]:
     return Adoption(segment, salt, capacity_bytes, name.decode("ascii")), at
 
 
+def _decode_subscription(data: bytes, at: int, end: int) -> tuple[SubscriptionOpened, int]:
+    _, number, first, length_bytes = _unpack(_SUBSCRIPTION, data, at, end)
+    name, at = _take(data, at + _SUBSCRIPTION.size, length_bytes, end)
+    try:
+        return SubscriptionOpened(number, first, name.decode()), at
+    except UnicodeDecodeError:
+        raise _FrameError("the name of a subscription in UTF-8", f"{name!r}") from None
+
+
+def _decode_unsubscription(data: bytes, at: int, end: int) -> tuple[SubscriptionClosed, int]:
+    return SubscriptionClosed(*_unpack(_UNSUBSCRIPTION, data, at, end)[1:]), at + _UNSUBSCRIPTION.size
+
+
 def _decode_rows(
     make: Callable[[tuple[int, ...]], _Row], width: int, count: int, data: bytes, at: int, end: int
 ) -> tuple[list[_Row], int]:
@@ -460,6 +510,8 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Checkpoint: _encode_checkpoint,
     Compaction: _encode_compaction,
     Adoption: _encode_adoption,
+    SubscriptionOpened: _encode_subscription,
+    SubscriptionClosed: lambda operation: _UNSUBSCRIPTION.pack(_KIND_UNSUBSCRIPTION, *operation),
 }
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ENQUEUE: _decode_enqueue,
@@ -470,4 +522,6 @@ _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_CHECKPOINT: _decode_checkpoint,
     _KIND_COMPACTION: _decode_compaction,
     _KIND_ADOPTION: _decode_adoption,
+    _KIND_SUBSCRIPTION: _decode_subscription,
+    _KIND_UNSUBSCRIPTION: _decode_unsubscription,
 }

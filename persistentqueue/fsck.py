@@ -150,9 +150,9 @@ def _check_state(state: State) -> Iterator[str]:
         if extent.first < above:
             yield f"extent {extent.row()} overlaps the one before it"
         above = extent.end
-        unconsumed = state.live_between(extent.first, extent.end)
+        unconsumed = state.gone.live_between(extent.first, extent.end)
         if unconsumed != extent.live or unconsumed == 0:
-            yield f"extent {extent.row()} has {unconsumed} unconsumed items"
+            yield f"extent {extent.row()} has {unconsumed} items that are not gone"
         live[extent.segment] += extent.live
     for number, segment in state.segments.items():
         if segment.live != live[number] or (segment.live == 0) != (number in state.drained):
@@ -160,8 +160,13 @@ def _check_state(state: State) -> Iterator[str]:
     live_bytes = sum(segment.live_bytes for segment in state.segments.values())
     if live_bytes != state.live_bytes:
         yield f"the segments count {live_bytes} live bytes, the state {state.live_bytes}"
-    if sum(live.values()) + state.consumed_count != state.next_sequence:
-        yield f"{sum(live.values())} live and {state.consumed_count} consumed of {state.next_sequence} items"
+    if sum(live.values()) + state.gone_count != state.next_sequence:
+        yield f"{sum(live.values())} live and {state.gone_count} gone of {state.next_sequence} items"
+    common = [(0, state.next_sequence)] if state.subscriptions else []
+    for cursor in state.subscriptions.values():
+        common = cursor.done_of(common)
+    if state.subscriptions and sum(count for _, count in common) != state.gone_count:
+        yield f"{state.gone_count} items are gone, all subscriptions have consumed {common}"
 
 
 def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
@@ -222,7 +227,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     free = nullcontext()
     store = Store.open(disk, directory, Settings(), True, 0.0, free, free, read)
     try:
-        items = sum(len(batch) for batch in store.reader.browse())
+        items = sum(len(batch) for batch in store.subscriptions.of_all().browse())
     finally:
         store.close()
     salvaged = found[0]

@@ -6,8 +6,8 @@ A failed sync, and a failed write of the log, break the store: what is on disk i
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
 
 Threads: the store starts none. ``spill``, ``commit``, ``trim``, ``rest`` and ``close`` are for one thread at a time
-(the writer); ``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held
-over a write or a sync.
+(the writer); the readers of ``subscriptions`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the
+memory and is never held over a write or a sync.
 """
 
 from __future__ import annotations
@@ -28,23 +28,24 @@ from .errors import (
     DiskFullError,
     PersistentQueueError,
     QueueNotFoundError,
+    SubscriptionNotFoundError,
     UnsupportedFormatError,
 )
-from .frame import DOUBTED, SEALED, encode_transaction
+from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, SubscriptionOpened, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
 from .move import open_places, settle, sweep_others
-from .pages import Pages
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, finish_adoptions, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
-from .state import Ready, State
+from .state import State
+from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
 
 _LOGS_PER_LIMIT = 16
@@ -72,8 +73,6 @@ class Store:
         self.directory = places.directory
         self.settings = settings
         self.state = state
-        self.ready = Ready(state)
-        self.pages = Pages(settings.memory_bytes, self.ready.front)
         self.recovery = NOTHING_FOUND
         self._disk = disk
         self._lock = lock
@@ -82,13 +81,14 @@ class Store:
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
-        self.limits = Limits(disk, self.directory, settings, state, self.ready, self._quota)
+        self.subscriptions = Subscriptions(state, self.segments, settings.memory_bytes, mutex, reading)
+        self.pages = self.subscriptions.pages
+        self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
         self._committer = Committer(
-            disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
+            disk, settings, state, self.pages, self.segments, mutex, self.limits, self._make_room
         )
-        self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
         self.adopter = Adopter(disk, self._path(INBOX_DIRECTORY), self.segments, self._quota)
-        self._compactor = Compactor(disk, state, self.ready, self.segments, mutex)
+        self._compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
         self.generations = Generations(
             disk,
             places,
@@ -96,7 +96,7 @@ class Store:
             log_bytes_max,
             state,
             self.segments,
-            self.reader,
+            self.subscriptions,
             self.limits,
             self._quota,
             mutex,
@@ -142,7 +142,9 @@ class Store:
             places = open_places(disk, directory, data_path)
             recovered = read(disk, places)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
-            state = State() if recovered is None else recovered.state
+            state = _new_state(settings) if recovered is None else recovered.state
+            if settings.fan_out and 0 in state.subscriptions:
+                raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
             store = cls(disk, places, settings, lock, state, mutex, reading)
             store._begin(recovered)
         except BaseException as error:
@@ -245,7 +247,7 @@ class Store:
 
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
-        self.reader.closed = True
+        self.subscriptions.close()
         self.generations.close()
         self.segments.close()
         self.pages.clear()
@@ -294,7 +296,8 @@ class Store:
         if transaction.settled and not transaction.skipped:
             return
         with self._mutex:
-            self.ready.release(transaction.runs)
+            if transaction.ready is not None:
+                transaction.ready.release(transaction.runs)
             self.segments.unpin(piece.segment for piece in transaction.pieces)
         transaction.runs, transaction.pieces, transaction.items = [], (), []
 
@@ -349,7 +352,7 @@ class Store:
         adopted, goes_on = 0, True
         while goes_on:
             self.check()
-            if self._full_at == (self.state.consumed_count, self.generations.trims) and not insists:
+            if self._full_at == (self.state.gone_count, self.generations.trims) and not insists:
                 break
             try:
                 published = self.adopter.begin()
@@ -370,7 +373,7 @@ class Store:
             settled = sum(transaction.settled for transaction in published)
             adopted += settled - sum(transaction.skipped for transaction in published)
             if settled < len(published):
-                self._full_at = (self.state.consumed_count, self.generations.trims)
+                self._full_at = (self.state.gone_count, self.generations.trims)
         return adopted
 
     def _adopt(self, published: list[Transaction]) -> None:
@@ -382,6 +385,33 @@ class Store:
         group = [each for each in admitted if each in published[:refused]]
         if group:
             self._log_group(group, inline=False)
+
+    def subscribe(self, name: str, first: int) -> None:
+        """Let another one consume, from the sequence ``first`` on, of what is not gone; durable on return.
+
+        Raises ``DiskFullError`` and ``BrokenQueueError``.
+        """
+        numbers = self.state.subscriptions
+        self._log_alone(SubscriptionOpened(max(numbers, default=0) + 1, first, name))
+
+    def unsubscribe(self, number: int) -> None:
+        """Let one who consumes go, and with him what only he needed; durable on return. Raises like ``subscribe``."""
+        self._log_alone(SubscriptionClosed(number))
+
+    def _log_alone(self, operation: Operation) -> None:
+        """Commit one operation. Raises ``DiskFullError`` and ``BrokenQueueError``."""
+        self.check()
+        transaction = Transaction()
+        transaction.operations = [operation]
+        try:
+            self._log_group([transaction], inline=False)
+        except BaseException as error:
+            self._doubt(error)
+            raise
+        if transaction.error is not None:
+            raise transaction.error
+        with self._mutex:
+            self.subscriptions.follow()
 
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
@@ -466,11 +496,14 @@ class Store:
         made |= self.pool.shrink(most_bytes) > 0
         is_limited = self.settings.max_disk_bytes is not None
         is_long = self.generations.has_grown or (is_limited and self.generations.is_long)
-        if not made and not self._drained() and not is_long:
+        drained = self._drained()
+        if not made and not drained and not is_long:
             return False
+        before_bytes = self.generations.file_bytes
         with suppress(DiskFullError):
             self.generations.trim_short(tightly=is_limited)
-            made = True
+            # What the checkpoint needs stays: to be asked for it again and again would never end.
+            made = made or bool(drained) or self.generations.file_bytes < before_bytes
         self.give_back()
         self.pool.shrink(most_bytes)
         return made
@@ -489,6 +522,14 @@ class Store:
             current = None
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
+
+    @property
+    def reader(self) -> Reader:
+        """The plain queue's. Raises ``SubscriptionNotFoundError`` where it has no such subscription."""
+        reader = self.subscriptions.plain
+        if reader is None:
+            raise SubscriptionNotFoundError("", self.subscriptions.names())
+        return reader
 
     @property
     def syncs(self) -> int:
@@ -521,3 +562,10 @@ class Store:
 
     def _path(self, name: str) -> str:
         return self.places.path(name)
+
+
+def _new_state(settings: Settings) -> State:
+    state = State()
+    if settings.fan_out:
+        state.apply(SubscriptionClosed(0))
+    return state

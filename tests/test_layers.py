@@ -15,18 +15,20 @@ PACKAGE = Path(persistentqueue.__file__).parent
 FLOORS = [
     {"errors", "checksum"},
     {"disk", "intervals", "header", "bell"},
-    {"block", "frame", "pages", "direct", "quota"},
+    {"block", "frame", "pages", "direct", "quota", "cursor"},
     {"items", "state", "segment", "pool", "spare", "lock", "log", "place"},
-    {"publication"},
+    {"publication", "ready"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction", "move"},
+    {"subscriptions"},
     {"limits", "explain"},
     {"commit", "compact", "salvage", "generations", "adopt"},
     {"store"},
     {"fsck"},
-    {"maintenance", "memory", "line", "waiters"},
+    {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},
     {"session"},
+    {"subscription"},
     {"queue"},
     {"__init__"},
     {"spark", "__main__"},
@@ -35,7 +37,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "group", "queue", "spark", "disk"}
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "queue", "spark", "disk"}
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

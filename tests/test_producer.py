@@ -47,7 +47,7 @@ from persistentqueue.publication import parse_name, read_publication
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
-from .support import crash, drain, log_file, put
+from .support import crash, drain, log_file, put, wait_for
 
 
 def publish(directory: Path, *items: bytes, marker: tuple[str, int] | None = None, disk: Disk = DISK) -> bool:
@@ -122,14 +122,6 @@ def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) 
 
 SLOW_SECONDS = 1.0
 """What a busy machine may add to what is measured; ``python -m perf --only waiting`` tells what it takes."""
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look again and again until it holds."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) -> None:

@@ -12,20 +12,13 @@ from typing import NamedTuple
 
 from persistentqueue.publication import Draft
 
+from .content import Content
 from .disk import SimulatedDisk
 
 PUBLISHES = "publishes"
 """The style of programs beside which others publish."""
 INTRUSION_ODDS = 0.01
 _PRODUCERS = ("0" * 16, "f" * 16)
-
-
-class Content(NamedTuple):
-    """What a queue holds, and how many of the life's publications came into it."""
-
-    items: tuple[bytes, ...] = ()
-    markers: tuple[tuple[str, int], ...] = ()
-    adopted: int = 0
 
 
 class Published(NamedTuple):
@@ -37,14 +30,14 @@ class Published(NamedTuple):
 
 def adopting(content: Content, published: list[Published]) -> Content:
     """The content once all of these are adopted that are not yet."""
-    items, markers = list(content.items), dict(content.markers)
+    markers = dict(content.markers)
     for each in published[content.adopted :]:
         if each.marker is not None:
             if each.marker[1] <= markers.get(each.marker[0], -1):
                 continue
             markers[each.marker[0]] = each.marker[1]
-        items += each.items
-    return Content(tuple(items), tuple(sorted(markers.items())), len(published))
+        content = content.put(each.items)
+    return content._replace(markers=tuple(sorted(markers.items())), adopted=len(published))
 
 
 class Others:

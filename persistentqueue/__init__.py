@@ -21,7 +21,7 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``spare``, ``lock``, ``place`` · ``publication`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
 ``transaction``, ``move`` · ``limits``, ``explain`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
 step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group`` (threads),
-``producer`` · ``session`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``producer`` · ``session``, ``parts`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

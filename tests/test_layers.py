@@ -26,7 +26,7 @@ FLOORS = [
     {"fsck"},
     {"maintenance", "memory", "line", "waiters"},
     {"group", "producer"},
-    {"session"},
+    {"session", "parts"},
     {"queue"},
     {"__init__"},
     {"spark", "__main__"},

@@ -142,6 +142,10 @@ MUTANTS = (
     Mutant("what was published goes to the pool", "segments", "        if pool is not None and was_published(self._disk, path):\n", "        if False:\n", "publishes", 6000076),
     Mutant("what was skipped is adopted", "store", "        group = [each for each in admitted if each in published[:refused]]\n", "        group = published[:refused]\n", "publishes"),
     Mutant("adopted in the order of the directory", "adopt", "sorted(self._disk.listdir(self.directory))", "reversed(self._disk.listdir(self.directory))", "publishes"),
+    Mutant("parts go before the manifest that was skipped", "adopt", "                with suppress(OSError):  # found again, it is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self._path(name))\n                with suppress(OSError):\n", "publishes"),
+    Mutant("parts go before it is durable that their manifest has gone", "adopt", "            with suppress(OSError):  # they are swept\n                sync_directory(self._disk, self.directory)\n", "            with suppress(OSError):\n", "publishes"),
+    Mutant("a manifest stays in the inbox", "publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),
+    Mutant("parts are not taken back", "adopt", "for is_its_turn in (is_part, is_published):", "for is_its_turn in (is_published,):", "publishes"),
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),

@@ -19,6 +19,8 @@ from .disk import SimulatedDisk
 PUBLISHES = "publishes"
 """The style of programs beside which others publish."""
 INTRUSION_ODDS = 0.01
+PUBLISHED_MAX = 60
+"""In one life; an owner all of whose writes are short would never be done with adopting."""
 _PRODUCERS = ("0" * 16, "f" * 16)
 
 
@@ -98,7 +100,8 @@ class Others:
 
     def is_next(self) -> bool:
         """Whether one of them comes in the middle of what the owner does."""
-        return bool(self.inbox) and not self.under_way and self._random.random() < INTRUSION_ODDS
+        can = bool(self.inbox) and not self.under_way and len(self.published) < PUBLISHED_MAX
+        return can and self._random.random() < INTRUSION_ODDS
 
     def _items(self, counts: list[int]) -> tuple[bytes, ...]:
         return tuple(self._item() for _ in range(self._random.choice(counts)))

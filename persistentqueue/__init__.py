@@ -21,8 +21,8 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready`` · ``segments``, ``directory`` · ``reader``,
 ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain`` · ``commit``, ``compact``,
 ``generations``, ``adopt`` (step by step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``,
-``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``session`` · ``subscription`` · ``queue`` · ``spark``,
-``__main__`` (the command line).
+``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``session``, ``parts`` · ``subscription`` · ``queue`` ·
+``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

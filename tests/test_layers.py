@@ -27,7 +27,7 @@ FLOORS = [
     {"fsck"},
     {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},
-    {"session"},
+    {"session", "parts"},
     {"subscription"},
     {"queue"},
     {"__init__"},

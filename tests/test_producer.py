@@ -665,8 +665,8 @@ def test_published_files_are_private_and_tell_what_they_are(directory: Path) -> 
     path = directory / "inbox" / name
     assert path.stat().st_mode & 0o777 == 0o600
     publication = read_publication(DISK, str(path))
-    assert (publication.name, publication.count, publication.marker) == (name, 2, ("app", 7))
-    assert publication.capacity_bytes == path.stat().st_size - 64
+    assert (publication.name, publication.own.count, publication.marker) == (name, 2, ("app", 7))
+    assert publication.own.capacity_bytes == path.stat().st_size - 64
 
 
 def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:

@@ -355,7 +355,13 @@ class Explorer:
         found = content_of(store)
         if found not in allowed:
             raise ViolationError(_describe(found, allowed, disk))
+        self._need_whole(store)
         return found
+
+    def _need_whole(self, store: Store) -> None:
+        """What others published must never look damaged, where only crashes came over it."""
+        if store.adopter.damage:
+            raise ViolationError(f"published, and {store.adopter.damage[0]}")
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
@@ -422,6 +428,7 @@ class Explorer:
     def _adopt(self, disk: SimulatedDisk, store: Store, model: Model) -> None:
         """Let the owner adopt what is published, as far as it was when he looked."""
         self._try(partial(store.adopt, insists=True))
+        self._need_whole(store)
         done = len(model.others.published) - self._waiting(disk, store)
         if done > model.content.adopted:
             model.settle(adopting(model.content, model.others.published[:done]), durable=self.settings.sync)

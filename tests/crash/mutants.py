@@ -149,7 +149,11 @@ MUTANTS = (
     Mutant("what only a removed one kept stays", "state", "            self._let_go(self._done_by_all(cursor.unconsumed(self.gone.frontier, self.next_sequence)))\n", "            pass\n", "subscribes"),
     Mutant("a new one shares what is gone", "state", "        if others == 1:\n            self.gone = self.gone.copy()\n", "        if others == 1:\n            pass\n", "subscribes"),
     Mutant("what is dequeued is the plain queue's", "commit", "                    runs.append(Dequeue(subscription, first, count))\n", "                    runs.append(Dequeue(0, first, count))\n", "subscribes"),
-    Mutant("runs of two subscriptions are one", "commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "subscribes"),
+    Mutant("runs of two subscriptions are one", "commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "subscribes", 1146),
+    Mutant("parts go before the manifest that was skipped", "adopt", "                with suppress(OSError):  # found again, it is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self._path(name))\n                with suppress(OSError):\n", "publishes"),
+    Mutant("parts go before it is durable that their manifest has gone", "adopt", "            with suppress(OSError):  # they are swept\n                sync_directory(self._disk, self.directory)\n", "            with suppress(OSError):\n", "publishes"),
+    Mutant("a manifest stays in the inbox", "publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),
+    Mutant("parts are not taken back", "adopt", "for is_its_turn in (is_part, is_published):", "for is_its_turn in (is_published,):", "publishes"),
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),

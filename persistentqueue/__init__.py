@@ -20,9 +20,9 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``, ``state``, ``segment``, ``log``,
 ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready`` · ``segments``, ``directory`` · ``reader``,
 ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain`` · ``commit``, ``compact``,
-``generations``, ``adopt`` (step by step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``,
-``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``session``, ``parts`` · ``subscription`` · ``queue`` ·
-``spark``, ``__main__`` (the command line).
+``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``,
+``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``session``, ``parts``, ``remote`` ·
+``subscription`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

@@ -119,8 +119,10 @@ class Adopter:
                     raise
                 break
             else:
+                if publication.request is not None and transactions:
+                    break  # what it asks for depends on what is before it
                 transactions.append(self._transaction(publication))
-                files += 1 + len(publication.parts)
+                files += ADOPTED_MAX if publication.request is not None else 1 + len(publication.parts)
             self._listed.popleft()
         return transactions
 
@@ -142,6 +144,9 @@ class Adopter:
         refused = [transaction.published for transaction in transactions if not transaction.settled]
         self._listed.extendleft(reversed(refused))
         parts: list[str] = []
+        # A request that came back would make a subscription again that was removed meanwhile, or consume what a session
+        # had held.
+        must_last = any(transaction.request is not None for transaction in transactions)
         for transaction in transactions:
             names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
             if not transaction.settled:
@@ -154,7 +159,7 @@ class Adopter:
                     parts += filter(is_part, names)
             else:
                 has_left = True
-        if parts:
+        if parts or (has_left and must_last):
             with suppress(OSError):  # they are swept
                 sync_directory(self._disk, self.directory)
                 for name in parts:
@@ -251,6 +256,7 @@ class Adopter:
         transaction = Transaction()
         transaction.published = publication.name
         transaction.marker = publication.marker
+        transaction.request = publication.request
         first = self._segments.next_number
         numbered = list(enumerate(publication.files, first))
         self._segments.next_number = first + len(numbered)

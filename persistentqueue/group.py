@@ -36,6 +36,7 @@ from .intervals import Run
 from .line import Line
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
+from .publication import LATEST
 from .reader import Reader
 from .seats import Seats
 from .store import Store
@@ -422,12 +423,15 @@ class Group:
         if not self.store.adopter.has_news(insists):
             return False
         with self._alone():
-            before = self.store.state.next_sequence
+            state = self.store.state
+            before, gone = state.next_sequence, state.gone_count
             try:
-                self.store.adopt(insists)
+                self.store.inbox.adopt(insists)
             finally:
                 with self.mutex:
-                    self._wake(self.store.state.next_sequence - before)
+                    self._wake(state.next_sequence - before)
+                    if state.gone_count > gone:
+                        self._seats.tell_first()
         return True
 
     def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
@@ -453,7 +457,7 @@ class Group:
         with self._alone():
             state = self.store.state
             if state.number_of(name) is None:
-                self.store.subscribe(name, state.next_sequence if start == "latest" else 0)
+                self.store.subscribe(name, LATEST if start == "latest" else 0)
             return self.store.subscriptions.find(name)
 
     def unsubscribe(self, name: str) -> None:

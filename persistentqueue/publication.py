@@ -25,6 +25,11 @@ parts are durable: a file without blocks, which behind its own adoption names ea
 an adoption (segment 0, the part's salt, its length without the header, its name) and an enqueue (as in the part). It is
 the commit point of them all, and they are the owner's together. *A crash before leaves parts that no manifest names,
 which the owner sweeps when they are old.* What goes, goes in the order that leaves no manifest without its parts.
+
+A *request* is a published file without blocks, parts and marker, of somebody who consumes a subscription without owning
+the queue. Behind its adoption stands a *subscription* with number 0, ``first`` and the name: there shall be one, which
+begins there if it is new (2^64 - 1: with what is enqueued from then on). With a *dequeue* behind it, subscription 0 and
+first 0, it says that all below ``count`` is consumed, if there is one; not what a session holds.
 """
 
 from __future__ import annotations
@@ -42,9 +47,11 @@ from .errors import CorruptionError
 from .frame import (
     FRAME_HEADER_BYTES,
     Adoption,
+    Dequeue,
     Enqueue,
     MarkerSet,
     Operation,
+    SubscriptionOpened,
     decode_frame,
     encode_frame,
     encode_transaction,
@@ -81,12 +88,26 @@ class Part(NamedTuple):
     checksum: int
 
 
+class Request(NamedTuple):
+    """There shall be a subscription of this name, from sequence ``first`` on if it is new; or, with an ``end``, it has
+    consumed all below that."""
+
+    name: str
+    first: int = 0
+    end: int = 0
+
+
+LATEST = 2**64 - 1
+"""The ``first`` of a subscription that passes over what there is."""
+
+
 class Publication(NamedTuple):
-    """A published transaction: what lies in the file itself, or, of a manifest, in its parts."""
+    """A published transaction: what lies in the file itself, or, of a manifest, in its parts; or a request."""
 
     own: Part
     parts: tuple[Part, ...]
     marker: tuple[str, int] | None
+    request: Request | None = None
 
     @property
     def name(self) -> str:
@@ -171,19 +192,30 @@ class Draft:
         """
         self._end(SUFFIX, parts, marker, time_ns)
 
+    def ask(self, request: Request, time_ns: int) -> None:
+        """Publish a request instead, if nothing was written here. Raises like ``publish``."""
+        self._end(SUFFIX, (), None, time_ns, request)
+
     def end_part(self, time_ns: int) -> Part:
         """Make what was written, which must be something, a durable part, which may still be dropped. Raises
         ``OSError``; then it is only to be dropped."""
         return self._end(PART_SUFFIX, (), None, time_ns)
 
-    def _end(self, suffix: str, parts: Sequence[Part], marker: tuple[str, int] | None, time_ns: int) -> Part:
+    def _end(
+        self,
+        suffix: str,
+        parts: Sequence[Part],
+        marker: tuple[str, int] | None,
+        time_ns: int,
+        request: Request | None = None,
+    ) -> Part:
         segment, disk = self._segment, self._disk
         length_bytes = segment.end - HEADER_BYTES
         name = f"{time_ns:016x}-{self._producer}{suffix}"
         own = Part(name, segment.salt, length_bytes, segment.ordinal, length_bytes, self._checksum)
         with self._cut_again():
             disk.failpoint("publish.1 write frame")
-            operations = _operations([own, *parts], marker)
+            operations = _operations([own, *parts], marker, request)
             body = encode_transaction(operations)
             frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
             header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
@@ -263,7 +295,9 @@ def need_regular(disk: Disk, path: str) -> int:
     return found.st_size
 
 
-def _operations(files: Sequence[Part], marker: tuple[str, int] | None) -> list[Operation]:
+def _operations(
+    files: Sequence[Part], marker: tuple[str, int] | None, request: Request | None = None
+) -> list[Operation]:
     """What the frame of a published file says: of the file itself, then of its parts."""
     operations: list[Operation] = []
     for name, salt, capacity_bytes, count, length_bytes, checksum in files:
@@ -272,13 +306,16 @@ def _operations(files: Sequence[Part], marker: tuple[str, int] | None) -> list[O
             operations.append(Enqueue(0, count, PUBLISHED, HEADER_BYTES, length_bytes, 0, checksum))
     if marker is not None:
         operations.append(MarkerSet(*marker))
+    if request is not None:
+        operations.append(SubscriptionOpened(0, request.first, request.name))
+        operations += [Dequeue(0, 0, request.end)] if request.end else []
     return operations
 
 
 def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Publication | None:
     """What these operations publish, in a file with this salt and so many bytes of blocks; None if they do not."""
     files: list[Part] = []
-    marker = None
+    marker = request = None
     for operation in operations:
         if isinstance(operation, Adoption):
             files.append(Part(operation.name, operation.salt, operation.capacity_bytes, 0, 0, 0))
@@ -287,7 +324,11 @@ def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Public
             files[-1] = files[-1]._replace(count=count, length_bytes=blocks_bytes, checksum=checksum)
         elif isinstance(operation, MarkerSet):
             marker = (operation.name, operation.version)
-    if not files or operations != _operations(files, marker):
+        elif isinstance(operation, SubscriptionOpened):
+            request = Request(operation.name, operation.first)
+        elif isinstance(operation, Dequeue) and request is not None:
+            request = request._replace(end=operation.count)
+    if not files or operations != _operations(files, marker, request):
         return None
     own, *parts = files
     is_right = (
@@ -300,5 +341,6 @@ def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Public
             is_part(part.name) and part.count > 0 and 0 < part.length_bytes <= part.capacity_bytes for part in parts
         )
         and len({part.name for part in parts}) == len(parts)
+        and (request is None or (is_published(own.name) and not parts and own.count == 0 and marker is None))
     )
-    return Publication(own, tuple(parts), marker) if is_right else None
+    return Publication(own, tuple(parts), marker, request) if is_right else None

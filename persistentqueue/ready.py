@@ -60,6 +60,11 @@ class Ready:
         self.held += count - left
         return runs
 
+    def hold_below(self, end: int) -> list[Run]:
+        """Hand out all that is ready below ``end``."""
+        ahead = min(end, self._state.next_sequence) - self.position
+        return self.hold(self.returned.overlap(0, end) + max(ahead, 0))
+
     def release(self, runs: Iterable[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
         for first, count in runs:

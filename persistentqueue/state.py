@@ -364,6 +364,10 @@ class State:
         """The number of the subscription with this name; None if there is none."""
         return next((number for number, cursor in self.subscriptions.items() if cursor.name == name), None)
 
+    def next_subscription(self, name: str, first: int) -> SubscriptionOpened:
+        """What makes a new subscription, from ``first`` on, or from what is enqueued next if that is beyond."""
+        return SubscriptionOpened(max(self.subscriptions, default=0) + 1, min(first, self.next_sequence), name)
+
     def _subscribe(self, number: int, first: int, name: str) -> None:
         if number in self.subscriptions or self.number_of(name) is not None or first > self.next_sequence:
             raise StateError(f"a new subscription, from {self.next_sequence} on or before", f"{number}, {name!r}")

@@ -31,9 +31,10 @@ from .errors import (
     SubscriptionNotFoundError,
     UnsupportedFormatError,
 )
-from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, SubscriptionOpened, encode_transaction
+from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
+from .inbox import Inbox
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
@@ -102,8 +103,9 @@ class Store:
             mutex,
             self._break,
         )
-        self._full_at: tuple[int, int] | None = None
-        """How many items were consumed, and trims made, when there was no room for what is published."""
+        self.inbox = Inbox(
+            self, self.adopter, self._committer, self.generations, state, self.subscriptions, mutex, settings.sync
+        )
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
@@ -175,7 +177,7 @@ class Store:
         if self.adopter.sweep():
             # What cannot be read does not make the queue one that cannot be opened: who dequeues will hear of it.
             with suppress(OSError, UnsupportedFormatError):
-                self.adopt(insists=True)
+                self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay
@@ -313,12 +315,9 @@ class Store:
             if not self._committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
                 self._committer.come_again(group)
-            if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
-                # The group is durable, so a trim that finds no room must not make its flush look failed.
-                with suppress(PersistentQueueError):
-                    self.trim()
+            self.trim_if_worth()
         except BaseException as error:
-            self._doubt(error)
+            self.doubt(error)
             raise
 
     def _commit_long(self, group: Sequence[Transaction]) -> None:
@@ -327,9 +326,9 @@ class Store:
         if not group:
             return
         committer.sync_blocks(inline)
-        self._log_group(group, inline)
+        self.log_group(group, inline)
 
-    def _log_group(self, group: Sequence[Transaction], inline: bool) -> None:
+    def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
         """The steps of a commit from the frame on, for a group whose blocks are written, as durable as they must be."""
         committer = self._committer
         operations = committer.number(group, inline)
@@ -342,57 +341,12 @@ class Store:
             self.adopter.rename(group)
             committer.apply(group, operations)
 
-    def adopt(self, insists: bool = False) -> int:
-        """Adopt what other processes have published, as far as there is room; how many transactions.
-
-        Where there was none it is tried again once something was consumed, or who calls ``insists``. What does not
-        check out is set aside, and told of in ``adopter.damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for
-        what cannot be read, which stays, and ``BrokenQueueError``. The write order is at the top of ``adopt``.
-        """
-        adopted, goes_on = 0, True
-        while goes_on:
-            self.check()
-            if self._full_at == (self.state.gone_count, self.generations.trims) and not insists:
-                break
-            try:
-                published = self.adopter.begin()
-            except (OSError, UnsupportedFormatError):
-                if adopted:
-                    break  # first what is there, then what is wrong
-                raise
-            try:
-                self._adopt(published)
-                self._committer.come_again(published)
-                dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
-                if dropped and not self.settings.sync:
-                    self.trim()  # a power cut must not take the marker, when nothing is left that it stands for
-                goes_on = self.adopter.end(published)
-            except BaseException as error:
-                self._doubt(error)
-                raise
-            settled = sum(transaction.settled for transaction in published)
-            adopted += settled - sum(transaction.skipped for transaction in published)
-            if settled < len(published):
-                self._full_at = (self.state.gone_count, self.generations.trims)
-        return adopted
-
-    def _adopt(self, published: list[Transaction]) -> None:
-        if not published:
-            return
-        self.adopter.sync()
-        admitted = self._committer.admit(published)
-        refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
-        group = [each for each in admitted if each in published[:refused]]
-        if group:
-            self._log_group(group, inline=False)
-
     def subscribe(self, name: str, first: int) -> None:
         """Let another one consume, from the sequence ``first`` on, of what is not gone; durable on return.
 
         Raises ``DiskFullError`` and ``BrokenQueueError``.
         """
-        numbers = self.state.subscriptions
-        self._log_alone(SubscriptionOpened(max(numbers, default=0) + 1, first, name))
+        self._log_alone(self.state.next_subscription(name, first))
 
     def unsubscribe(self, number: int) -> None:
         """Let one who consumes go, and with him what only he needed; durable on return. Raises like ``subscribe``."""
@@ -404,9 +358,9 @@ class Store:
         transaction = Transaction()
         transaction.operations = [operation]
         try:
-            self._log_group([transaction], inline=False)
+            self.log_group([transaction], inline=False)
         except BaseException as error:
-            self._doubt(error)
+            self.doubt(error)
             raise
         if transaction.error is not None:
             raise transaction.error
@@ -508,6 +462,13 @@ class Store:
         self.pool.shrink(most_bytes)
         return made
 
+    def trim_if_worth(self) -> None:
+        """Trim if what is drained is worth it."""
+        if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
+            # What was committed is durable, so a trim that finds no room must not make it look failed.
+            with suppress(PersistentQueueError):
+                self.trim()
+
     def _is_worth_trimming(self) -> bool:
         """Whether the drained segments, of which there are some, are worth a trim."""
         waiting = self._drained()
@@ -544,7 +505,7 @@ class Store:
         except OSError as error:
             raise self._break(error) from error
 
-    def _doubt(self, error: BaseException) -> None:
+    def doubt(self, error: BaseException) -> None:
         """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
         only recovery can tell; but not for what says so itself, or that nothing was committed."""
         if isinstance(error, PersistentQueueError):

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from .frame import Adoption, Operation
 from .intervals import Run
 from .pages import ITEM_OVERHEAD_BYTES
+from .publication import Request
 from .ready import Ready
 from .segments import Piece
 
@@ -50,6 +51,7 @@ class Transaction:
         "pieces",
         "published",
         "ready",
+        "request",
         "runs",
         "settled",
         "since_seconds",
@@ -70,6 +72,8 @@ class Transaction:
         """The name of the file that another process published it in."""
         self.adoptions: Sequence[Adoption] = ()
         """What makes a segment of that file."""
+        self.request: Request | None = None
+        """What was published, where it was nothing to enqueue."""
         self.staged: Sequence[Piece] = ()
         self.since_seconds = 0.0
         """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""

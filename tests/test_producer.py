@@ -925,7 +925,7 @@ def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -
     put(queue, b"a", b"b")
     publish(directory, b"c")
     group = queue._open()
-    assert group.store.adopt() == 0
+    assert group.store.inbox.adopt() == 0
     reads: list[str] = []
 
     def begin() -> list[Transaction]:
@@ -934,14 +934,14 @@ def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group.store.adopter, "begin", begin)
-        assert group.store.adopt() == 0
+        assert group.store.inbox.adopt() == 0
         assert reads == []
-        assert group.store.adopt(insists=True) == 0
+        assert group.store.inbox.adopt(insists=True) == 0
         assert reads == ["read"]
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"a", b"b"]
         session.flush()
-    group.store.adopt()
+    group.store.inbox.adopt()
     assert len(queue) == 1
     assert drain(queue) == [b"c"]
 

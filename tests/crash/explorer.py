@@ -197,7 +197,8 @@ class Explorer:
         choose = self.random.choice
         self._asked_style = style
         self._style = style if style in PROGRAMS else choose(["mixed", "mixed", "mixed", *PROGRAMS])
-        self._publishes = style == PUBLISHES or (style is None and self.random_of("publishing").random() < 0.2)
+        odds = {None: 0.2, PUBLISHES: 1.0, SUBSCRIBES: 0.4}.get(style, 0.0)
+        self._publishes = self.random_of("publishing").random() < odds
         self._subscribes = style == SUBSCRIBES or (style is None and self.random_of("subscribing").random() < 0.15)
         self._places = Places(seed, DIRECTORY, style == MOVES)
         self.settings = Settings(
@@ -287,7 +288,7 @@ class Explorer:
             store = self._open(disk)
             if self._faults and self._waiting(disk, store):
                 disk.fault = None  # there was no room for what is published; now there is
-                store.adopt(insists=True)
+                store.inbox.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError):
             if not self._faults:
@@ -418,20 +419,22 @@ class Explorer:
 
     # --- others ------------------------------------------------------------------------------------------------------
 
-    def _publish(self, disk: SimulatedDisk, model: Model) -> None:
+    def _publish(self, disk: SimulatedDisk, model: Model, publish: Callable[[], None] | None = None) -> None:
         fault, disk.fault = disk.fault, None  # others have other files open
         try:
-            model.others.publish(disk)
+            (publish or partial(model.others.publish, disk))()
         finally:
             disk.fault = fault
 
-    def _adopt(self, disk: SimulatedDisk, store: Store, model: Model) -> None:
+    def _adopt(self, disk: SimulatedDisk, store: Store, model: Model, held: list[tuple[str, bytes]]) -> None:
         """Let the owner adopt what is published, as far as it was when he looked."""
-        self._try(partial(store.adopt, insists=True))
+        model.others.held = held
+        self._try(partial(store.inbox.adopt, insists=True))
+        model.others.held = []
         self._need_whole(store)
         done = len(model.others.published) - self._waiting(disk, store)
         if done > model.content.adopted:
-            model.settle(adopting(model.content, model.others.published[:done]), durable=self.settings.sync)
+            model.settle(adopting(model.content, model.others.published[:done], held), durable=self.settings.sync)
 
     def _waiting(self, disk: SimulatedDisk, store: Store) -> int:
         """How many publications are still in the inbox."""
@@ -527,10 +530,14 @@ class Explorer:
                 self._try(partial(sum, store.fill_pool()))
             elif action == "compact":
                 self._compact(store, model, copies)
+            elif action == "publish" and self._subscribes and choose() < 0.4:
+                # Of a queue that does not sync sequences may come again: nobody may acknowledge them.
+                end = store.state.next_sequence if self.settings.sync else 0
+                self._publish(disk, model, partial(model.others.ask, disk, model.content, end))
             elif action == "publish":
                 self._publish(disk, model)
             elif action == "adopt":
-                self._adopt(disk, store, model)
+                self._adopt(disk, store, model, held)
             if action == "commit" or (style == "drains" and work.taken):
                 if style == "compacts":  # the first one sleeps most of the time, and keeps an item here and there
                     group = [work] if work is not works[0] or choose() < 0.05 else []

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from persistentqueue.publication import Draft, Part
+from persistentqueue.publication import LATEST, Draft, Part, Request
 
 from .content import Content
 from .disk import SimulatedDisk
@@ -26,16 +26,26 @@ _PRODUCERS = ("0" * 16, "f" * 16)
 
 
 class Published(NamedTuple):
-    """What was published: the items, and perhaps a marker."""
+    """What was published: the items, and perhaps a marker; or a request, and what it says is consumed."""
 
     items: tuple[bytes, ...]
     marker: tuple[str, int] | None
+    request: Request | None = None
 
 
-def adopting(content: Content, published: list[Published]) -> Content:
-    """The content once all of these are adopted that are not yet."""
-    markers = dict(content.markers)
+def adopting(content: Content, published: list[Published], held: Iterable[tuple[str, bytes]] = ()) -> Content:
+    """The content once all of these are adopted that are not yet, by an owner whose sessions hold these."""
+    markers, keeps = dict(content.markers), set(held)
     for each in published[content.adopted :]:
+        if each.request is not None:
+            name, _, end = each.request
+            if not end and name not in content.names:
+                content = content.subscribe(name, (), "latest")
+            elif end and name in content.names:
+                done = set(each.items)
+                left = [item for item in content.of(name) if item in done and (name, item) not in keeps]
+                content = content.take(name, left)
+            continue
         if each.marker is not None:
             if each.marker[1] <= markers.get(each.marker[0], -1):
                 continue
@@ -54,12 +64,16 @@ class Others:
         """Where they publish; "" while nobody can."""
         self.published: list[Published] = []
         """What this life's owner has to adopt, or has adopted, in order."""
+        self.held: list[tuple[str, bytes]] = []
+        """What the owner's sessions hold while he adopts: requests leave it to them, unless it is adopted later."""
         self.under_way: list[Published] = []
         """What is being published: a crash may leave it or not."""
 
     def found(self, contents: Iterable[Content]) -> list[Content]:
         """What whoever opens the queue next may find, where one of these was left."""
-        some = [adopting(content, self.published) for content in contents]
+        some = []
+        for content in contents:
+            some += [adopting(content, self.published, held) for held in ([], self.held)[: 1 + bool(self.held)]]
         if self.under_way:
             some += [adopting(content, [*self.published, *self.under_way]) for content in some]
         return [content._replace(adopted=0) for content in some]
@@ -81,6 +95,19 @@ class Others:
             return
         self.under_way = [Published(items, marker)]
         draft.publish(marker, next(self._numbers), parts)
+        self.published += self.under_way
+        self.under_way = []
+
+    def ask(self, disk: SimulatedDisk, content: Content, next_sequence: int) -> None:
+        """That there be a subscription, or that one has consumed all that the queue has now, which is this."""
+        name = self._random.choice("abc")
+        if name in content.names and next_sequence:
+            request, items = Request(name, 0, next_sequence), tuple(content.kept)
+        else:
+            request, items = Request(name, LATEST), ()
+        draft = self._written(disk, ())
+        self.under_way = [Published(items, None, request)]
+        draft.ask(request, next(self._numbers))
         self.published += self.under_way
         self.under_way = []
 

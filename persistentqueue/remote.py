@@ -48,13 +48,14 @@ def look(path: StrPath, name: str | None, *, durably: bool = False, disk: Disk =
     Raises ``QueueNotFoundError``, ``DataMissingError``, ``CorruptionError``, ``OSError``, and, ``durably``,
     ``ValueError`` for a queue with ``sync=False``.
     """
-    directory = queue_directory(path, name)
-    for last in (*[False] * _LOOKS, True):
+    directory, looks = queue_directory(path, name), 0
+    while True:
+        looks += 1
         places = read_places(disk, directory)
         try:
             recovered = recover(disk, places)
         except (CorruptionError, FileNotFoundError):  # it was trimmed meanwhile
-            if last:
+            if looks == _LOOKS:
                 raise
             continue
         if recovered is None:
@@ -65,7 +66,6 @@ def look(path: StrPath, name: str | None, *, durably: bool = False, disk: Disk =
             with suppress(FileNotFoundError):  # trimmed meanwhile, which made it durable
                 _sync(disk, recovered.replay.file)
         return places, recovered
-    raise AssertionError  # the last look raises
 
 
 def _sync(disk: Disk, path: str) -> None:

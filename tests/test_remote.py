@@ -182,7 +182,7 @@ def test_looking_without_the_lock(open_queue: OpenQueue, directory: Path, monkey
 
     monkeypatch.setattr(remote, "recover", recover)
     assert look(directory, None)[1].state.next_sequence == 2
-    failing += [CorruptionError("log", 0, "it", "another")] * 200
+    failing += [CorruptionError("log", 0, "it", "another")] * vars(remote)["_LOOKS"]
     with pytest.raises(CorruptionError):
         look(directory, None)
     with pytest.raises(QueueNotFoundError):

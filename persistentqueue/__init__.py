@@ -19,9 +19,9 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell`` · ``block`` and
 ``frame`` (the formats), ``pages``, ``direct``, ``quota`` · ``items``, ``state``, ``segment``, ``log``, ``pool``,
 ``spare``, ``lock``, ``place`` · ``publication`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
-``transaction``, ``move`` · ``limits``, ``explain`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
-step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group`` (threads),
-``producer`` · ``session``, ``parts`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``transaction``, ``move`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt``
+(step by step), ``salvage`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group``
+(threads), ``producer`` · ``session``, ``parts`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

@@ -20,7 +20,7 @@ FLOORS = [
     {"publication"},
     {"segments", "directory"},
     {"reader", "recovery", "transaction", "move"},
-    {"limits", "explain"},
+    {"limits", "explain", "splits"},
     {"commit", "compact", "salvage", "generations", "adopt"},
     {"store"},
     {"fsck"},

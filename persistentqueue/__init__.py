@@ -19,10 +19,10 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell`` · ``block`` and
 ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``, ``state``, ``segment``, ``log``,
 ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready`` · ``segments``, ``directory`` · ``reader``,
-``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain`` · ``commit``, ``compact``,
-``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck`` · ``maintenance``, ``memory``,
-``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``session``, ``parts``, ``remote`` ·
-``subscription`` · ``queue`` · ``spark``, ``__main__`` (the command line).
+``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``,
+``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck`` ·
+``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``session``,
+``parts``, ``remote`` · ``subscription`` · ``queue`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

@@ -17,7 +17,8 @@
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
-    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``.)
+    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``; in what Spark reports of a job there
+    may be ``GoneError``: read again, and ``ExpiredPartError``: write again.)
 
 ``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
 """

@@ -16,7 +16,7 @@ from hashlib import sha256
 
 from .block import ITEM_BYTES_MAX
 from .directory import names_in, queue_directory
-from .disk import DISK, NO_SPACE, Disk, StrPath, dirname, join
+from .disk import DISK, NO_SPACE, Disk, StrPath, dirname, join, sync_directory
 from .errors import BrokenQueueError, CorruptionError, DataPathError, DiskFullError, PersistentQueueError
 from .header import HEADER_BYTES
 from .items import checked_marker, too_large
@@ -89,8 +89,9 @@ def publish_parts(
 ) -> bool:
     """Publish the items of these parts, in their order, as one atomic transaction: durable on return.
 
-    False if the marker was reached before, as far as is known here: then nothing is published, and the parts are
-    deleted, unless it was they that reached it. Nothing is done without parts and marker.
+    False if it is known here that the marker was reached before: nothing is published then, and the parts are deleted,
+    unless it was they that reached it. Where it is not, the owner knows, and drops them when he adopts the manifest: to
+    replay his log each time would cost more. Nothing is done without parts and marker.
 
     Raises ``BrokenQueueError``: whether it is durable is unknown. In all other cases nothing is published:
     ``CorruptionError`` (a part is missing or is not as it was written, on a storage of its own for instance),
@@ -99,17 +100,25 @@ def publish_parts(
     """
     directory = queue_directory(path, name)
     inbox = find_inbox(disk, directory)
+    producer = disk.urandom(8).hex()
     if marker is not None:
         marker = checked_marker(marker)
-        if is_reached(disk, directory, inbox, *marker):
+        producer = sha256(marker[0].encode()).hexdigest()[:16]
+        if _is_waiting(disk, inbox, producer, *marker):
             remove_parts(path, name, parts, disk=disk)
             return False
     elif not parts:
         return True
-    for part in parts:
-        _need_part(disk, join(inbox, part.name), part)
+    try:
+        for part in parts:
+            _need_part(disk, join(inbox, part.name), part)
+    except CorruptionError:
+        if marker is not None and is_reached(disk, directory, inbox, *marker):  # it was they, and they were adopted
+            remove_parts(path, name, parts, disk=disk)
+            return False
+        raise
     with _explaining(inbox):
-        draft, time_ns = _begin_manifest(disk, inbox, marker)
+        draft, time_ns = _begin_manifest(disk, inbox, producer)
         try:
             draft.publish(marker, time_ns, parts)
         except OSError as error:
@@ -158,16 +167,31 @@ def _need_part(disk: Disk, path: str, part: Part) -> None:
         raise ExpiredPartError(f"{path}: written {days:.1f} days ago, and published within {most:.0f}: write it again")
 
 
-def _begin_manifest(disk: Disk, inbox: str, marker: tuple[str, int] | None) -> tuple[Draft, int]:
-    """The draft of a manifest, and the time to publish it under, behind those with a marker of the same name."""
-    producer = disk.urandom(8).hex() if marker is None else sha256(marker[0].encode()).hexdigest()[:16]
+def _is_waiting(disk: Disk, inbox: str, producer: str, name: str, version: int) -> bool:
+    """Whether the youngest publication of this producer with a marker of this name has reached the version."""
+    for _, published in sorted(_published_by(disk, inbox, producer), reverse=True):
+        with suppress(CorruptionError, FileNotFoundError):
+            marker = read_publication(disk, join(inbox, published)).marker
+            if marker is not None and marker[0] == name:
+                if marker[1] >= version:
+                    sync_directory(disk, inbox)  # whoever published it may have been killed before he did
+                return marker[1] >= version
+    return False
+
+
+def _published_by(disk: Disk, inbox: str, producer: str) -> Iterator[tuple[int, str]]:
+    """The times and the names of what this producer has published, and what waits to be adopted."""
+    for name in filter(is_published, names_in(disk, inbox)):
+        parsed = parse_name(name)
+        if parsed is not None and parsed.producer == producer:
+            yield parsed.time_ns, name
+
+
+def _begin_manifest(disk: Disk, inbox: str, producer: str) -> tuple[Draft, int]:
+    """The draft of a manifest, and the time to publish it under, behind those of the same producer."""
     time_ns = disk.time_ns()
     while True:
-        names = filter(is_published, names_in(disk, inbox))
-        own = [
-            parsed.time_ns for parsed in map(parse_name, names) if parsed is not None and parsed.producer == producer
-        ]
-        time_ns = max(time_ns, 1 + max(own, default=0))
+        time_ns = max([time_ns, *(1 + before_ns for before_ns, _ in _published_by(disk, inbox, producer))])
         try:
             draft = Draft(disk, inbox, producer, time_ns)
         except FileExistsError:  # somebody else publishes one, or was killed before he did

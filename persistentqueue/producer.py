@@ -23,14 +23,13 @@ from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, read_publication
-from .recovery import recover
+from .splits import look
 from .store import Store
 from .transaction import Settings
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a producer keeps in memory before it writes blocks ahead of its flush."""
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
-_LOOKS = 10
 
 
 class Producer:
@@ -255,11 +254,8 @@ def is_reached(disk: Disk, directory: str, inbox: str, name: str, version: int) 
                 if marker is not None and marker[0] == name and marker[1] >= version:
                     sync_directory(disk, inbox)  # whoever published it may have been killed before he did
                     return True
-    places = read_places(disk, directory)
-    for _ in range(_LOOKS):
-        with suppress(CorruptionError, FileNotFoundError):  # trimmed meanwhile
-            recovered = recover(disk, places)
-            return recovered is not None and recovered.state.markers.get(name, -1) >= version
+    with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
+        return look(disk, directory)[1].state.markers.get(name, -1) >= version
     return False
 
 

@@ -144,8 +144,8 @@ def test_parts_without_a_manifest_are_nothing(open_queue: OpenQueue, directory: 
 
 
 def test_a_marker_is_reached_once(open_queue: OpenQueue, directory: Path) -> None:
-    """Whoever repeats work hears that it is done, whether it waits or was adopted; the parts of the repetition go,
-    and those that count stay, also if it is they that are published again."""
+    """Whoever repeats work adds nothing: while it waits he hears that it is done, and once it was adopted the owner
+    drops what he publishes; parts that count stay, also if it is they that are published again."""
     queue = open_queue()
     parts = publish(directory, *LISTS, marker=("app", 7))
     waiting = inbox(directory)
@@ -155,8 +155,11 @@ def test_a_marker_is_reached_once(open_queue: OpenQueue, directory: Path) -> Non
     assert inbox(directory) == waiting
     assert drain(queue) == ALL
     again = write(directory, [b"again"])
-    assert not publish_parts(directory, None, again, ("app", 6))
-    assert not publish_parts(directory, None, parts, ("app", 7))
+    assert not publish_parts(directory, None, [*parts, *again], ("app", 7))
+    assert inbox(directory) == []
+    again = write(directory, [b"again"])
+    publish_parts(directory, None, again, ("app", 6))
+    assert drain(queue) == []
     assert inbox(directory) == []
     assert publish_parts(directory, None, [], ("app", 8))
     assert drain(queue) == []
@@ -170,7 +173,7 @@ def test_what_is_skipped_goes_with_its_parts(open_queue: OpenQueue, directory: P
     """Where neither could know of the other, the owner takes the first, and deletes the second and its parts."""
     queue = open_queue(sync=sync)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(room, "is_reached", lambda *_: False)
+        patch.setattr(room, "_is_waiting", lambda *_: False)
         publish(directory, [b"one"], [b"two"], marker=("app", 1))
         publish(directory, [b"three"], [b"four"], marker=("app", 1))
         publish(directory, marker=("app", 1))
@@ -190,9 +193,7 @@ def test_what_is_skipped_and_cannot_be_deleted_is_swept(directory: Path) -> None
     with PersistentQueue(directory, disk=replace(DISK, unlink=fails)) as queue:
         with queue.session() as session:
             session.flush(("app", 1))
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(room, "is_reached", lambda *_: False)
-            publish(directory, [b"x"], marker=("app", 1))
+        publish(directory, [b"x"], marker=("app", 1))
         assert drain(queue) == []
     (left,) = inbox(directory)
     assert is_part(left)
@@ -213,6 +214,18 @@ def test_manifests_with_one_marker_come_in_their_order(made: Path) -> None:
         assert queue.marker("app") == 2
 
 
+def test_two_markers_whose_names_make_the_same_producer(made: Path) -> None:
+    """What another marker has published under the same producer tells nothing of this one."""
+    publish(made, [b"x"], marker=("app", 1))
+    (first,) = filter(is_published, inbox(made))
+    other = Draft(DISK, str(made / "inbox"), first[17:33], time.time_ns())
+    other.publish(("other", 9), time.time_ns())
+    assert not publish_parts(made, None, [], ("app", 1))
+    assert publish_parts(made, None, [], ("app", 2))
+    with PersistentQueue(made) as queue:
+        assert (queue.marker("app"), queue.marker("other"), drain(queue)) == (2, 9, [b"x"])
+
+
 def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Neither takes the other's name, whether the other is about to publish, or did while one looked."""
     disk = replace(DISK, time_ns=lambda: 10**18)
@@ -220,9 +233,8 @@ def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.Mon
     (first,) = inbox(made)
     producer = first[17:33]
     abandoned = Draft(disk, str(made / "inbox"), producer, 10**18 + 1)
-    early, real = iter([True]), names_in  # the first look is too early
+    early, real = iter([False, True]), names_in  # the look for a time is too early
     monkeypatch.setattr(room, "names_in", lambda disk, path: [] if next(early, False) else real(disk, path))
-    monkeypatch.setattr(room, "is_reached", lambda *_: False)
     assert publish_parts(made, None, [], ("app", 2), disk=disk)
     names = [name for name in inbox(made) if is_published(name)]
     assert names == [first, f"{10**18 + 2:016x}-{producer}.seg"]

@@ -13,7 +13,8 @@ import pytest
 from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, QueueNotFoundError, check
 from persistentqueue.disk import DISK
 from persistentqueue.publication import LATEST, Draft, Request, read_publication
-from persistentqueue.remote import acknowledge, look, request_subscription
+from persistentqueue.remote import acknowledge, request_subscription
+from persistentqueue.splits import look
 from persistentqueue.subscription import Subscription
 
 from .conftest import OpenQueue
@@ -160,33 +161,33 @@ def test_looking_without_the_lock(open_queue: OpenQueue, directory: Path, monkey
     queue = open_queue()
     queue.subscribe("a")
     put(queue, b"0", b"1")
-    places, recovered = look(directory, None)
+    places, recovered = look(DISK, str(directory))
     assert places.directory == str(directory)
     assert (recovered.state.next_sequence, recovered.state.number_of("a")) == (2, 1)
     synced: list[int] = []
     disk = replace(DISK, fdatasync=synced.append)
-    assert look(directory, None, durably=True, disk=disk)[1].state.next_sequence == 2
+    assert look(disk, str(directory), durably=True)[1].state.next_sequence == 2
     assert len(synced) == 1
     open_queue("unsynced", sync=False).close()
     with pytest.raises(ValueError, match="sync=True"):
-        look(directory.parent, "unsynced", durably=True)
+        look(DISK, str(directory.parent / "unsynced"), durably=True)
     failing = [CorruptionError("log", 0, "it", "another"), FileNotFoundError()]
-    from persistentqueue import remote
+    from persistentqueue import splits
 
-    real: Any = vars(remote)["recover"]
+    real: Any = vars(splits)["recover"]
 
     def recover(*arguments: Any) -> Any:
         if failing:
             raise failing.pop()
         return real(*arguments)
 
-    monkeypatch.setattr(remote, "recover", recover)
-    assert look(directory, None)[1].state.next_sequence == 2
-    failing += [CorruptionError("log", 0, "it", "another")] * vars(remote)["_LOOKS"]
+    monkeypatch.setattr(splits, "recover", recover)
+    assert look(DISK, str(directory))[1].state.next_sequence == 2
+    failing += [CorruptionError("log", 0, "it", "another")] * vars(splits)["_LOOKS"]
     with pytest.raises(CorruptionError):
-        look(directory, None)
+        look(DISK, str(directory))
     with pytest.raises(QueueNotFoundError):
-        look(directory / "nowhere", None)
+        look(DISK, str(directory / "nowhere"))
 
 
 def test_a_request_that_fails(open_queue: OpenQueue, directory: Path) -> None:

@@ -241,7 +241,7 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
             held = queue.stats()
             group = queue._group
             assert group is not None
-            consumed = group.store.state.consumed
+            consumed = group.store.state.gone.consumed
             tracemalloc.start()
             most_bytes = gaps = 0
             start_time = time.perf_counter()

@@ -272,11 +272,11 @@ def show(path: Path) -> None:
     images = [f"![{image.stem}]({image.name})\n" for image in charts(found, path.parent)]
     path.with_suffix(".md").write_text("\n".join([*head, *images, *tables(found)]) + "\n")
     above = path.absolute().parent.parent
-    _replace(bars_block(found), above / "README.md")
-    _replace(rates_block(found), above.parent / "README.md")
+    replace(bars_block(found), above / "README.md")
+    replace(rates_block(found), above.parent / "README.md")
 
 
-def _replace(block: str, document: Path) -> None:
+def replace(block: str, document: Path) -> None:
     """Put the block where the document has one between the same two lines; there may be none, and no document."""
     begin, *_, end = block.splitlines()
     if document.exists():

@@ -17,11 +17,13 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell`` · ``block`` and
-``frame`` (the formats), ``pages``, ``direct``, ``quota`` · ``items``, ``state``, ``segment``, ``log``, ``pool``,
-``spare``, ``lock``, ``place`` · ``publication``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
-``transaction``, ``move`` · ``limits``, ``explain`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
-step), ``salvage`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters`` · ``group``
-(threads), ``producer`` · ``session`` · ``queue`` · ``together`` · ``spark``, ``__main__`` (the command line).
+``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``, ``state``, ``segment``, ``log``,
+``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` ·
+``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` ·
+``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``,
+``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` ·
+``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` · ``spark``, ``__main__`` (the command
+line).
 """
 
 from .directory import delete_queue, list_queues
@@ -39,6 +41,7 @@ from .errors import (
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
+    SubscriptionNotFoundError,
     UnsupportedFormatError,
 )
 from .explain import Holder, SegmentUse
@@ -50,11 +53,13 @@ from .producer import Producer
 from .queue import PersistentQueue, Stats
 from .recovery import RecoveryReport
 from .session import Session
+from .subscription import Subscription
 from .together import transaction
 
 __all__ = [
     "PersistentQueue",
     "Session",
+    "Subscription",
     "transaction",
     "Producer",
     "MemoryBudget",
@@ -75,6 +80,7 @@ __all__ = [
     "PersistentQueueError",
     "QueueLockedError",
     "QueueNotFoundError",
+    "SubscriptionNotFoundError",
     "InvalidNameError",
     "ItemTooLargeError",
     "ClosedError",

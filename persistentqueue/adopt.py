@@ -2,17 +2,19 @@
 
 The write order of an adoption (``adopt.1`` …):
 
-1. Read what is published (see ``publication``), in the order of the names; set aside what does not check out. Sync the
-   inbox: a name that its producer has yet to make durable could vanish after the frame that speaks of it. *A crash
-   leaves what was published, which is found again.*
+1. Read what is published (see ``publication``), in the order of the names, and look whether the parts of a manifest
+   are there; set aside what does not check out. Sync the inbox: a name that its producer has yet to make durable could
+   vanish after the frame that speaks of it. *A crash leaves what was published, which is found again.*
 2. Write the frame: an *adoption*, an *enqueue* and perhaps a *marker* for each. **This is the commit point.** What says
    a marker that was reached before is skipped.
-3. Rename each file to its segment. *A crash leaves files in the inbox that the log says are segments; the next opening
-   renames them.* The names are durable before a trim drops the frame. A power cut may take a frame that a killed owner
-   left in the page cache, or that was never synced, and not the names: a published file that the log knows nothing of,
-   and has not retired, goes back to the inbox.
+3. Rename each file to its segment, a manifest behind its parts: it is a segment without items, which the next trim
+   retires. *A crash leaves files in the inbox that the log says are segments; the next opening renames them.* The names
+   are durable before a trim drops the frame. A power cut may take a frame that a killed owner left in the page cache,
+   or that was never synced, and not the names: a published file that the log knows nothing of, and has not retired,
+   goes back to the inbox, parts durably before their manifest.
 4. Apply the operations to the state in memory, as any commit does. Then delete what was skipped: found again, it would
-   be skipped again.
+   be skipped again. Parts go when their manifest has gone durably: without them it would be damaged. *A crash leaves
+   parts that no manifest names, which are swept when they are old.*
 
 No byte of an item is copied, or read before it is dequeued. What there is no room for stays where it is, and all behind
 it, since each producer's order is kept. Everything here is for the thread that writes.
@@ -23,22 +25,32 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from stat import S_ISREG
 
-from .directory import names_in, set_aside
+from .directory import DAMAGED_SUFFIX, names_in, set_aside
 from .disk import READ, Disk, join, sync_directory
 from .errors import CorruptionError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
-from .publication import Name, Publication, parse_name, read_publication
+from .publication import (
+    DRAFT_SUFFIX,
+    Name,
+    Publication,
+    is_part,
+    is_published,
+    need_regular,
+    parse_name,
+    read_publication,
+)
 from .quota import OverLimitError, Quota
 from .segments import Piece, Segments
 from .transaction import Transaction
 
 ADOPTED_MAX = 256
-"""So many at most share a frame."""
+"""A frame that has so many files takes no more publications."""
 GRACE_SECONDS = 3600.0
 """A draft that nobody holds the lock of is swept when it was not written to for so long."""
+PART_GRACE_SECONDS = 7 * 86400.0
+"""A part that no manifest names is swept when it is so old; nobody publishes one of six days."""
 _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
 """Two changes of a directory within this time may have left it with the same time of change: Linux counts in steps of
 up to 10 ms, and a file system that keeps whole milliseconds, or less, perhaps in steps of two seconds."""
@@ -86,13 +98,15 @@ class Adopter:
         if self._listed:
             self._disk.failpoint("adopt.1 read")
         transactions: list[Transaction] = []
-        while self._listed and len(transactions) < ADOPTED_MAX:
+        files = 0
+        while self._listed and files < ADOPTED_MAX:
             path = self._path(self._listed[0])
             try:
                 publication = read_publication(self._disk, path)
                 if publication.name != self._listed[0]:
                     raise CorruptionError(path, 0, f"what was published as {self._listed[0]}", publication.name)
-                self._quota.take(path, self._segments.directory)
+                self._need_parts(path, publication)
+                self._take(publication)
             except FileNotFoundError:  # somebody has taken it away
                 pass
             except CorruptionError as damage:
@@ -105,7 +119,10 @@ class Adopter:
                     raise
                 break
             else:
+                if publication.request is not None and transactions:
+                    break  # what it asks for depends on what is before it
                 transactions.append(self._transaction(publication))
+                files += ADOPTED_MAX if publication.request is not None else 1 + len(publication.parts)
             self._listed.popleft()
         return transactions
 
@@ -126,38 +143,67 @@ class Adopter:
         has_left = False
         refused = [transaction.published for transaction in transactions if not transaction.settled]
         self._listed.extendleft(reversed(refused))
+        parts: list[str] = []
+        # A request that came back would make a subscription again that was removed meanwhile, or consume what a session
+        # had held.
+        must_last = any(transaction.request is not None for transaction in transactions)
         for transaction in transactions:
-            path = self._path(transaction.published)
+            names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
             if not transaction.settled:
-                self._quota.leave(path)
+                for name in names:
+                    self._quota.leave(self._path(name))
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # found again, it is skipped again
-                    self._disk.unlink(path)
+                    self._disk.unlink(self._path(transaction.published))
                     has_left = True
+                    parts += filter(is_part, names)
             else:
                 has_left = True
+        if parts or (has_left and must_last):
+            with suppress(OSError):  # they are swept
+                sync_directory(self._disk, self.directory)
+                for name in parts:
+                    self._disk.unlink(self._path(name))
         return has_left
 
     def take_back(self, names: Mapping[int, str]) -> None:
         """Put segments back into the inbox under these names, durably, since a power cut took their adoption. They are
         whole: their producers have synced them."""
-        for number, name in names.items():
-            self._disk.rename(self._segments.path(number), self._path(name))
-        sync_directory(self._disk, self.directory)
+        for is_its_turn in (is_part, is_published):
+            for number, name in names.items():
+                if is_its_turn(name):
+                    self._disk.rename(self._segments.path(number), self._path(name))
+            sync_directory(self._disk, self.directory)
 
     def sweep(self) -> bool:
-        """Delete drafts that their producers have left behind; whether there is anything else."""
+        """Delete drafts that their producers have left behind, and old parts that no manifest names; whether there is
+        anything else."""
         names = names_in(self._disk, self.directory)
         for name in names:
-            parsed = parse_name(name)
-            if parsed is not None and parsed.is_draft:
-                with suppress(OSError):
-                    self._sweep(self._path(name))
+            if parse_name(name) is not None and name.endswith(DRAFT_SUFFIX):
+                with suppress(OSError, CorruptionError):
+                    self._sweep_draft(self._path(name))
+        with suppress(OSError, CorruptionError, UnsupportedFormatError):
+            self._sweep_parts(names)
         return bool(names)
 
-    def _sweep(self, path: str) -> None:
-        if not S_ISREG(self._disk.lstat(path).st_mode):
+    def _sweep_parts(self, names: Sequence[str]) -> None:
+        """Delete nothing where anything cannot be read, or was set aside: it may name them."""
+        before_ns = self._disk.time_ns() - int(PART_GRACE_SECONDS * 1e9)
+        old = [name for name in names if is_part(name) and self._disk.lstat(self._path(name)).st_mtime_ns <= before_ns]
+        if not old or any(name.endswith(DAMAGED_SUFFIX) for name in names):
             return
+        # Listed once more: a manifest may have come before this look at it, and none comes for what is so old.
+        published = [name for name, _ in self._published()]
+        manifests = [read_publication(self._disk, self._path(name)) for name in published]
+        named = {part.name for manifest in manifests for part in manifest.parts}
+        sync_directory(self._disk, self.directory)  # no manifest that has gone comes back without its parts
+        for name in old:
+            if name not in named:
+                self._disk.unlink(self._path(name))
+
+    def _sweep_draft(self, path: str) -> None:
+        need_regular(self._disk, path)
         fd = self._disk.open(path, READ, 0)
         try:
             # Between the making of a file and its lock there is a moment in which it seems to be nobody's.
@@ -182,19 +228,44 @@ class Adopter:
     def _published(self) -> list[tuple[str, Name]]:
         """The names of what is published, in order."""
         names = sorted(self._disk.listdir(self.directory))
-        return [(name, parsed) for name in names if (parsed := parse_name(name)) is not None and not parsed.is_draft]
+        return [(name, parsed) for name in names if is_published(name) and (parsed := parse_name(name)) is not None]
+
+    def _need_parts(self, path: str, publication: Publication) -> None:
+        """Raise ``CorruptionError`` unless the parts of what was published at ``path`` are there."""
+        for part in publication.parts:
+            size_bytes, found = HEADER_BYTES + part.capacity_bytes, -1
+            with suppress(FileNotFoundError):
+                found = need_regular(self._disk, self._path(part.name))
+            if found != size_bytes:
+                there = "no file" if found < 0 else f"{found} bytes"
+                raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
+
+    def _take(self, publication: Publication) -> None:
+        """Count the files of the publication for the limits on the disk. Raises ``OverLimitError``, ``OSError``."""
+        taken: list[str] = []
+        try:
+            for part in (*publication.parts, publication.own):
+                self._quota.take(self._path(part.name), self._segments.directory)
+                taken.append(part.name)
+        except BaseException:
+            for name in taken:
+                self._quota.leave(self._path(name))
+            raise
 
     def _transaction(self, publication: Publication) -> Transaction:
         transaction = Transaction()
         transaction.published = publication.name
         transaction.marker = publication.marker
-        if publication.count:
-            number = self._segments.next_number
-            self._segments.next_number = number + 1
-            adoption = Adoption(number, publication.salt, publication.capacity_bytes, publication.name)
-            transaction.adoptions = [adoption]
-            _, _, _, count, length_bytes, checksum, _ = publication
-            transaction.pieces = [Piece(number, HEADER_BYTES, length_bytes, count, 0, checksum, [])]
+        transaction.request = publication.request
+        first = self._segments.next_number
+        numbered = list(enumerate(publication.files, first))
+        self._segments.next_number = first + len(numbered)
+        transaction.adoptions = [Adoption(n, file.salt, file.capacity_bytes, file.name) for n, file in numbered]
+        transaction.pieces = [
+            Piece(number, HEADER_BYTES, file.length_bytes, file.count, 0, file.checksum, [])
+            for number, file in numbered
+            if file.count
+        ]
         return transaction
 
     def _path(self, name: str) -> str:

@@ -27,7 +27,7 @@ from typing import NamedTuple
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums, encode_block
 from .disk import NO_SPACE, Disk
-from .errors import DiskFullError
+from .errors import DiskFullError, SubscriptionNotFoundError
 from .frame import (
     COUNT_BYTES,
     LONE_DEQUEUE_BYTES,
@@ -45,7 +45,7 @@ from .log import Log
 from .pages import ITEM_OVERHEAD_BYTES, Pages
 from .reader import Guard
 from .segments import DEFERRED_BYTES, Segments
-from .state import Ready, State
+from .state import State
 from .transaction import Settings, Transaction
 
 
@@ -68,7 +68,6 @@ class Committer:
         disk: Disk,
         settings: Settings,
         state: State,
-        ready: Ready,
         pages: Pages,
         segments: Segments,
         mutex: Guard,
@@ -78,7 +77,6 @@ class Committer:
         self._disk = disk
         self._settings = settings
         self._state = state
-        self._ready = ready
         self._pages = pages
         self._segments = segments
         self._mutex = mutex
@@ -136,15 +134,16 @@ class Committer:
                 operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
                 sequence += count
             for first, count in transaction.runs:
+                subscription = transaction.ready.number if transaction.ready is not None else 0
                 last = runs[-1] if runs else None
-                if isinstance(last, Dequeue) and last.first + last.count == first:
+                if isinstance(last, Dequeue) and (last.subscription, last.first + last.count) == (subscription, first):
                     runs[-1] = last._replace(count=last.count + count)
                 else:
                     runs = operations
-                    runs.append(Dequeue(0, first, count))
+                    runs.append(Dequeue(subscription, first, count))
             if transaction.marker is not None:
                 operations.append(MarkerSet(*transaction.marker))
-            operations += transaction.compaction
+            operations += transaction.operations
             result.append(operations)
         return result
 
@@ -163,8 +162,8 @@ class Committer:
             for transaction, its_operations in zip(group, operations, strict=True):
                 for operation in its_operations:
                     self._state.apply(operation)
-                if transaction.runs:
-                    self._ready.consume(transaction.runs)
+                if transaction.ready is not None:
+                    transaction.ready.consume(transaction.runs)
                 if transaction.pieces:
                     sequence += sum(piece.count for piece in transaction.pieces)
                     self._segments.unpin(piece.segment for piece in transaction.pieces)
@@ -172,7 +171,7 @@ class Committer:
                     self._pages.append(sequence, transaction.items, transaction.cost_bytes)
                     sequence += len(transaction.items)
                 transaction.settled = True
-            self._pages.drop_below(self._state.frontier)
+            self._pages.drop_below(self._state.gone.frontier)
 
     # --- the short way -----------------------------------------------------------------------------------------------
 
@@ -185,16 +184,18 @@ class Committer:
             return False
         first = group[0]
         items, runs, payload_bytes = first.items, first.runs, first.payload_bytes
-        if first.pieces or first.marker is not None or first.compaction or not (items or runs):
+        if first.pieces or first.marker is not None or first.operations or not (items or runs):
             return False  # it has the block, or the run, of the whole group
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
             for transaction in group[1:]:
-                if transaction.pieces or transaction.marker is not None or transaction.compaction:
+                if transaction.pieces or transaction.marker is not None or transaction.operations:
                     return False
                 payload_bytes += transaction.payload_bytes
                 items += transaction.items
                 if transaction.runs:
+                    if transaction.ready is not first.ready:
+                        return False
                     join_runs(runs, transaction.runs)
         if runs:
             return not items and len(runs) == 1 and self._commit_run(group, runs, log)
@@ -232,20 +233,23 @@ class Committer:
         return True
 
     def _commit_run(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
+        ready = group[0].ready
+        if ready is None or ready.is_closed:
+            return False
         if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1), False):
             return False
-        disk, (first, count) = self._disk, runs[0]
+        disk, (first, count), subscription = self._disk, runs[0], ready.number
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
-        body = encode_lone_dequeue(first, count, len(group))
+        body = encode_lone_dequeue(subscription, first, count, len(group))
         disk.failpoint("commit.3 write frame")
         log.append(body, len(group), 1)
         self.syncs += self._settings.sync
         disk.failpoint("commit.4 apply")
         with self._mutex:
-            self._state.dequeue(0, first, count)
-            self._ready.consume(runs)
-            self._pages.drop_below(self._state.frontier)
+            self._state.dequeue(subscription, first, count)
+            ready.consume(runs)
+            self._pages.drop_below(self._state.gone.frontier)
             for transaction in group:
                 transaction.settled = True
         return True
@@ -264,6 +268,9 @@ class Committer:
                 if recorded is not None and version <= recorded:
                     transaction.skipped = transaction.settled = True
                     continue
+            if transaction.runs and transaction.ready is not None and transaction.ready.is_closed:
+                transaction.error = SubscriptionNotFoundError(transaction.ready.name)
+                continue
             if tally is not None and not tally.admit(transaction):
                 continue
             if transaction.marker is not None:
@@ -288,12 +295,13 @@ class Committer:
             self._segments.unstage()
             if error.errno not in NO_SPACE:
                 raise
-            # First, so that what this try itself took does not count as room that was made.
+            # First, so that what this try itself took does not count as room that was made. It may have gone to the
+            # pool, so that there is room to be made after each try: once is enough.
             self._segments.drop_tried(next_number)
             if is_first:
                 self._segments.touched = set()  # nothing of this group is to stay
                 if self._make_room(error):
-                    return self._write_blocks(group, time_ns, may_defer)
+                    return self._write_blocks(group, time_ns, may_defer, is_first=False)
             if not self._segments.shrinks:
                 self._segments.shrinks = True
                 try:

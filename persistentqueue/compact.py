@@ -44,7 +44,8 @@ from .header import HEADER_BYTES
 from .reader import Guard
 from .segment import Ahead, Segment
 from .segments import SEGMENT_BYTES_FIRST, Segments
-from .state import Ready, SegmentInfo, State
+from .state import SegmentInfo, State
+from .subscriptions import Subscriptions
 
 HOLE_ITEMS = 64
 _STEP_BYTES = 128 * 1024
@@ -208,10 +209,12 @@ class _Writer:
 class Compactor:
     """Begins and ends the compactions of a queue. For the writer."""
 
-    def __init__(self, disk: Disk, state: State, ready: Ready, segments: Segments, mutex: Guard) -> None:
+    def __init__(
+        self, disk: Disk, state: State, subscriptions: Subscriptions, segments: Segments, mutex: Guard
+    ) -> None:
         self._disk = disk
         self._state = state
-        self._ready = ready
+        self._subscriptions = subscriptions
         self._segments = segments
         self._mutex = mutex
         self._unreadable: set[int] = set()
@@ -227,7 +230,7 @@ class Compactor:
         with self._mutex:
             left_alone = self._segments.pinned | self._unreadable | ({current.number} if current is not None else set())
             left_alone.update(number for number in self._state.segments if before is not None and number >= before)
-            position = self._ready.position if settled_only else None
+            position = self._subscriptions.position if settled_only else None
             small_bytes = below * min(limit_bytes, SEGMENT_BYTES_FIRST)
             few = SMALL_SEGMENTS if settled_only else 1
             sources = choose_sources(self._state, below, small_bytes, few, left_alone, position, limit_bytes)
@@ -352,8 +355,8 @@ class Copy:
     def _copy_extent(self, segment: Segment, row: ExtentRow) -> Iterator[None]:
         """Put what lives in it, yielding after each reading."""
         with self._mutex:
-            runs = self._state.unconsumed(row.first, row.first + row.count)
-            filled = bool(runs) and self._state.live_between(self._writer.next_sequence, runs[0][0]) == 0
+            runs = self._state.gone.unconsumed(row.first, row.first + row.count)
+            filled = bool(runs) and self._state.gone.live_between(self._writer.next_sequence, runs[0][0]) == 0
         at, ordinal, end, end_ordinal = row.offset, row.ordinal, row.offset + row.length_bytes, row.ordinal + row.count
         base = row.first - row.ordinal
         while runs:

@@ -70,11 +70,12 @@ from .place import (
     remove_file,
 )
 from .pool import Pool, parse_pool_name
-from .publication import is_published, parse_name
+from .publication import is_part, is_published, parse_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
 
 DELETED_DIRECTORY = "deleted"
+DAMAGED_SUFFIX = ".damaged"
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -185,10 +186,10 @@ def keep_copy(disk: Disk, path: str) -> str | None:
 
 def _damaged_name(disk: Disk, path: str) -> str:
     taken = names_in(disk, dirname(path))
-    damaged, number = f"{path}.damaged", 1
+    damaged, number = f"{path}{DAMAGED_SUFFIX}", 1
     while basename(damaged) in taken:
         number += 1
-        damaged = f"{path}.{number}.damaged"
+        damaged = f"{path}.{number}{DAMAGED_SUFFIX}"
     return damaged
 
 
@@ -328,8 +329,9 @@ def part_of_segment(name: str) -> bool:
 
 
 def part_of_inbox(name: str) -> bool:
-    """Whether a file in an inbox is published, or what was set aside of that."""
-    return is_published(_DAMAGED.sub("", name))
+    """Whether a file in an inbox is published, or a part, or what was set aside of that."""
+    whole = _DAMAGED.sub("", name)
+    return is_published(whole) or is_part(whole)
 
 
 def _remove_directory(disk: Disk, path: str) -> bool:

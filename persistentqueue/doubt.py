@@ -114,6 +114,8 @@ def ask(
             raise doubt(f"there is no queue: bring it back, {_REPAIR}", True) from error
         except CorruptionError as error:
             raise doubt(f"repair that one first ({error})") from error
+        except InDoubtError as error:
+            raise doubt(f"that one is in doubt itself ({error})") from error
         disk.failpoint("doubt.2 read coordinator")
         try:
             newest = read_newest(disk, coordinator)

@@ -5,6 +5,7 @@
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
+    ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
@@ -17,12 +18,15 @@
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
-    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``.)
+    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``; in what Spark reports of a job there
+    may be ``GoneError``: read again, and ``ExpiredPartError``: write again.)
 
 ``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 
 class PersistentQueueError(Exception):
@@ -44,6 +48,19 @@ class QueueLockedError(PersistentQueueError):
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
     """There is no queue at the path, and ``create=False`` forbids making one."""
+
+
+class SubscriptionNotFoundError(PersistentQueueError, LookupError):
+    """The queue has no subscription of this name, or not any more; or, by ``fan_out``, none that needs no name.
+
+    Nothing was committed. ``subscription`` is the name, empty for the plain queue.
+    """
+
+    def __init__(self, subscription: str, others: Sequence[str] = ()) -> None:
+        what = f"no subscription {subscription!r}" if subscription else "no subscription by default"
+        there = f"only {', '.join(map(repr, others))}" if others else "and it may have been removed"
+        super().__init__(f"{what} of this queue, {there}: make one by queue.subscribe(name)")
+        self.subscription = subscription
 
 
 class InvalidNameError(PersistentQueueError, ValueError):

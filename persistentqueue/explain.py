@@ -11,9 +11,11 @@ from collections import Counter
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from .cursor import Cursor
 from .intervals import Run
 from .segments import Piece
-from .state import Ready, State
+from .state import State
+from .subscriptions import Subscriptions
 
 
 class Hold(NamedTuple):
@@ -48,13 +50,16 @@ class SegmentUse(NamedTuple):
     live_bytes: int
     """Bytes of it that live; of a block that is partly consumed, by average."""
     live: int
-    """Items of it that live: they are ready, held or damaged."""
+    """Items of it that live: anybody may still dequeue them, or has done so and not flushed."""
     ready: int
     """Items of it that may be dequeued."""
     held: int
     """Items of it that sessions have dequeued and not flushed."""
     damaged: int
     """Items of it that were set aside, since their block could not be read."""
+    subscribed: tuple[tuple[str, int], ...]
+    """The subscriptions that have not consumed all of it, and how many items of it they have not. What is ready, held
+    and damaged is so for who has none."""
     is_current: bool
     """Whether it is the one that is written on."""
     is_pinned: bool
@@ -69,6 +74,7 @@ class SegmentUse(NamedTuple):
         reasons += [
             f"{holder.session!r} {' and '.join(_deeds(holder))} for {holder.seconds:,.1f} s" for holder in self.holders
         ]
+        reasons += [f"{count:,} for the subscription {name!r}" for name, count in self.subscribed]
         if self.is_current:
             reasons.append("it is written on")
         elif self.is_pinned and not self.holders:
@@ -84,10 +90,14 @@ def _deeds(holder: Holder) -> list[str]:
 
 
 def explain(
-    state: State, ready: Ready, current: int | None, pinned: set[int], holds: Iterable[Hold]
+    state: State, subscriptions: Subscriptions, current: int | None, pinned: set[int], holds: Iterable[Hold]
 ) -> list[SegmentUse]:
     """Why each segment is there, the oldest first, but for the sizes of the files. With the mutex."""
-    is_ready, is_damaged = _per_segment(state, ready.runs()), _per_segment(state, ready.damaged.runs())
+    plain = subscriptions.plain
+    is_ready = _per_segment(state, plain.ready.runs() if plain is not None else ())
+    is_damaged = _per_segment(state, plain.ready.damaged.runs() if plain is not None else ())
+    left = {number: _left(state, cursor) for number, cursor in sorted(state.subscriptions.items())}
+    is_left = left.pop(0, Counter())
     holders: dict[int, list[Holder]] = {number: [] for number in state.segments}
     for hold in sorted(holds, key=lambda hold: -hold.seconds):
         items = _per_segment(state, hold.runs)
@@ -108,8 +118,13 @@ def explain(
                 live_bytes,
                 live,
                 is_ready[number],
-                live - is_ready[number] - is_damaged[number],
+                is_left[number] - is_ready[number] - is_damaged[number],
                 is_damaged[number],
+                tuple(
+                    (state.subscriptions[other].name, counts[number])
+                    for other, counts in left.items()
+                    if counts[number]
+                ),
                 number == current,
                 number in pinned,
                 tuple(holders[number]),
@@ -118,8 +133,13 @@ def explain(
     return uses
 
 
+def _left(state: State, cursor: Cursor) -> Counter[int]:
+    """How many items of each segment the cursor has not passed."""
+    return _per_segment(state, cursor.unconsumed(state.gone.frontier, state.next_sequence))
+
+
 def _per_segment(state: State, runs: Iterable[Run]) -> Counter[int]:
-    """How many of these sequences, none of them consumed, stand in which segment."""
+    """How many of these sequences, none of them gone, stand in which segment."""
     counts: Counter[int] = Counter()
     for first, count in runs:
         for extent in state.extents_from(first):

@@ -36,6 +36,8 @@ seal stands in the header so that cutting the log cannot hide that it was closed
         7 compaction       counts u32 of sources and moves, then the sources (segment u64 each) and the moves (first,
                            count, segment, offset, length, ordinal, checksum, live, u64 each)
         8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
+        9 subscription     number u32, first u64, length u16, name in UTF-8
+       10 unsubscription   number u32
        11 prepare          transaction 16 bytes, number u64, then the coordinator: length u8, name in ASCII
        12 decision         transaction 16 bytes, count u32 of participants, each as in 11
        13 resolution       transaction 16 bytes, committed u8
@@ -51,7 +53,11 @@ header checksums, so that a block which an unfinished transaction left at the sa
 any more. The blocks of a move hold ``count`` items for the sequences ``first …``; ``live`` of them were unconsumed when
 they were copied, the others are empty, and are not served. *Adoption* says that a file of the inbox (see
 ``publication``) is a segment from here on, and is renamed to it if it was not yet; in the file itself, with segment 0,
-under which name it was published.
+under which name it was published. *Subscription* says that there is another one who consumes, from sequence ``first``
+on, of what is not gone; *unsubscription*, that there is one less. Behind a checkpoint a subscription stands for one
+that is as far as ``first``, and what it has consumed above that and others have not follows as *dequeue*. If any stands
+there they are all that there are, the plain queue's, 0, among them or not; if an unsubscription stands there, there are
+none.
 
 *Prepare*, *decision* and *resolution* make one transaction of several queues (see ``several``), named by their
 directories, which are neighbours. What stands behind a *prepare* in its transaction, the only one of its frame, counts
@@ -109,14 +115,14 @@ _MARKER = struct.Struct("<BQH")
 _CHECKPOINT = struct.Struct("<BQQQQQIIII")
 _COMPACTION = struct.Struct("<BII")
 _ADOPTION = struct.Struct("<BQQQH")
+_SUBSCRIPTION = struct.Struct("<BIQH")
+_UNSUBSCRIPTION = struct.Struct("<BI")
 _PREPARE = struct.Struct("<B16sQ")
 _DECISION = struct.Struct("<B16sI")
-_RESOLUTION = struct.Struct("<B16sB")
+_RESOLUTION = struct.Struct("<B16s?")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
-_KIND_COMPACTION, _KIND_ADOPTION = range(7, 9)
+_KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
 _KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION = range(11, 14)
-TRANSACTION_BYTES = 16
-"""The length of what names a transaction over several queues."""
 RESOLUTION_BYTES = _RESOLUTION.size
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
@@ -189,6 +195,20 @@ class Adoption(NamedTuple):
     name: str
 
 
+class SubscriptionOpened(NamedTuple):
+    """There is a subscription of this number and name from here on; what is below ``first`` is not for it."""
+
+    number: int
+    first: int
+    name: str
+
+
+class SubscriptionClosed(NamedTuple):
+    """There is no subscription of this number any more."""
+
+    number: int
+
+
 class Prepare(NamedTuple):
     """What follows in this transaction counts if the coordinator, the neighbour of this name, has decided so in the
     frame of this number."""
@@ -257,6 +277,8 @@ Operation = (
     | Checkpoint
     | Compaction
     | Adoption
+    | SubscriptionOpened
+    | SubscriptionClosed
     | Prepare
     | Decision
     | Resolution
@@ -309,9 +331,9 @@ def encode_lone_enqueue(
     return b"".join((fields, *blocks, bytes(COUNT_BYTES * (transactions - 1))))
 
 
-def encode_lone_dequeue(first: int, count: int, transactions: int) -> bytes:
-    """The bytes of a transaction that is one ``Dequeue`` of subscription 0, and of others without any operation."""
-    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, 0, first, count) + bytes(COUNT_BYTES * (transactions - 1))
+def encode_lone_dequeue(subscription: int, first: int, count: int, transactions: int) -> bytes:
+    """The bytes of a transaction that is one ``Dequeue``, and of others without any operation."""
+    return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, subscription, first, count) + bytes(COUNT_BYTES * (transactions - 1))
 
 
 def encode_frame(
@@ -382,8 +404,9 @@ def _encode_adoption(operation: Adoption) -> bytes:
     return _ADOPTION.pack(_KIND_ADOPTION, *operation[:3], len(name)) + name
 
 
-def _encode_prepare(operation: Prepare) -> bytes:
-    return _PREPARE.pack(_KIND_PREPARE, *operation[:2]) + _encode_name(operation.coordinator)
+def _encode_subscription(operation: SubscriptionOpened) -> bytes:
+    name = operation.name.encode()
+    return _SUBSCRIPTION.pack(_KIND_SUBSCRIPTION, operation.number, operation.first, len(name)) + name
 
 
 def _encode_decision(operation: Decision) -> bytes:
@@ -434,6 +457,11 @@ def _decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
     return decode(data, at, end)
 
 
+def _fixed(make: Callable[..., Operation], fields: struct.Struct) -> Callable[[bytes, int, int], tuple[Operation, int]]:
+    """What decodes an operation that is just these fields."""
+    return lambda data, at, end: (make(*_unpack(fields, data, at, end)[1:]), at + fields.size)
+
+
 def _decode_enqueue(data: bytes, at: int, end: int) -> tuple[Enqueue, int]:
     kind, first, count, segment, offset, length_bytes, ordinal, checksum = _unpack(_ENQUEUE, data, at, end)
     at += _ENQUEUE.size
@@ -441,14 +469,6 @@ def _decode_enqueue(data: bytes, at: int, end: int) -> tuple[Enqueue, int]:
     if kind == _KIND_INLINE:
         inline, at = _take(data, at, length_bytes, end)
     return Enqueue(first, count, segment, offset, length_bytes, ordinal, checksum, inline), at
-
-
-def _decode_dequeue(data: bytes, at: int, end: int) -> tuple[Dequeue, int]:
-    return Dequeue(*_unpack(_DEQUEUE, data, at, end)[1:]), at + _DEQUEUE.size
-
-
-def _decode_segment(data: bytes, at: int, end: int) -> tuple[SegmentCreated, int]:
-    return SegmentCreated(*_unpack(_SEGMENT, data, at, end)[1:]), at + _SEGMENT.size
 
 
 def _decode_marker(data: bytes, at: int, end: int) -> tuple[MarkerSet, int]:
@@ -492,24 +512,28 @@ def _decode_adoption(data: bytes, at: int, end: int) -> tuple[Adoption, int]:
     return Adoption(segment, salt, capacity_bytes, name.decode("ascii")), at
 
 
+def _decode_subscription(data: bytes, at: int, end: int) -> tuple[SubscriptionOpened, int]:
+    _, number, first, length_bytes = _unpack(_SUBSCRIPTION, data, at, end)
+    name, at = _take(data, at + _SUBSCRIPTION.size, length_bytes, end)
+    try:
+        return SubscriptionOpened(number, first, name.decode()), at
+    except UnicodeDecodeError:
+        raise _FrameError("the name of a subscription in UTF-8", f"{name!r}") from None
+
+
 def _decode_prepare(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
-    (_, transaction, number), at = _unpack_any(_PREPARE, data, at, end)
-    coordinator, at = _decode_name(data, at, end)
+    _, transaction, number = _unpack(_PREPARE, data, at, end)
+    coordinator, at = _decode_name(data, at + _PREPARE.size, end)
     return Prepare(transaction, number, coordinator), at
 
 
 def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
-    (_, transaction, count), at = _unpack_any(_DECISION, data, at, end)
-    participants = []
+    _, transaction, count = _unpack(_DECISION, data, at, end)
+    participants, at = [], at + _DECISION.size
     for _ in range(count):
         participant, at = _decode_name(data, at, end)
         participants.append(participant)
     return Decision(transaction, tuple(participants)), at
-
-
-def _decode_resolution(data: bytes, at: int, end: int) -> tuple[Resolution, int]:
-    (_, transaction, committed), at = _unpack_any(_RESOLUTION, data, at, end)
-    return Resolution(transaction, bool(committed)), at
 
 
 def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
@@ -532,15 +556,10 @@ def _run(row: tuple[int, ...]) -> Run:
     return row[0], row[1]
 
 
-def _unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[int, ...]:
+def _unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[Any, ...]:
     if at + fields.size > end:
         raise _FrameError(f"{fields.size} bytes of an operation", f"{end - at} bytes")
     return fields.unpack_from(data, at)
-
-
-def _unpack_any(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[tuple[Any, ...], int]:
-    """Fields that are not all numbers, and what is behind them."""
-    return _unpack(fields, data, at, end), at + fields.size
 
 
 def _take(data: bytes, at: int, length_bytes: int, end: int) -> tuple[bytes, int]:
@@ -557,20 +576,24 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Checkpoint: _encode_checkpoint,
     Compaction: _encode_compaction,
     Adoption: _encode_adoption,
-    Prepare: _encode_prepare,
+    SubscriptionOpened: _encode_subscription,
+    SubscriptionClosed: lambda operation: _UNSUBSCRIPTION.pack(_KIND_UNSUBSCRIPTION, *operation),
+    Prepare: lambda operation: _PREPARE.pack(_KIND_PREPARE, *operation[:2]) + _encode_name(operation.coordinator),
     Decision: _encode_decision,
     Resolution: lambda operation: _RESOLUTION.pack(_KIND_RESOLUTION, *operation),
 }
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ENQUEUE: _decode_enqueue,
     _KIND_INLINE: _decode_enqueue,
-    _KIND_DEQUEUE: _decode_dequeue,
-    _KIND_SEGMENT: _decode_segment,
+    _KIND_DEQUEUE: _fixed(Dequeue, _DEQUEUE),
+    _KIND_SEGMENT: _fixed(SegmentCreated, _SEGMENT),
     _KIND_MARKER: _decode_marker,
     _KIND_CHECKPOINT: _decode_checkpoint,
     _KIND_COMPACTION: _decode_compaction,
     _KIND_ADOPTION: _decode_adoption,
+    _KIND_SUBSCRIPTION: _decode_subscription,
+    _KIND_UNSUBSCRIPTION: _fixed(SubscriptionClosed, _UNSUBSCRIPTION),
     _KIND_PREPARE: _decode_prepare,
     _KIND_DECISION: _decode_decision,
-    _KIND_RESOLUTION: _decode_resolution,
+    _KIND_RESOLUTION: _fixed(Resolution, _RESOLUTION),
 }

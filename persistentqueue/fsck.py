@@ -28,10 +28,10 @@ from .errors import (
 from .header import HEADER_BYTES
 from .log import parse_log_name
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
-from .publication import is_published, parse_name, read_publication
+from .publication import Part, is_published, parse_name, read_publication
 from .recovery import Recovered, look_into_inbox, recover
 from .salvage import Salvaged, salvage
-from .segment import PUBLISHED, Segment, parse_segment_name
+from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import Extent, State
 from .store import Store
 from .transaction import Settings
@@ -95,7 +95,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
     published = 0
     for file in _published(disk, places, recovered):
         try:
-            published += _check_publication(disk, file)
+            published += _check_publication(disk, places, recovered, file)
         except FileNotFoundError:  # adopted meanwhile
             continue
         except (CorruptionError, UnsupportedFormatError, OSError) as problem:
@@ -159,18 +159,28 @@ def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str
             yield places.path(file)
 
 
-def _check_publication(disk: Disk, path: str) -> int:
+def _check_publication(disk: Disk, places: Places, recovered: Recovered, path: str) -> int:
     publication = read_publication(disk, path)
-    if publication.count:
-        segment = Segment.open(disk, path, PUBLISHED, publication.salt, publication.capacity_bytes)
+    if not publication.parts:
+        _check_part(disk, path, publication.own)
+    # The adoption of a manifest may be lost when some of its files have their new names: they get back the old ones.
+    files = look_into_inbox(disk, places)
+    files |= {name: join(DATA_DIRECTORY, segment_name(number)) for number, name in recovered.orphans.items()}
+    for part in publication.parts:
+        _check_part(disk, places.path(files.get(part.name) or join(INBOX_DIRECTORY, part.name)), part)
+    return sum(part.count for part in publication.files)
+
+
+def _check_part(disk: Disk, path: str, part: Part) -> None:
+    if part.count:
+        segment = Segment.open(disk, path, PUBLISHED, part.salt, part.capacity_bytes)
         try:
-            found = segment.checksums(HEADER_BYTES, HEADER_BYTES + publication.length_bytes)
+            found = segment.checksums(HEADER_BYTES, HEADER_BYTES + part.length_bytes)
         finally:
             segment.close()
-        if found != (publication.checksum, publication.count):
-            expected = f"{publication.count} items with checksum {publication.checksum:#010x}"
+        if found != (part.checksum, part.count):
+            expected = f"{part.count} items with checksum {part.checksum:#010x}"
             raise CorruptionError(path, HEADER_BYTES, expected, f"{found[1]} with {found[0]:#010x}")
-    return publication.count
 
 
 def _check_state(state: State) -> Iterator[str]:
@@ -181,9 +191,9 @@ def _check_state(state: State) -> Iterator[str]:
         if extent.first < above:
             yield f"extent {extent.row()} overlaps the one before it"
         above = extent.end
-        unconsumed = state.live_between(extent.first, extent.end)
+        unconsumed = state.gone.live_between(extent.first, extent.end)
         if unconsumed != extent.live or unconsumed == 0:
-            yield f"extent {extent.row()} has {unconsumed} unconsumed items"
+            yield f"extent {extent.row()} has {unconsumed} items that are not gone"
         live[extent.segment] += extent.live
     for number, segment in state.segments.items():
         if segment.live != live[number] or (segment.live == 0) != (number in state.drained):
@@ -191,8 +201,13 @@ def _check_state(state: State) -> Iterator[str]:
     live_bytes = sum(segment.live_bytes for segment in state.segments.values())
     if live_bytes != state.live_bytes:
         yield f"the segments count {live_bytes} live bytes, the state {state.live_bytes}"
-    if sum(live.values()) + state.consumed_count != state.next_sequence:
-        yield f"{sum(live.values())} live and {state.consumed_count} consumed of {state.next_sequence} items"
+    if sum(live.values()) + state.gone_count != state.next_sequence:
+        yield f"{sum(live.values())} live and {state.gone_count} gone of {state.next_sequence} items"
+    common = [(0, state.next_sequence)] if state.subscriptions else []
+    for cursor in state.subscriptions.values():
+        common = cursor.done_of(common)
+    if state.subscriptions and sum(count for _, count in common) != state.gone_count:
+        yield f"{state.gone_count} items are gone, all subscriptions have consumed {common}"
 
 
 def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
@@ -254,7 +269,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     free = nullcontext()
     store = Store.open(disk, directory, Settings(), True, 0.0, free, free, read)
     try:
-        items = sum(len(batch) for batch in store.reader.browse())
+        items = sum(len(batch) for batch in store.subscriptions.of_all().browse())
     finally:
         store.close()
     salvaged = found[0]

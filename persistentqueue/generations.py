@@ -30,10 +30,11 @@ from .limits import Limits
 from .log import OVERHEAD_BYTES, Log, Replay, log_name
 from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .quota import Quota
-from .reader import Guard, Reader
+from .reader import Guard
 from .segments import Segments
 from .spare import Spare
 from .state import State
+from .subscriptions import Subscriptions
 from .transaction import Settings
 
 LOG_BYTES_MAX = 64 * 1024 * 1024
@@ -73,7 +74,7 @@ class Generations:
         log_bytes_max: int,
         state: State,
         segments: Segments,
-        reader: Reader,
+        subscriptions: Subscriptions,
         limits: Limits,
         quota: Quota,
         mutex: Guard,
@@ -84,7 +85,7 @@ class Generations:
         self._settings = settings
         self._state = state
         self._segments = segments
-        self._reader = reader
+        self._subscriptions = subscriptions
         self._limits = limits
         self._quota = quota
         self._mutex = mutex
@@ -125,7 +126,12 @@ class Generations:
     @property
     def is_long(self) -> bool:
         """Whether the log and its spare take more than both were meant to."""
-        return self.spare.size_bytes() + self.log_bytes[1] > 2 * self._wanted_bytes
+        return self.file_bytes > 2 * self._wanted_bytes
+
+    @property
+    def file_bytes(self) -> int:
+        """What the log and its spare take."""
+        return self.spare.size_bytes() + self.log_bytes[1]
 
     def first_operations(self) -> list[Operation]:
         """What the next frame has to begin with. Raises ``BrokenQueueError`` where nobody knows."""
@@ -281,7 +287,7 @@ class Generations:
             size_bytes = self._state.segments[number].end
             with self._mutex:
                 self._state.retire(number)
-                self._reader.forget(number)
+                self._subscriptions.forget(number)
             with suppress(OSError):
                 self._segments.retire(number)
             self.retired.append((number, size_bytes))

@@ -24,12 +24,21 @@ from math import inf
 from operator import attrgetter
 from typing import NamedTuple
 
-from .bell import LONGEST_SECONDS
-from .errors import ClosedError, CorruptionError, PersistentQueueError, QueueFullError
+from .errors import (
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    PersistentQueueError,
+    QueueFullError,
+    SubscriptionNotFoundError,
+)
 from .intervals import Run
 from .line import Line
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
+from .publication import LATEST
+from .reader import Reader
+from .seats import Seats
 from .store import Store
 from .transaction import Transaction
 from .waiters import Waiters
@@ -40,6 +49,8 @@ IDLE_SECONDS = 10.0
 """For how long there must have been no commit before what only a busy queue needs is given up."""
 _PAUSE_SECONDS = 0.05
 """How long a compaction pauses at most before it sees that the queue was closed."""
+Taken = tuple[list[Run], list[bytes]]
+"""What a reader holds from now on: the runs, and their items."""
 _SETTLED = attrgetter("settled")
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
@@ -73,10 +84,8 @@ class Group:
         self.mutex = threading.Lock()
         self._line = Line(self.mutex, self._check_open, self._write)
         self._abandoned: list[Transaction] = []
-        self._seats: list[threading.Condition] = []
-        """Who waits for room, in order of coming."""
-        self._rooms = 0
-        """How often there may have been room for those who wait."""
+        self._seats = Seats(self.mutex)
+        """Who waits for room."""
         self.refused = 0
         """How many transactions were told that the queue is full."""
         self.closed: str | None = None
@@ -182,10 +191,19 @@ class Group:
         """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
         is_broken = self.store.broken is not None
         with self.mutex:
-            self._waiters.wake(self._waiters.count if is_broken else enqueued)
-            if self._seats and (is_broken or any(each.runs and each.settled for each in group)):
-                self._rooms += 1
-                self._seats[0].notify()
+            if is_broken:
+                self._waiters.wake_all()
+            else:
+                self._wake(enqueued)
+            if is_broken or any(each.runs and each.settled for each in group):
+                self._seats.tell_first()
+
+    def _wake(self, count: int) -> None:
+        """There are so many items more for those who wait, or one of them came back; the mutex is held."""
+        if len(self.store.subscriptions) == 1:
+            self._waiters.wake(count)
+        elif count:  # each is for many, or for some of whom nobody knows where they sleep
+            self._waiters.wake_all()
 
     @contextmanager
     def taking_part(self, transaction: Transaction) -> Iterator[Store]:
@@ -212,7 +230,7 @@ class Group:
         with self._alone():
             self.store.trim()
         self.give_back()
-        self._tell_of_room()
+        self._seats.tell()
 
     def compact(
         self,
@@ -263,15 +281,15 @@ class Group:
                     self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
                     resumed, groups = self.now(), self.groups
                 transaction = Transaction()
-                transaction.compaction = copy.finish()
-                if transaction.compaction:
+                transaction.operations = copy.finish()
+                if transaction.operations:
                     self.commit(transaction)
                     segments += len(copy.done)
                     copied_bytes += copy.copied_bytes
             finally:
                 with self._line.writing:
                     self.store.end_compaction(copy)
-                self._tell_of_room()
+                self._seats.tell()
             self.trim()
 
     def _pause(self, until: float) -> None:
@@ -291,7 +309,7 @@ class Group:
             self.store.tidy()
         self.give_back()
         if generation != self.store.generations.number:
-            self._tell_of_room()
+            self._seats.tell()
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
         self.give_back()
@@ -361,7 +379,7 @@ class Group:
             was_any = bool(self.store.generations.retired)
             self.store.give_back()
         if was_any:
-            self._tell_of_room()
+            self._seats.tell()
 
     @contextmanager
     def _alone(self) -> Iterator[None]:
@@ -386,27 +404,30 @@ class Group:
         self._is_giving_back_due = False
         self.give_back()
 
-    def take(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
+    def take(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
         """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever).
 
-        The caller has seen that the queue is open and not broken.
+        The caller has seen that the queue is open and not broken. Raises ``CorruptionError``, and
+        ``SubscriptionNotFoundError`` where the reader's was removed.
         """
         try:
-            taken = self._take_now(max_items)
+            taken = self._take_now(reader, max_items)
             if not taken[1] and timeout_seconds != 0:
-                taken = self._wait_for_items(max_items, timeout_seconds)
+                taken = self._wait_for_items(reader, max_items, timeout_seconds)
         except CorruptionError:
-            self._tell_of_room()  # what cannot be read counts no more
+            self._seats.tell()  # what cannot be read counts no more
             raise
         else:
             return taken
 
-    def _take_now(self, max_items: int) -> tuple[list[Run], list[bytes]]:
+    def _take_now(self, reader: Reader, max_items: int) -> Taken:
         """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
         right with that, once for each file."""
-        taken = self.store.reader.take(max_items)
+        if reader.ready.is_closed:
+            raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
+        taken = reader.take(max_items)
         if not taken[1] and max_items and self._look(insists=True):
-            taken = self.store.reader.take(max_items)
+            taken = reader.take(max_items)
         if not taken[1] and self.store.adopter.damage:
             raise self.store.adopter.damage.popleft()
         return taken
@@ -416,19 +437,22 @@ class Group:
         if not self.store.adopter.has_news(insists):
             return False
         with self._alone():
-            before = self.store.state.next_sequence
+            state = self.store.state
+            before, gone = state.next_sequence, state.gone_count
             try:
-                self.store.adopt(insists)
+                self.store.inbox.adopt(insists)
             finally:
                 with self.mutex:
-                    self._waiters.wake(self.store.state.next_sequence - before)
+                    self._wake(state.next_sequence - before)
+                    if state.gone_count > gone:
+                        self._seats.tell_first()
         return True
 
-    def _wait_for_items(self, max_items: int, timeout_seconds: float | None) -> tuple[list[Run], list[bytes]]:
+    def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         while True:
             with self.mutex:
-                if not len(self.store.ready):
+                if not len(reader.ready) and not reader.ready.is_closed:
                     self.check()
                     self.store.check()
                     left = None if deadline is None else deadline - time.monotonic()
@@ -437,20 +461,40 @@ class Group:
                     self._waiters.wait(left)
             self.check()
             self.store.check()
-            taken = self._take_now(max_items)
+            taken = self._take_now(reader, max_items)
             if taken[1]:
                 return taken
 
-    def browse(self) -> Iterator[list[bytes]]:
-        """The ready items in lists, in order, without holding them."""
-        batches = self.store.reader.browse()
+    def subscribe(self, name: str, start: str) -> Reader:
+        """The subscription of this name, which begins at the ``start`` if it is new; it is durable. Raises
+        ``DiskFullError``, ``BrokenQueueError``."""
+        with self._alone():
+            state = self.store.state
+            if state.number_of(name) is None:
+                self.store.subscribe(name, LATEST if start == "latest" else 0)
+            return self.store.subscriptions.find(name)
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove the subscription; durable on return. Raises ``SubscriptionNotFoundError``, and like ``subscribe``."""
+        with self._alone():
+            try:
+                self.store.unsubscribe(self.store.subscriptions.find(name).ready.number)
+            finally:
+                with self.mutex:
+                    self._waiters.wake_all()
+        with suppress(DiskFullError):  # what only it needed goes with a later trim then
+            self.trim()
+
+    def browse(self, reader: Reader) -> Iterator[list[bytes]]:
+        """The items that are ready for this reader, in lists, in order, without holding them."""
+        batches = reader.browse()
         while True:
             self.check()
             self.store.check()
             try:
                 batch = next(batches, None)
             except CorruptionError:
-                self._tell_of_room()
+                self._seats.tell()
                 raise
             if batch is None:
                 return
@@ -464,9 +508,9 @@ class Group:
         self.store.discard(transaction)
         if count:
             with self.mutex:
-                self._waiters.wake(count)
+                self._wake(count)
         if wrote:
-            self._tell_of_room()
+            self._seats.tell()
 
     def abandon(self, transaction: Transaction) -> None:
         """Like ``discard``, from a finalizer, which may run while this very thread holds the mutex."""
@@ -482,8 +526,7 @@ class Group:
                 return
             self.closed = reason
             self._waiters.close()
-            for seat in self._seats:
-                seat.notify()
+            self._seats.wake_all()
         MAINTENANCE.forget(self)
         with self._compacting, self._line.writing, self._reading, self._giving_back:
             try:
@@ -522,23 +565,14 @@ class Group:
             transaction = self._abandoned.pop()
             self.store.discard(transaction)
             with self.mutex:
-                self._waiters.wake(sum(run[1] for run in transaction.runs))
-            self._tell_of_room()
-
-    def _tell_of_room(self) -> None:
-        """There may be room for the first of those who wait for it."""
-        if not self._seats:
-            return
-        with self.mutex:
-            self._rooms += 1
-            if self._seats:
-                self._seats[0].notify()
+                self._wake(sum(run[1] for run in transaction.runs))
+            self._seats.tell()
 
     def _tell_all(self) -> None:
         """Whoever waits, for an item or for room, is to look: the queue is broken, or he was not told what there is."""
         with self.mutex:
             self._waiters.wake_all()
-        self._tell_of_room()
+        self._seats.tell()
 
     def _wait_for_room(
         self, transaction: Transaction, timeout_seconds: float | None, error: QueueFullError | None
@@ -548,32 +582,9 @@ class Group:
         lasting = limits.refuse_for_ever(transaction)
         if lasting is not None:
             raise lasting
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        tried = -1
-        seat = threading.Condition(self.mutex)
-        try:
-            with self.mutex:
-                self._seats.append(seat)
-            while True:
-                with self.mutex:
-                    while self._seats[0] is not seat or self._rooms == tried:
-                        self.check()
-                        left = None if deadline is None else deadline - time.monotonic()
-                        if left is not None and left <= 0:
-                            raise error or limits.refuse(transaction, limits.nearest)
-                        seat.wait(None if left is None else min(left, LONGEST_SECONDS))
-                    tried = self._rooms
-                try:
-                    self._commit(transaction)
-                except QueueFullError as refused:
-                    if refused.lasting:
-                        raise
-                    error = refused
-                else:
-                    return
-        finally:
-            with self.mutex:
-                if seat in self._seats:
-                    self._seats.remove(seat)
-                if self._seats:
-                    self._seats[0].notify()
+        self._seats.wait(
+            lambda: self._commit(transaction),
+            lambda: error or limits.refuse(transaction, limits.nearest),
+            self.check,
+            timeout_seconds,
+        )

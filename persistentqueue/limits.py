@@ -1,10 +1,10 @@
 """How full a queue may be: which transactions of a group are admitted, and what the others hear.
 
-Counted is what is not consumed, on hold or not; ``max_items`` leaves out what could not be read, since nobody could
-take it away. A transaction is measured before it is written: each of its blocks with its header, and with a length for
-each item, which is what they take at most; what it dequeues counts by average, as ``stats().live_bytes`` does. One that
-adds no more than it takes away is always admitted. ``max_disk_bytes`` and ``min_free_bytes`` are ``quota``'s to watch;
-here is what is said of them.
+Counted is what is not gone, that is, consumed by all subscriptions, on hold or not; ``max_items`` leaves out what could
+not be read, since nobody could take it away. A transaction is measured before it is written: each of its blocks with
+its header, and with a length for each item, which is what they take at most; what it dequeues counts by average, as
+``stats().live_bytes`` does, if it is then gone. One that adds no more than it takes away is always admitted.
+``max_disk_bytes`` and ``min_free_bytes`` are ``quota``'s to watch; here is what is said of them.
 """
 
 from __future__ import annotations
@@ -14,7 +14,8 @@ from .disk import Disk
 from .errors import DiskFullError, QueueFullError
 from .header import HEADER_BYTES
 from .quota import OverLimitError, Quota
-from .state import Ready, State
+from .state import State
+from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
 
 LOGS_LEAST = 5
@@ -36,20 +37,20 @@ class Limits:
     """The limits of one queue. What changes the state, or a file, is for the thread that writes."""
 
     def __init__(
-        self, disk: Disk, directory: str, settings: Settings, state: State, ready: Ready, quota: Quota
+        self, disk: Disk, directory: str, settings: Settings, subscriptions: Subscriptions, state: State, quota: Quota
     ) -> None:
         self._disk = disk
         self._directory = directory
         self._settings = settings
         self.state = state
-        self._ready = ready
+        self._subscriptions = subscriptions
         self._quota = quota
         self.max_items, self.max_bytes = settings.max_items, settings.max_bytes
 
     @property
     def items(self) -> int:
         """How many items the queue holds that somebody can take, or has taken and not flushed."""
-        return self.state.next_sequence - self.state.consumed_count - len(self._ready.damaged)
+        return self.state.next_sequence - self.state.gone_count - self._subscriptions.damaged_count
 
     def fits(self, count: int, length_bytes: int) -> bool:
         """Whether there is room for so many items more, in so many bytes of blocks."""
@@ -129,9 +130,11 @@ class Tally:
     def admit(self, transaction: Transaction) -> bool:
         """Whether there is room for the transaction, which is counted then; else its ``error`` is set."""
         limits, count = self._limits, transaction.count
-        more_items = count - sum(run[1] for run in transaction.runs)
+        ready, runs = transaction.ready, transaction.runs
+        freed = list(limits.state.would_free(ready.number, runs)) if runs and ready is not None else []
+        more_items = count - sum(run[1] for run in freed)
         more_bytes = (measure_bytes(transaction) if count else 0) - (
-            limits.state.share_bytes(transaction.runs) if limits.max_bytes is not None else 0
+            limits.state.share_bytes(freed) if limits.max_bytes is not None else 0
         )
         for limit, most, holds, more in (
             ("max_items", limits.max_items, self._items, more_items),

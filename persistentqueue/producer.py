@@ -9,7 +9,7 @@ from types import TracebackType
 
 from .block import ITEM_BYTES_MAX
 from .directory import find_generations, names_in, queue_directory
-from .disk import DISK, NO_SPACE, Disk, StrPath, join
+from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -23,14 +23,13 @@ from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, read_publication
-from .recovery import recover
+from .splits import look
 from .store import Store
 from .transaction import Settings
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a producer keeps in memory before it writes blocks ahead of its flush."""
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
-_LOOKS = 10
 
 
 class Producer:
@@ -73,8 +72,8 @@ class Producer:
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
         if create:
-            self._create()
-        self._inbox = self._find_inbox()
+            _create(disk, self._directory)
+        self._inbox = find_inbox(disk, self._directory)
 
     def __enter__(self) -> Producer:
         return self
@@ -183,22 +182,6 @@ class Producer:
         if self._pid != self._disk.getpid():
             raise ClosedError("the producer belongs to the parent of this process: make another one here")
 
-    def _create(self) -> None:
-        """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
-        free, tries = nullcontext(), 0
-        while not find_generations(self._disk, self._directory):
-            try:
-                Store.open(self._disk, self._directory, Settings(), True, _TRY_SECONDS, free, free).close()
-            except QueueLockedError:
-                tries += 1
-                if tries == _CREATION_TRIES:
-                    raise
-
-    def _find_inbox(self) -> str:
-        if not find_generations(self._disk, self._directory):
-            raise QueueNotFoundError(f"{self._directory}: no queue here to produce for")
-        return read_places(self._disk, self._directory).path(INBOX_DIRECTORY)
-
     def _spill(self) -> None:
         """Write what is in memory to the draft, ahead of the flush. Raises like it."""
         draft = self._draft
@@ -230,7 +213,7 @@ class Producer:
         if draft is not None and draft.is_published:
             return BrokenQueueError(f"{self._inbox}: a sync failed ({error}): whether this flush is durable is unknown")
         if isinstance(error, FileNotFoundError):
-            inbox, self._inbox = self._inbox, self._find_inbox()
+            inbox, self._inbox = self._inbox, find_inbox(self._disk, self._directory)
             found = "none: the segments are being moved, or were"
             advice = "flush again" if self.pending else "enqueue it once more"
             return DataPathError(self._directory, f"an inbox at {inbox}", found, advice)
@@ -242,7 +225,7 @@ class Producer:
         try:
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns())
         except FileNotFoundError:
-            self._inbox = self._find_inbox()  # the segments were moved, or the queue deleted
+            self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue deleted
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns())
 
     def _next_time_ns(self) -> int:
@@ -251,18 +234,41 @@ class Producer:
         return self._time_ns
 
     def _is_reached(self, name: str, version: int) -> bool:
-        for published in names_in(self._disk, self._inbox):
-            if is_published(published):
-                with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
-                    marker = read_publication(self._disk, join(self._inbox, published)).marker
-                    if marker is not None and marker[0] == name and marker[1] >= version:
-                        return True
-        places = read_places(self._disk, self._directory)
-        for _ in range(_LOOKS):
-            with suppress(CorruptionError, FileNotFoundError):  # trimmed meanwhile
-                recovered = recover(self._disk, places)
-                return recovered is not None and recovered.state.markers.get(name, -1) >= version
-        return False
+        return is_reached(self._disk, self._directory, self._inbox, name, version)
+
+
+def find_inbox(disk: Disk, directory: str) -> str:
+    """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``."""
+    if not find_generations(disk, directory):
+        raise QueueNotFoundError(f"{directory}: no queue here to produce for")
+    return read_places(disk, directory).path(INBOX_DIRECTORY)
+
+
+def is_reached(disk: Disk, directory: str, inbox: str, name: str, version: int) -> bool:
+    """Whether a marker of this name is known to have reached the version, durably: by what waits in the inbox of the
+    queue in this directory, or by its log. Raises ``OSError``."""
+    for published in names_in(disk, inbox):
+        if is_published(published):
+            with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
+                marker = read_publication(disk, join(inbox, published)).marker
+                if marker is not None and marker[0] == name and marker[1] >= version:
+                    sync_directory(disk, inbox)  # whoever published it may have been killed before he did
+                    return True
+    with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
+        return look(disk, directory)[1].state.markers.get(name, -1) >= version
+    return False
+
+
+def _create(disk: Disk, directory: str) -> None:
+    """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
+    free, tries = nullcontext(), 0
+    while not find_generations(disk, directory):
+        try:
+            Store.open(disk, directory, Settings(), True, _TRY_SECONDS, free, free).close()
+        except QueueLockedError:
+            tries += 1
+            if tries == _CREATION_TRIES:
+                raise
 
 
 def _is_full(error: BaseException) -> bool:

@@ -4,6 +4,7 @@
 
     inbox/<time>-<producer>.tmp      being written; its producer holds a lock on it
     inbox/<time>-<producer>.seg      published: whole, durable, and the owner's as soon as he finds it
+    inbox/<time>-<producer>.part     a part: whole, durable, and the owner's once a manifest names it
 
 ``time`` is the nanoseconds since the epoch, ``producer`` a random number, both in 16 hexadecimal digits; a producer
 never publishes under a time that is not above the one before, so that the order of the names is his order.
@@ -17,6 +18,18 @@ sequence 0, unless there are none, and perhaps a *marker*.
 The write order (``publish.1`` …): 1. write the blocks, then header and frame. 2. Sync the file. 3. Rename it: whoever
 looks sees it as a whole. 4. Sync the directory: **the commit point of a publication**: from here on it outlives the
 power. *A crash before 3 leaves a ``.tmp``, which the owner sweeps; between 3 and 4 either.*
+
+A transaction that many processes write together is a *manifest* and its *parts*. A part is written like any other file,
+in the same order, under a name that nobody adopts; it has items, and no marker. The manifest is published when all
+parts are durable: a file without blocks, which behind its own adoption names each part, in the order of the items, by
+an adoption (segment 0, the part's salt, its length without the header, its name) and an enqueue (as in the part). It is
+the commit point of them all, and they are the owner's together. *A crash before leaves parts that no manifest names,
+which the owner sweeps when they are old.* What goes, goes in the order that leaves no manifest without its parts.
+
+A *request* is a published file without blocks, parts and marker, of somebody who consumes a subscription without owning
+the queue. Behind its adoption stands a *subscription* with number 0, ``first`` and the name: there shall be one, which
+begins there if it is new (2^64 - 1: with what is enqueued from then on). With a *dequeue* behind it, subscription 0 and
+first 0, it says that all below ``count`` is consumed, if there is one; not what a session holds.
 """
 
 from __future__ import annotations
@@ -34,9 +47,11 @@ from .errors import CorruptionError
 from .frame import (
     FRAME_HEADER_BYTES,
     Adoption,
+    Dequeue,
     Enqueue,
     MarkerSet,
     Operation,
+    SubscriptionOpened,
     decode_frame,
     encode_frame,
     encode_transaction,
@@ -46,10 +61,11 @@ from .segment import PUBLISHED, Segment
 
 SUFFIX = ".seg"
 DRAFT_SUFFIX = ".tmp"
-_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})(\.seg|\.tmp)")
-_FRAME_BYTES_MAX = 128 * 1024
+PART_SUFFIX = ".part"
+_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})(\.seg|\.tmp|\.part)")
+_FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""Of a manifest of half a million parts; that of one file has some hundred bytes."""
 _UNBOUNDED = 2**63 - 1
-_NOTHING = Enqueue(0, 0, PUBLISHED, HEADER_BYTES, 0, 0, 0)
 
 
 class Name(NamedTuple):
@@ -57,12 +73,12 @@ class Name(NamedTuple):
 
     time_ns: int
     producer: str
-    is_draft: bool
+    suffix: str
 
 
-class Publication(NamedTuple):
-    """A published transaction: ``count`` items in ``length_bytes`` of blocks, in a file with room for
-    ``capacity_bytes`` behind its header. It was published under this name."""
+class Part(NamedTuple):
+    """A file with ``count`` items in ``length_bytes`` of blocks, and ``capacity_bytes`` behind its header in all; what
+    it is named in the inbox."""
 
     name: str
     salt: int
@@ -70,19 +86,55 @@ class Publication(NamedTuple):
     count: int  # type: ignore[assignment]
     length_bytes: int
     checksum: int
+
+
+class Request(NamedTuple):
+    """There shall be a subscription of this name, from sequence ``first`` on if it is new; or, with an ``end``, it has
+    consumed all below that."""
+
+    name: str
+    first: int = 0
+    end: int = 0
+
+
+LATEST = 2**64 - 1
+"""The ``first`` of a subscription that passes over what there is."""
+
+
+class Publication(NamedTuple):
+    """A published transaction: what lies in the file itself, or, of a manifest, in its parts; or a request."""
+
+    own: Part
+    parts: tuple[Part, ...]
     marker: tuple[str, int] | None
+    request: Request | None = None
+
+    @property
+    def name(self) -> str:
+        """What it was published as."""
+        return self.own.name
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        """What becomes segments, in this order; nothing where there are no items. The manifest comes last, so that it
+        is in the inbox as long as one of its parts is."""
+        return (*self.parts, self.own) if self.parts or self.own.count else ()
 
 
 def parse_name(name: str) -> Name | None:
-    """The parts of a file name in the inbox; None for what is no producer's."""
+    """The pieces of a file name in the inbox; None for what is no producer's."""
     match = _NAME.fullmatch(name)
-    return Name(int(match[1], 16), match[2], match[3] == DRAFT_SUFFIX) if match else None
+    return Name(int(match[1], 16), match[2], match[3]) if match else None
 
 
 def is_published(name: str) -> bool:
     """Whether a file in the inbox with this name is whole, and waits to be adopted."""
-    parsed = parse_name(name)
-    return parsed is not None and not parsed.is_draft
+    return name.endswith(SUFFIX) and parse_name(name) is not None
+
+
+def is_part(name: str) -> bool:
+    """Whether a file in the inbox with this name is whole, and waits for a manifest, or has one."""
+    return name.endswith(PART_SUFFIX) and parse_name(name) is not None
 
 
 class Draft:
@@ -113,7 +165,7 @@ class Draft:
 
     @property
     def is_published(self) -> bool:
-        """Whether it has, or may have, its final name: then somebody may have seen it."""
+        """Whether it has, or may have, a name under which it is adopted: then somebody may have seen it."""
         return not self._path
 
     def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
@@ -131,23 +183,39 @@ class Draft:
                 segment.end, segment.ordinal, self._checksum = before
                 raise
 
-    def publish(self, marker: tuple[str, int] | None, time_ns: int) -> None:
+    def publish(self, marker: tuple[str, int] | None, time_ns: int, parts: Sequence[Part] = ()) -> None:
         """Make the transaction whole, durable and the owner's, in the order of its ``time_ns``; the file is closed.
+        With ``parts``, which are durable, and if nothing was written here, it is their manifest.
 
         Raises ``OSError``; then ``is_published`` tells whether it may be, and else ``is_intact`` whether it can be
         tried again. A sync that failed is not.
         """
+        self._end(SUFFIX, parts, marker, time_ns)
+
+    def ask(self, request: Request, time_ns: int) -> None:
+        """Publish a request instead, if nothing was written here. Raises like ``publish``."""
+        self._end(SUFFIX, (), None, time_ns, request)
+
+    def end_part(self, time_ns: int) -> Part:
+        """Make what was written, which must be something, a durable part, which may still be dropped. Raises
+        ``OSError``; then it is only to be dropped."""
+        return self._end(PART_SUFFIX, (), None, time_ns)
+
+    def _end(
+        self,
+        suffix: str,
+        parts: Sequence[Part],
+        marker: tuple[str, int] | None,
+        time_ns: int,
+        request: Request | None = None,
+    ) -> Part:
         segment, disk = self._segment, self._disk
-        name = f"{time_ns:016x}-{self._producer}{SUFFIX}"
-        published = join(self._directory, name)
+        length_bytes = segment.end - HEADER_BYTES
+        name = f"{time_ns:016x}-{self._producer}{suffix}"
+        own = Part(name, segment.salt, length_bytes, segment.ordinal, length_bytes, self._checksum)
         with self._cut_again():
             disk.failpoint("publish.1 write frame")
-            length_bytes = segment.end - HEADER_BYTES
-            operations: list[Operation] = [Adoption(PUBLISHED, segment.salt, length_bytes, name)]
-            if segment.ordinal:
-                operations.append(Enqueue(0, segment.ordinal, PUBLISHED, HEADER_BYTES, length_bytes, 0, self._checksum))
-            if marker is not None:
-                operations.append(MarkerSet(*marker))
+            operations = _operations([own, *parts], marker, request)
             body = encode_transaction(operations)
             frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
             header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
@@ -157,15 +225,17 @@ class Draft:
         disk.failpoint("publish.2 sync file")
         disk.fdatasync(self._fd)
         disk.failpoint("publish.3 rename")
-        draft, self._path = self._path, ""
+        draft, target = self._path, join(self._directory, name)
+        self._path = target if suffix == PART_SUFFIX else ""
         try:
-            disk.rename(draft, published)
+            disk.rename(draft, target)
         except OSError:
             self._path = draft
             raise
         disk.failpoint("publish.4 sync name")
         sync_directory(disk, self._directory)
         self._close()
+        return own._replace(capacity_bytes=length_bytes + len(frame) + len(body))
 
     def drop(self) -> None:
         """Close the file, and delete it if it is not published. Never raises ``OSError``."""
@@ -193,13 +263,11 @@ class Draft:
 
 
 def read_publication(disk: Disk, path: str) -> Publication:
-    """Read and check a published file, but for its blocks, which whoever dequeues checks.
+    """Read and check a published file, or a part, but for its blocks, which whoever dequeues checks.
 
     Raises ``CorruptionError``, ``UnsupportedFormatError``, ``FileNotFoundError`` and other ``OSError``.
     """
-    mode = disk.lstat(path).st_mode
-    if not S_ISREG(mode):  # to open a pipe would wait for somebody to write
-        raise CorruptionError(path, 0, "a regular file", filemode(mode))
+    need_regular(disk, path)  # to open a pipe would wait for somebody to write
     fd = disk.open(path, READ, 0)
     try:
         size_bytes = disk.fstat(fd).st_size
@@ -211,26 +279,68 @@ def read_publication(disk: Disk, path: str) -> Publication:
         frame = decode_frame(read_all(disk, fd, room_bytes, end), 0, header.salt, path)
     finally:
         disk.close(fd)
-    name, blocks, marker = "", _NOTHING, None
-    operations = list(chain.from_iterable(frame.transactions))
-    for operation in operations:
-        if isinstance(operation, Enqueue):
-            blocks = operation
-        elif isinstance(operation, MarkerSet):
-            marker = operation
-        elif isinstance(operation, Adoption):
-            name = operation.name
     length_bytes = end - HEADER_BYTES
-    named = Enqueue(0, blocks.count, PUBLISHED, HEADER_BYTES, length_bytes, 0, blocks.checksum)
-    is_right = blocks == named and (blocks.count > 0) == (length_bytes > 0) and frame.end == room_bytes
-    if not is_right or len(operations) != 1 + (length_bytes > 0) + (marker is not None) or parse_name(name) is None:
-        raise CorruptionError(path, end, f"a frame that enqueues {length_bytes} bytes of blocks", f"{frame}")
-    return Publication(
-        name,
-        header.salt,
-        size_bytes - HEADER_BYTES,
-        blocks.count,
-        length_bytes,
-        blocks.checksum,
-        None if marker is None else (marker.name, marker.version),
+    publication = _decode(list(chain.from_iterable(frame.transactions)), header.salt, length_bytes)
+    if publication is None or frame.end != room_bytes:
+        found = f"{len(frame.transactions)} transactions in {frame.end} bytes"
+        raise CorruptionError(path, end, f"a frame that enqueues {length_bytes} bytes of blocks, or parts", found)
+    return publication._replace(own=publication.own._replace(capacity_bytes=size_bytes - HEADER_BYTES))
+
+
+def need_regular(disk: Disk, path: str) -> int:
+    """The size of the file. Raises ``CorruptionError`` unless it is a regular one, and ``FileNotFoundError``."""
+    found = disk.lstat(path)
+    if not S_ISREG(found.st_mode):
+        raise CorruptionError(path, 0, "a regular file", filemode(found.st_mode))
+    return found.st_size
+
+
+def _operations(
+    files: Sequence[Part], marker: tuple[str, int] | None, request: Request | None = None
+) -> list[Operation]:
+    """What the frame of a published file says: of the file itself, then of its parts."""
+    operations: list[Operation] = []
+    for name, salt, capacity_bytes, count, length_bytes, checksum in files:
+        operations.append(Adoption(PUBLISHED, salt, capacity_bytes, name))
+        if count:
+            operations.append(Enqueue(0, count, PUBLISHED, HEADER_BYTES, length_bytes, 0, checksum))
+    if marker is not None:
+        operations.append(MarkerSet(*marker))
+    if request is not None:
+        operations.append(SubscriptionOpened(0, request.first, request.name))
+        operations += [Dequeue(0, 0, request.end)] if request.end else []
+    return operations
+
+
+def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Publication | None:
+    """What these operations publish, in a file with this salt and so many bytes of blocks; None if they do not."""
+    files: list[Part] = []
+    marker = request = None
+    for operation in operations:
+        if isinstance(operation, Adoption):
+            files.append(Part(operation.name, operation.salt, operation.capacity_bytes, 0, 0, 0))
+        elif isinstance(operation, Enqueue) and files:
+            _, count, _, _, blocks_bytes, _, checksum, _ = operation
+            files[-1] = files[-1]._replace(count=count, length_bytes=blocks_bytes, checksum=checksum)
+        elif isinstance(operation, MarkerSet):
+            marker = (operation.name, operation.version)
+        elif isinstance(operation, SubscriptionOpened):
+            request = Request(operation.name, operation.first)
+        elif isinstance(operation, Dequeue) and request is not None:
+            request = request._replace(end=operation.count)
+    if not files or operations != _operations(files, marker, request):
+        return None
+    own, *parts = files
+    is_right = (
+        own[1:3] == (salt, length_bytes)
+        and own.length_bytes == length_bytes
+        and (own.count > 0) == (length_bytes > 0)
+        and (is_published(own.name) or (is_part(own.name) and own.count > 0 and marker is None))
+        and (not parts or (is_published(own.name) and own.count == 0))
+        and all(
+            is_part(part.name) and part.count > 0 and 0 < part.length_bytes <= part.capacity_bytes for part in parts
+        )
+        and len({part.name for part in parts}) == len(parts)
+        and (request is None or (is_published(own.name) and not parts and own.count == 0 and marker is None))
     )
+    return Publication(own, tuple(parts), marker, request) if is_right else None

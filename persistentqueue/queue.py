@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import chain, islice
 from math import inf
 from types import TracebackType
@@ -22,11 +23,13 @@ from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .place import DATA_DIRECTORY
 from .publication import is_published
+from .reader import Reader
 from .recovery import RecoveryReport
 from .segment import segment_name
 from .session import Session
 from .spare import SPARE_NAME
 from .store import Store
+from .subscription import Subscription
 from .transaction import Settings, Transaction
 
 _LOGGER = logging.getLogger("persistentqueue")
@@ -58,7 +61,7 @@ class Stats:
     """A queue at one moment; see ``PersistentQueue.stats``."""
 
     ready: int
-    """Items that may be dequeued now."""
+    """Items that may be dequeued now, without a subscription; in a queue with ``fan_out`` those that any may need."""
     held: int
     """Items that sessions have dequeued and not flushed."""
     damaged: int
@@ -66,7 +69,7 @@ class Stats:
     enqueued: int
     """Items enqueued since the queue was made."""
     dequeued: int
-    """Items dequeued, and flushed, since the queue was made."""
+    """Items dequeued, and flushed, since the queue was made: by all subscriptions, where there are any."""
     live_bytes: int
     """Bytes of the blocks that hold ready, held and damaged items; of a block that is partly consumed, by average."""
     disk_bytes: int
@@ -146,6 +149,8 @@ class PersistentQueue:
     - ``shared_pool``: whether all queues of ``path`` that say so keep these files together.
     - ``wipe``: whether what was dequeued durably is overwritten when its file is given back. It is in the log until
       that is trimmed. A device, or a file system that copies on write, may keep old copies.
+    - ``fan_out``: whether a new queue has no consumer but its subscriptions, so that what all of them have consumed
+      goes; until there is one, nothing goes. Later openings need not say it.
     - ``compact_below``: a segment of which less than this part lives is compacted by maintenance (0.3; 0: never).
     - ``compact_bytes_per_second``: what it copies at most meanwhile (16 MiB). Other queues of the process, whose turn
       it is then, wait; ``compact`` and ``maintain``, called by hand, do not.
@@ -191,6 +196,7 @@ class PersistentQueue:
         pool_max_bytes: int | None = None,
         shared_pool: bool = Settings.shared_pool,
         wipe: bool = Settings.wipe,
+        fan_out: bool = Settings.fan_out,
         compact_below: float = Settings.compact_below,
         compact_bytes_per_second: int = Settings.compact_bytes_per_second,
         max_items: int | None = None,
@@ -215,6 +221,7 @@ class PersistentQueue:
             pool_max_bytes=pool_min_bytes if pool_max_bytes is None else pool_max_bytes,
             shared_pool=shared_pool,
             wipe=wipe,
+            fan_out=fan_out,
             compact_below=compact_below,
             compact_bytes_per_second=compact_bytes_per_second,
             max_items=max_items,
@@ -233,13 +240,8 @@ class PersistentQueue:
         self._path = fspath(path)
         self._name = name
         self._disk = disk
-
-        def open_store(mutex: threading.Lock, reading: threading.Lock) -> Store:
-            return Store.open(
-                disk, directory, settings, create, lock_timeout, mutex, reading, data_path=place, is_sound=_is_sound
-            )
-
-        self._group = Group(open_store)
+        opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
+        self._group = Group(partial(opening, data_path=place, is_sound=_is_sound))
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
@@ -267,7 +269,7 @@ class PersistentQueue:
         """How many items may be dequeued now."""
         group = self._open()
         with group.mutex:
-            return len(group.store.ready)
+            return len(group.store.reader.ready)
 
     def __bool__(self) -> bool:
         """A queue is true also when it is empty."""
@@ -305,8 +307,12 @@ class PersistentQueue:
 
         ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
         """
+        return self._session(name, None)
+
+    def _session(self, name: str | None, reader: Reader | None) -> Session:
         group = self._open()
-        session = Session(group, name=threading.current_thread().name if name is None else name, queue=self)
+        name = threading.current_thread().name if name is None else name
+        session = Session(group, name=name, queue=self, reader=reader)
         with group.mutex:
             self._sessions.add(session)
         return session
@@ -318,6 +324,36 @@ class PersistentQueue:
             yield session
             session.flush()
 
+    def subscribe(self, name: str, start: str = "earliest") -> Subscription:
+        """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever
+        the queue still holds, and with ``"latest"`` what is enqueued from now on.
+
+        Beside it the plain ``session()`` goes on as a consumer of its own, which keeps what it has not consumed; a
+        queue that was made with ``fan_out`` has none. Durable on return. Raises ``DiskFullError``,
+        ``BrokenQueueError``, and ``ValueError`` for a name that is empty or longer than 65,535 bytes.
+        """
+        if not isinstance(name, str):
+            raise TypeError(f"a subscription's name must be text, not {name!r}")
+        if not 0 < len(name.encode()) < 2**16:
+            raise ValueError(f"a subscription has a name of 1 to 65,535 bytes, not {name!r}")
+        if start not in {"earliest", "latest"}:
+            raise ValueError(f'start must be "earliest" or "latest", got {start!r}')
+        group = self._open()
+        return Subscription(group, group.subscribe(name, start), self._session)
+
+    def subscriptions(self) -> list[str]:
+        """The names of the subscriptions, the oldest first."""
+        group = self._open()
+        with group.mutex:
+            return group.store.subscriptions.names()
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove a subscription, and give back what only it has kept. Its sessions go on, without what they held.
+
+        Durable on return. Raises ``SubscriptionNotFoundError``, ``DiskFullError`` and ``BrokenQueueError``.
+        """
+        self._open().unsubscribe(name)
+
     def browse(self) -> Iterator[bytes]:
         """Iterate over the ready items, in order, without consuming or holding them.
 
@@ -325,7 +361,8 @@ class PersistentQueue:
         meanwhile may be seen or not; what is ready throughout is seen once. Raises ``CorruptionError`` like
         ``dequeue``.
         """
-        return chain.from_iterable(self._open().browse())
+        group = self._open()
+        return chain.from_iterable(group.browse(group.store.reader))
 
     def peek(self, n: int = 1) -> list[bytes]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
@@ -345,9 +382,10 @@ class PersistentQueue:
         What sessions hold is theirs. Raises what ``Session.flush`` raises.
         """
         group = self._open()
-        transaction = Transaction()
+        ready = group.store.reader.ready
+        transaction = Transaction(ready)
         with group.mutex:
-            transaction.runs = group.store.ready.hold(group.store.state.next_sequence)
+            transaction.runs = ready.hold(group.store.state.next_sequence)
         count = sum(run[1] for run in transaction.runs)
         if count:
             try:
@@ -424,7 +462,8 @@ class PersistentQueue:
         with group.mutex:
             current, pinned = store.segments.current, store.segments.pinned
             holds = [hold for session in self._sessions if (hold := session.keeps()) is not None]
-            uses = explain(store.state, store.ready, current.number if current is not None else None, pinned, holds)
+            number = current.number if current is not None else None
+            uses = explain(store.state, store.subscriptions, number, pinned, holds)
         return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in uses]
 
     def stats(self) -> Stats:
@@ -437,14 +476,15 @@ class PersistentQueue:
         with group.mutex:
             unlogged = [created.number for created in store.segments.unlogged]
             numbers = {*store.state.segments, *unlogged}
-            ready, cached = len(store.ready), store.reader.in_memory()
+            reader = store.subscriptions.plain or store.subscriptions.of_all()
+            ready, cached = len(reader.ready), reader.in_memory()
             log_bytes, log_capacity_bytes = store.generations.log_bytes
             return Stats(
                 ready=ready,
-                held=store.ready.held,
-                damaged=len(store.ready.damaged),
+                held=reader.ready.held,
+                damaged=len(reader.ready.damaged),
                 enqueued=store.state.next_sequence,
-                dequeued=store.state.consumed_count,
+                dequeued=store.state.gone_count,
                 live_bytes=store.state.live_bytes,
                 disk_bytes=sum(sum(part.values()) for part in sizes.values()),
                 segments=len(store.state.segments),
@@ -461,8 +501,8 @@ class PersistentQueue:
                 cached=cached,
                 flowed=cached < ready,
                 pages=len(store.pages),
-                page_hits=store.reader.page_hits,
-                page_reads=store.reader.page_reads,
+                page_hits=store.subscriptions.page_hits,
+                page_reads=store.subscriptions.page_reads,
                 groups=group.groups,
                 transactions=group.transactions,
                 syncs=store.syncs,

@@ -16,9 +16,10 @@ from .errors import ClosedError, CorruptionError
 from .frame import ExtentRow
 from .intervals import Run, join_runs
 from .pages import Page, Pages
+from .ready import Ready
 from .segment import NO_BOUND, Ahead, Loaded, Segment
 from .segments import Segments
-from .state import Ready, State, StateError
+from .state import State, StateError
 
 Guard = AbstractContextManager[object]
 Cursors = dict[int, tuple[int, int]]
@@ -33,13 +34,13 @@ class _UnreadableError(Exception):
 
 
 class Reader:
-    """Reads the items of a state from its segments, through the page cache."""
+    """Reads what a subscription may dequeue from the segments, through the page cache."""
 
     def __init__(
         self, state: State, ready: Ready, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
     ) -> None:
         self._state = state
-        self._ready = ready
+        self.ready = ready
         self._segments = segments
         self._pages = pages
         self._mutex = mutex
@@ -58,7 +59,7 @@ class Reader:
         Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing is held.
         """
         with self._mutex:
-            runs = self._ready.hold(max_items)
+            runs = self.ready.hold(max_items)
             if len(runs) == 1:
                 first, count = runs[0]
                 page = self._pages.find(first)
@@ -73,9 +74,9 @@ class Reader:
 
         The short way of ``take``, for who takes one item after the other.
         """
-        ready = self._ready
+        ready = self.ready
         with self._mutex:
-            if ready.returned.firsts:
+            if ready.returned.firsts or ready.is_closed:
                 return None
             sequence, page = ready.position, self._pages.latest
             at = sequence - page.first
@@ -104,7 +105,7 @@ class Reader:
         cursors: Cursors = {}
         while True:
             with self._mutex:
-                run = self._ready.next_run(sequence)
+                run = self.ready.next_run(sequence)
             if run is None:
                 return
             first, count = run
@@ -126,7 +127,7 @@ class Reader:
         """How many of the ready items are in memory; the mutex is held."""
         pages = self._pages.runs()
         at = found = 0
-        for first, count in self._ready.runs():
+        for first, count in self.ready.runs():
             while at < len(pages) and pages[at][1] <= first:
                 at += 1
             next_at = at
@@ -208,7 +209,7 @@ class Reader:
                 self.page_reads += 1
                 end = page.end
                 if cursors is not None:
-                    self._pages.insert(page, sequence, sequence, displaces=sequence == self._ready.front())
+                    self._pages.insert(page, sequence, sequence, displaces=sequence == self.ready.front())
                 elif end > sequence + takes:
                     end = self._pages.insert(page, sequence, sequence + takes)
                 # Of a block that was kept in part the rest will be read again.
@@ -229,8 +230,8 @@ class Reader:
 
     def _release(self, runs: Iterable[Run]) -> None:
         with self._mutex:
-            self._ready.release(runs)
+            self.ready.release(runs)
 
     def _set_aside(self, unreadable: _UnreadableError) -> None:
         with self._mutex:
-            self._ready.set_aside(unreadable.first, unreadable.end)
+            self.ready.set_aside(unreadable.first, unreadable.end)

@@ -225,7 +225,7 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
 def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
     """Take what does not check out, out of the state."""
     state = salvaged.recovered.state
-    consumed = Intervals(state.consumed)
+    consumed = Intervals(state.gone.consumed)
     rows: list[ExtentRow] = []
     claimed: dict[int, Intervals] = {}
     for extent in state.extents:
@@ -240,10 +240,10 @@ def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
         salvaged.problems.append(f"{path}: not all blocks between {extent.offset} and {end} are intact")
         at = extent.first
         for first, count, offset, length_bytes, ordinal in [*pieces, (extent.end, 0, 0, 0, 0)]:
-            if at < first and _lose(consumed, state.frontier, at, first, salvaged.lost):
+            if at < first and _lose(consumed, state.gone.frontier, at, first, salvaged.lost):
                 salvaged.problems.append(f"{path}: no intact block holds the sequences {at} to {first - 1}")
             at = first + count
-            start = max(first, state.frontier)
+            start = max(first, state.gone.frontier)
             live = at - start - consumed.overlap(start, at) if start < at else 0
             if live:
                 live_bytes = length_bytes * live // count
@@ -338,7 +338,7 @@ def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[R
 
 
 def _rebuild(state: State, rows: list[ExtentRow], consumed: Intervals) -> State:
-    frontier, runs = state.frontier, consumed.runs()
+    frontier, runs = state.gone.frontier, consumed.runs()
     while runs and runs[0][0] == frontier:
         frontier += runs.pop(0)[1]
     checkpoint = state.checkpoint(0, None, set(state.segments))

@@ -338,6 +338,23 @@ class Segment:
             offset += BLOCK_HEADER_BYTES + header.body_bytes
         return combined, count
 
+    def blocks(
+        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int
+    ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
+        """The blocks from the one with ``wanted`` on, each checked, with their headers; the other arguments are those
+        of ``load``. Raises ``CorruptionError`` at the first that does not check out."""
+        window = self._window(end)
+        if wanted > ordinal:
+            offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
+        while offset < end:
+            header = self._header(window, offset, ordinal, end, end_ordinal)
+            ordinal += header.count
+            if ordinal > wanted:
+                yield header, self._body(window, offset, header)
+            offset += BLOCK_HEADER_BYTES + header.body_bytes
+        if ordinal != end_ordinal:
+            raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
+
     def _window(self, end: int) -> _Window:
         deferred_at, blocks = self._deferred
         return _Window(self._disk, self._fd, end, deferred_at, b"".join(blocks))

@@ -9,12 +9,13 @@ from types import TracebackType
 from typing import TypeAlias
 
 from .block import ITEM_BYTES_MAX
-from .errors import ClosedError
+from .errors import ClosedError, SubscriptionNotFoundError
 from .explain import Hold
 from .group import Group
 from .intervals import join_runs
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
+from .reader import Reader
 from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
@@ -24,7 +25,8 @@ Together: TypeAlias = "Callable[[Session, tuple[str, int] | None, float | None],
 
 
 class Session:
-    """One transaction after the other on a queue; made by ``PersistentQueue.session()``, used in a ``with`` block.
+    """One transaction after the other on a queue; made by ``PersistentQueue.session()``, or by that of one of its
+    subscriptions, and used in a ``with`` block.
 
     What is enqueued is invisible until ``flush``, also to this session. What is dequeued is on hold: no other session
     gets it. Leaving the block without a flush gives dequeued items back to the front of the queue, in their old order,
@@ -32,19 +34,29 @@ class Session:
 
     A session is for one thread at a time; any number of sessions run in parallel. All methods but ``rollback`` and
     ``close`` raise ``ClosedError`` once the session or its queue is closed, and ``BrokenQueueError`` once a sync
-    failed.
+    failed; ``dequeue`` and ``dequeue_many`` raise ``SubscriptionNotFoundError`` where the subscription was removed, and
+    so does a ``flush`` of what was dequeued from it.
     """
 
-    __slots__ = ("__weakref__", "_group", "_queue", "_spill_bytes", "_together", "_transaction", "name")
+    __slots__ = ("__weakref__", "_group", "_queue", "_reader", "_spill_bytes", "_together", "_transaction", "name")
 
-    def __init__(self, group: Group, spill_bytes: int = SPILL_BYTES, name: str = "", queue: object = None) -> None:
+    def __init__(
+        self,
+        group: Group,
+        spill_bytes: int = SPILL_BYTES,
+        name: str = "",
+        queue: object = None,
+        reader: Reader | None = None,
+    ) -> None:
         self._group = group
+        self._reader = group.store.subscriptions.plain if reader is None else reader
+        """Of the subscription that it dequeues from; None where the queue has none without a name."""
         self._queue = queue
         """Kept, so that a queue which its user drops closes no file that a session is writing to."""
         self.name = name
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
-        self._transaction: Transaction | None = Transaction()
+        self._transaction: Transaction | None = self._new()
         self._together: Together | None = None
         """What flushes it with sessions of other queues, if it belongs to these."""
 
@@ -119,9 +131,10 @@ class Session:
             transaction = self._open()
         if timeout:
             _timeout(timeout)
-        item = group.store.reader.take_one(transaction.runs)
+        reader = self._reader
+        item = reader.take_one(transaction.runs) if reader is not None else None
         if item is None:
-            runs, items = group.take(1, timeout)
+            runs, items = group.take(self._consumer(), 1, timeout)
             if not items:
                 return None
             join_runs(transaction.runs, runs)
@@ -141,7 +154,7 @@ class Session:
         timeout = _timeout(timeout)
         if max_items == 0:
             return []
-        runs, items = self._group.take(max_items, timeout)
+        runs, items = self._group.take(self._consumer(), max_items, timeout)
         if items and not transaction.since_seconds:
             transaction.since_seconds = self._group.now()
         join_runs(transaction.runs, runs)
@@ -182,7 +195,7 @@ class Session:
             group.commit(transaction, timeout)
             if transaction.skipped:
                 group.discard(transaction)
-            self._transaction = Transaction()
+            self._transaction = self._new()
         except BaseException:
             if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
                 self.rollback()
@@ -192,7 +205,7 @@ class Session:
     def rollback(self) -> None:
         """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on."""
         if self._transaction is not None:
-            transaction, self._transaction = self._transaction, Transaction()
+            transaction, self._transaction = self._transaction, self._new()
             self._group.discard(transaction)
 
     def close(self) -> None:
@@ -208,6 +221,14 @@ class Session:
             return None
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
+
+    def _new(self) -> Transaction:
+        return Transaction(self._reader.ready if self._reader is not None else None)
+
+    def _consumer(self) -> Reader:
+        if self._reader is None:
+            raise SubscriptionNotFoundError("", self._group.store.subscriptions.names())
+        return self._reader
 
     def _open(self) -> Transaction:
         if self._transaction is None or self._group.closed is not None:

@@ -32,10 +32,13 @@ from typing import NamedTuple
 from .commit import Written
 from .disk import Disk, basename
 from .errors import PersistentQueueError
-from .frame import TRANSACTION_BYTES, Decision, Operation, Prepare
+from .frame import Decision, Operation, Prepare
 from .generations import Settling
 from .store import Store
 from .transaction import Transaction
+
+_NAME_BYTES = 16
+"""So many random ones name a transaction."""
 
 
 class Part(NamedTuple):
@@ -99,7 +102,7 @@ def _admits(part: Part) -> bool:
 
 def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     """Step 1; an empty list, and the ``error`` of one of them, where there is no room."""
-    name, (coordinator, *participants) = disk.urandom(TRANSACTION_BYTES), parts
+    name, (coordinator, *participants) = disk.urandom(_NAME_BYTES), parts
     written = _write_part(coordinator, behind=[Decision(name, tuple(part.name for part in participants))])
     if written is None:
         return []
@@ -160,7 +163,7 @@ def _end(store: Store) -> None:
     """What comes behind a commit; it is durable, so that nothing here makes it look failed."""
     try:
         with suppress(PersistentQueueError):
-            store.end_commit()
+            store.trim_if_worth()
     except BaseException as error:
         store.doubt(error)
         raise

@@ -1,19 +1,20 @@
 """The state machine: what the operations of the log add up to. Pure data: no files, clocks, threads.
 
-The same code applies a frame that was just written and one that recovery reads. Two halves:
+The same code applies a frame that was just written and one that recovery reads. This is the durable half, what a
+checkpoint holds; ``ready`` is the volatile one. Items are numbered by a *sequence*, given at commit, counted from 0. An
+*extent* is a run of sequences that lies contiguously in a segment.
 
-- ``State`` is durable: what a checkpoint holds. Items are numbered by a *sequence*, given at commit, counted from 0. An
-  *extent* is a run of sequences that lies contiguously in a segment. What was consumed is a *frontier* (all below it)
-  and the runs above it that were consumed out of order.
-- ``Ready`` is volatile: what may be dequeued now, and what sessions hold.
+Each *subscription* has a cursor: what it has consumed. An item is *gone* when all of them have consumed it: then
+nothing keeps it on the disk. Where there is one, what it consumes is gone, and both are the same cursor; where there is
+none, nothing goes. The plain queue is subscription 0.
 
 Memory follows the number of extents and gaps, never the number of items. Invariants, checked by ``fsck``:
 
-1. Extents are disjoint and sorted; each unconsumed sequence below ``next_sequence`` lies in exactly one.
-2. An extent's ``live`` is the number of its unconsumed sequences, and above 0.
+1. Extents are disjoint and sorted; each sequence below ``next_sequence`` that is not gone lies in exactly one.
+2. An extent's ``live`` is the number of its sequences that are not gone, and above 0.
 3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0. ``live_bytes`` is summed
    up over extents and segments alike.
-4. ready + held + damaged + consumed = next_sequence.
+4. What is gone is what all cursors have in common.
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
+from .cursor import Cursor
 from .frame import (
     Adoption,
     Checkpoint,
@@ -36,9 +38,11 @@ from .frame import (
     Operation,
     SegmentCreated,
     SegmentRow,
+    SubscriptionClosed,
+    SubscriptionOpened,
 )
 from .header import HEADER_BYTES
-from .intervals import Intervals, Run
+from .intervals import Run
 
 
 class StateError(ValueError):
@@ -92,22 +96,23 @@ class State:
         self.next_sequence = 0
         self.next_segment = 1
         self.current_segment = 0
-        self.frontier = 0
-        self.consumed = Intervals()
+        self.gone = Cursor()
+        """What nobody needs any more."""
+        self.subscriptions: dict[int, Cursor] = {0: self.gone}
         self.segments: dict[int, SegmentInfo] = {}
         self.drained: set[int] = set()
         self.extents: list[Extent] = []
         self.markers: dict[str, int] = {}
         self.live_bytes = 0
-        """Bytes of blocks that hold unconsumed items; within a block that is partly consumed, by average."""
+        """Bytes of blocks that hold items which are not gone; within a block of which a part is, by average."""
         self.decisions: dict[bytes, frozenset[str]] = {}
         """The transactions over several queues that were decided here, and who may have to ask for each."""
         self._firsts: list[int] = []
 
     @property
-    def consumed_count(self) -> int:
-        """How many items were consumed since the queue was made."""
-        return self.frontier + len(self.consumed)
+    def gone_count(self) -> int:
+        """How many items are gone, since the queue was made."""
+        return self.gone.count
 
     def apply(self, operation: Operation) -> None:
         """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
@@ -123,6 +128,10 @@ class State:
             self.compact(*operation)
         elif isinstance(operation, Decision):
             self.decide(*operation)
+        elif isinstance(operation, SubscriptionOpened):
+            self._subscribe(*operation)
+        elif isinstance(operation, SubscriptionClosed):
+            self._unsubscribe(operation.number)
         else:
             raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
 
@@ -135,15 +144,13 @@ class State:
         self.drained.add(number)
 
     def skip(self, count: int) -> None:
-        """Give out sequences that no item has: as if they were enqueued and consumed."""
+        """Give out sequences that no item has: as if they were enqueued, and consumed by all."""
         first = self.next_sequence
         if first + count >= 2**63:
             raise StateError("a number of items that a queue can have had", f"{first + count}")
         self.next_sequence += count
-        if self.frontier == first:
-            self.frontier += count
-        else:
-            self.consumed.add(first, count)
+        for cursor in self._cursors():
+            cursor.consume(first, count)
 
     def enqueue(self, first: int, count: int, number: int, offset: int, length_bytes: int, ordinal: int) -> None:
         """Apply the fields of an ``Enqueue``; ``number`` is its segment's."""
@@ -183,25 +190,23 @@ class State:
 
     def dequeue(self, subscription: int, first: int, count: int) -> None:
         """Apply the fields of a ``Dequeue``."""
-        end = first + count
-        if (
-            subscription != 0
-            or count == 0
-            or first < self.frontier
-            or end > self.next_sequence
-            or (len(self.consumed) and self.consumed.overlap(first, end))
-        ):
+        end, cursor = first + count, self.subscriptions.get(subscription)
+        if cursor is None or count == 0 or end > self.next_sequence or cursor.overlaps(first, end):
+            above = "no subscription" if cursor is None else cursor.frontier
             raise StateError(
-                f"sequences of {self.frontier} to {self.next_sequence} that are not consumed",
+                f"sequences of {above} to {self.next_sequence} that are not consumed",
                 f"{count} from {first} of subscription {subscription}",
             )
-        if first == self.frontier:
-            self.frontier = end
-            if len(self.consumed):
-                self._advance()
+        cursor.consume(first, count)
+        if cursor is self.gone:
+            self._release(first, end)
         else:
-            self.consumed.add(first, count)
-        self._release(first, end)
+            self._let_go(self._done_by_all([(first, count)]))
+
+    def would_free(self, subscription: int, runs: Iterable[Run]) -> Iterable[Run]:
+        """What would be gone if the subscription consumed these runs now."""
+        cursor = self.subscriptions.get(subscription)
+        return runs if cursor is self.gone else self._done_by_all(runs, cursor)
 
     def compact(self, sources: Sequence[int], moves: Sequence[Move]) -> None:
         """Apply the fields of a ``Compaction``. What was consumed since it was copied does not move."""
@@ -237,7 +242,7 @@ class State:
             raise StateError(f"moves of sequences below {self.next_sequence}", f"{move}")
         segment.end = max(segment.end, offset + length_bytes)
         segment.ordinal = max(segment.ordinal, ordinal + count)
-        live = self.live_between(first, end)
+        live = self.gone.live_between(first, end)
         if live > copied:
             raise StateError(f"no more than {copied} live items in {move}", f"{live}")
         if not live:
@@ -261,21 +266,6 @@ class State:
         left = self.decisions.pop(transaction, frozenset()) - {name}
         if left:
             self.decisions[transaction] = left
-
-    def live_between(self, first: int, end: int) -> int:
-        """How many of the sequences ``first … end - 1`` are not consumed."""
-        start = max(first, self.frontier)
-        return end - start - self.consumed.overlap(start, end) if start < end else 0
-
-    def unconsumed(self, first: int, end: int) -> list[Run]:
-        """The runs of the sequences ``first … end - 1`` that are not consumed."""
-        runs: list[Run] = []
-        at = max(first, self.frontier)
-        for start, count in [*self.consumed.between(at, end), (end, 0)]:
-            if at < start:
-                runs.append((at, start - at))
-            at = max(at, start + count)
-        return runs
 
     def find(self, sequence: int) -> Extent:
         """The extent that holds the sequence."""
@@ -321,8 +311,8 @@ class State:
             self.next_sequence,
             self.next_segment,
             current.number if current is not None else 0,
-            self.frontier,
-            self.consumed.runs(),
+            self.gone.frontier,
+            self.gone.consumed.runs(),
             rows,
             [extent.row() for extent in self.extents],
             markers,
@@ -330,7 +320,20 @@ class State:
 
     def supplement(self) -> list[Operation]:
         """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
-        return [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]
+        decisions: list[Operation] = [
+            Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()
+        ]
+        if self.subscriptions.keys() == {0}:
+            return decisions
+        if not self.subscriptions:
+            return [SubscriptionClosed(0), *decisions]
+        operations: list[Operation] = [
+            SubscriptionOpened(number, cursor.frontier, cursor.name) for number, cursor in self.subscriptions.items()
+        ]
+        for number, cursor in self.subscriptions.items():
+            for first, count in cursor.consumed:
+                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]
+        return operations + decisions
 
     def retire(self, number: int) -> None:
         """Forget a drained segment; a checkpoint without it is durable."""
@@ -344,12 +347,11 @@ class State:
         state.next_sequence = checkpoint.next_sequence
         state.next_segment = checkpoint.next_segment
         state.current_segment = checkpoint.current_segment
-        state.frontier = checkpoint.frontier
-        above = checkpoint.frontier
+        state.gone.frontier = above = checkpoint.frontier
         for first, count in checkpoint.consumed:
             if first <= above or not 0 < count <= checkpoint.next_sequence - first:
                 raise StateError("consumed runs in order, with gaps", f"{count} from {first}, behind {above}")
-            state.consumed.add(first, count)
+            state.gone.consumed.add(first, count)
             above = first + count
         for row in checkpoint.segments:
             state.segments[row.number] = SegmentInfo(row)
@@ -358,12 +360,14 @@ class State:
         state.drained = {number for number, segment in state.segments.items() if not segment.live}
         state.markers = {marker.name: marker.version for marker in checkpoint.markers}
         live = sum(extent.live for extent in state.extents)
-        if live + state.consumed_count != state.next_sequence:
-            raise StateError(f"extents with {state.next_sequence - state.consumed_count} live items", f"{live}")
-        for operation in supplement:
-            if not isinstance(operation, Decision) or operation.transaction in state.decisions:
-                raise StateError("what supplements a checkpoint", f"{operation}")
-            state.decisions[operation.transaction] = frozenset(operation.participants)
+        if live + state.gone_count != state.next_sequence:
+            raise StateError(f"extents with {state.next_sequence - state.gone_count} live items", f"{live}")
+        decisions = [operation for operation in supplement if isinstance(operation, Decision)]
+        state.decisions = {decision.transaction: frozenset(decision.participants) for decision in decisions}
+        if len(state.decisions) < len(decisions):
+            raise StateError("decisions of different transactions", f"{decisions}")
+        if len(decisions) < len(supplement):
+            state._restore_subscriptions([each for each in supplement if not isinstance(each, Decision)])
         return state
 
     def _restore_extent(self, extent: Extent) -> None:
@@ -373,7 +377,7 @@ class State:
             raise StateError("extents in order, in known segments", f"one from {extent.first} in {extent.segment}")
         if extent.offset + extent.length_bytes > segment.end:
             raise StateError(f"an extent up to the end of its segment, {segment.end}", f"{extent.row()}")
-        live = self.live_between(extent.first, extent.end)
+        live = self.gone.live_between(extent.first, extent.end)
         if live != extent.live or live == 0:
             raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
         segment.live += extent.live
@@ -382,15 +386,86 @@ class State:
         self.extents.append(extent)
         self._firsts.append(extent.first)
 
-    def _advance(self) -> None:
-        """Move the frontier over the consumed run that begins at it."""
-        run = next(iter(self.consumed))
-        if run[0] == self.frontier:
-            self.consumed.remove(*run)
-            self.frontier += run[1]
+    # --- subscriptions -----------------------------------------------------------------------------------------------
+
+    def number_of(self, name: str) -> int | None:
+        """The number of the subscription with this name; None if there is none."""
+        return next((number for number, cursor in self.subscriptions.items() if cursor.name == name), None)
+
+    def next_subscription(self, name: str, first: int) -> SubscriptionOpened:
+        """What makes a new subscription, from ``first`` on, or from what is enqueued next if that is beyond."""
+        return SubscriptionOpened(max(self.subscriptions, default=0) + 1, min(first, self.next_sequence), name)
+
+    def _subscribe(self, number: int, first: int, name: str) -> None:
+        if number in self.subscriptions or self.number_of(name) is not None or first > self.next_sequence:
+            raise StateError(f"a new subscription, from {self.next_sequence} on or before", f"{number}, {name!r}")
+        cursor, others = self.gone.copy(name), len(self.subscriptions)
+        skipped = cursor.consume_rest(cursor.frontier, first)
+        self.subscriptions[number] = cursor
+        if others == 1:
+            self.gone = self.gone.copy()
+        elif others == 0:
+            self._let_go(skipped)
+            self.gone = cursor
+
+    def _unsubscribe(self, number: int) -> None:
+        cursor = self.subscriptions.pop(number, None)
+        if cursor is None:
+            raise StateError(f"one of the subscriptions {sorted(self.subscriptions)}", f"{number}")
+        if cursor is self.gone:
+            self.gone = cursor.copy()
+        else:
+            self._let_go(self._done_by_all(cursor.unconsumed(self.gone.frontier, self.next_sequence)))
+            self._share_alone()
+
+    def _restore_subscriptions(self, supplement: Sequence[Operation]) -> None:
+        self.subscriptions = {}
+        for operation in supplement:
+            if isinstance(operation, SubscriptionOpened):
+                cursor = self.gone.copy(operation.name)
+                cursor.consume_rest(cursor.frontier, operation.first)
+                self.subscriptions[operation.number] = cursor
+            elif isinstance(operation, Dequeue) and operation.subscription in self.subscriptions:
+                first, count = operation[1:]  # a repair may have lost a part of it for all
+                self.subscriptions[operation.subscription].consume_rest(first, first + count)
+            elif operation != SubscriptionClosed(0):
+                raise StateError("what a checkpoint has no place for", f"{operation}")
+        frontier = self.gone.frontier
+        remaining = [(frontier, self.next_sequence - frontier)] if self.subscriptions else []
+        for cursor in self._cursors():
+            if cursor.count > self.next_sequence or len(cursor.consumed.between(self.next_sequence, 2**64)):
+                raise StateError(f"subscriptions up to {self.next_sequence}", f"{cursor.name!r} beyond it")
+        if self._done_by_all(remaining) != (self.gone.consumed.runs() if remaining else []):
+            raise StateError("subscriptions that have in common what is gone", f"{supplement}")
+        self._share_alone()
+
+    def _share_alone(self) -> None:
+        """Whoever is alone decides what is gone."""
+        if len(self.subscriptions) == 1:
+            (self.gone,) = self.subscriptions.values()
+
+    def _cursors(self) -> list[Cursor]:
+        """All that there are, each once."""
+        return [self.gone, *(cursor for cursor in self.subscriptions.values() if cursor is not self.gone)]
+
+    def _done_by_all(self, runs: Iterable[Run], but: Cursor | None = None) -> list[Run]:
+        """What all subscriptions have consumed of these runs, or all ``but`` one."""
+        done = list(runs)
+        for cursor in self.subscriptions.values():
+            if cursor is not but:
+                done = cursor.done_of(done)
+        return done
+
+    def _let_go(self, runs: Iterable[Run]) -> None:
+        """Nobody needs these any more."""
+        for first, count in runs:
+            self.gone.consume(first, count)
+            self._release(first, first + count)
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _release(self, first: int, end: int) -> None:
-        """Take consumed sequences off their extents and segments, by average size within an extent."""
+        """Take sequences that are gone off their extents and segments, by average size within an extent."""
         at = start = bisect_right(self._firsts, first) - 1
         emptied: list[int] = []
         while first < end:
@@ -414,81 +489,3 @@ class State:
         else:
             for at in reversed(emptied):
                 del self.extents[at], self._firsts[at]
-
-
-class Ready:
-    """The volatile half: what may be dequeued now. Everything from ``position`` on was never handed out.
-
-    ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read.
-    """
-
-    def __init__(self, state: State) -> None:
-        self._state = state
-        self.returned = Intervals()
-        self.damaged = Intervals()
-        self.held = 0
-        self.position = state.frontier
-        for first, count in state.consumed:
-            self.returned.add(self.position, first - self.position)
-            self.position = first + count
-
-    def __len__(self) -> int:
-        return len(self.returned) + self._state.next_sequence - self.position
-
-    def front(self) -> int:
-        """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
-        firsts = self.returned.firsts
-        return firsts[0] if firsts else self.position
-
-    def runs(self) -> list[Run]:
-        """All that may be handed out, in order."""
-        return [*self.returned.runs(), (self.position, self._state.next_sequence - self.position)]
-
-    def hold(self, count: int) -> list[Run]:
-        """Hand out up to ``count`` ready sequences, lowest first."""
-        runs: list[Run] = []
-        left = count
-        while left and len(self.returned):
-            run = self.returned.pop_lowest(left)
-            runs.append(run)
-            left -= run[1]
-        ahead = min(left, self._state.next_sequence - self.position)
-        if ahead > 0:
-            runs.append((self.position, ahead))
-            self.position += ahead
-            left -= ahead
-        self.held += count - left
-        return runs
-
-    def release(self, runs: Iterable[Run]) -> None:
-        """Take back what was handed out: it comes out again, in its old order."""
-        for first, count in runs:
-            self.held -= count
-            self.returned.add(first, count)
-
-    def consume(self, runs: Iterable[Run]) -> None:
-        """What was handed out is consumed for good."""
-        for _, count in runs:
-            self.held -= count
-
-    def set_aside(self, first: int, end: int) -> None:
-        """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""
-        if end > self.position:
-            start = max(first, self.position)
-            if start > self.position:
-                self.returned.add(self.position, start - self.position)
-            self.position = end
-            self.damaged.add(start, end - start)
-        for start, count in self.returned.runs():
-            low, high = max(start, first), min(start + count, end)
-            if low < high:
-                self.returned.remove(low, high - low)
-                self.damaged.add(low, high - low)
-
-    def next_run(self, sequence: int) -> Run | None:
-        """What is ready from ``sequence`` on: the first run of it, in order."""
-        run = self.returned.run_from(sequence)
-        if run is not None:
-            return run
-        low = max(self.position, sequence)
-        return (low, self._state.next_sequence - low) if low < self._state.next_sequence else None

@@ -6,8 +6,8 @@ A failed sync, and a failed write of the log, break the store: what is on disk i
 ``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
 
 Threads: the store starts none. ``spill``, ``commit``, ``trim``, ``rest`` and ``close`` are for one thread at a time
-(the writer); ``reader`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the memory and is never held
-over a write or a sync.
+(the writer); the readers of ``subscriptions`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the
+memory and is never held over a write or a sync.
 """
 
 from __future__ import annotations
@@ -31,23 +31,25 @@ from .errors import (
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    SubscriptionNotFoundError,
     UnsupportedFormatError,
 )
-from .frame import DOUBTED, RESOLUTION_BYTES, SEALED, Operation, encode_transaction
+from .frame import DOUBTED, RESOLUTION_BYTES, SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
+from .inbox import Inbox
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
 from .move import open_places, settle, sweep_others
-from .pages import Pages
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
 from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, finish_adoptions, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
-from .state import Ready, State
+from .state import State
+from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
 
 _LOGS_PER_LIMIT = 16
@@ -75,8 +77,6 @@ class Store:
         self.directory = places.directory
         self.settings = settings
         self.state = state
-        self.ready = Ready(state)
-        self.pages = Pages(settings.memory_bytes, self.ready.front)
         self.recovery = NOTHING_FOUND
         self.disk = self._disk = disk
         self._lock = lock
@@ -85,13 +85,14 @@ class Store:
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
-        self.limits = Limits(disk, self.directory, settings, state, self.ready, self._quota)
+        self.subscriptions = Subscriptions(state, self.segments, settings.memory_bytes, mutex, reading)
+        self.pages = self.subscriptions.pages
+        self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
         self.committer = Committer(
-            disk, settings, state, self.ready, self.pages, self.segments, mutex, self.limits, self._make_room
+            disk, settings, state, self.pages, self.segments, mutex, self.limits, self._make_room
         )
-        self.reader = Reader(state, self.ready, self.segments, self.pages, mutex, reading)
         self.adopter = Adopter(disk, self._path(INBOX_DIRECTORY), self.segments, self._quota)
-        self._compactor = Compactor(disk, state, self.ready, self.segments, mutex)
+        self._compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
         self.generations = Generations(
             disk,
             places,
@@ -99,14 +100,15 @@ class Store:
             log_bytes_max,
             state,
             self.segments,
-            self.reader,
+            self.subscriptions,
             self.limits,
             self._quota,
             mutex,
             self._break,
         )
-        self._full_at: tuple[int, int] | None = None
-        """How many items were consumed, and trims made, when there was no room for what is published."""
+        self.inbox = Inbox(
+            self, self.adopter, self.committer, self.generations, state, self.subscriptions, mutex, settings.sync
+        )
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
@@ -146,12 +148,14 @@ class Store:
         store = None
         try:
             places = open_places(disk, directory, data_path)
-            recover_other = partial(cls._recover_other, disk, settings)
+            recover_other = partial(cls._recover_other, disk, settings, is_sound)
             recovered = read(disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, is_sound))
             if recovered is not None and recovered.state.decisions:
                 forget_settled(disk, directory, recovered.state)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
-            state = State() if recovered is None else recovered.state
+            state = _new_state(settings) if recovered is None else recovered.state
+            if settings.fan_out and 0 in state.subscriptions:
+                raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
             store = cls(disk, places, settings, lock, state, mutex, reading)
             store._begin(recovered)
         except BaseException as error:
@@ -164,13 +168,13 @@ class Store:
         return store
 
     @classmethod
-    def _recover_other(cls, disk: Disk, settings: Settings, directory: str) -> bool:
+    def _recover_other(cls, disk: Disk, settings: Settings, is_sound: Callable[[str], bool], directory: str) -> bool:
         """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
         # No limit keeps it from saying what it knows.
         settings = replace(settings, sync=True, max_items=None, max_bytes=None, max_disk_bytes=None, min_free_bytes=0)
         free = nullcontext()
         try:
-            store = cls.open(disk, directory, settings, False, 0.0, free, free)
+            store = cls.open(disk, directory, settings, False, 0.0, free, free, is_sound=is_sound)
         except QueueLockedError:
             return False
         with suppress(DiskFullError, BrokenQueueError):  # what it says is durable already
@@ -196,7 +200,7 @@ class Store:
         if self.adopter.sweep():
             # What cannot be read does not make the queue one that cannot be opened: who dequeues will hear of it.
             with suppress(OSError, UnsupportedFormatError):
-                self.adopt(insists=True)
+                self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
         replay = recovered.replay
@@ -269,7 +273,7 @@ class Store:
 
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
-        self.reader.closed = True
+        self.subscriptions.close()
         self.generations.close()
         self.segments.close()
         self.pages.clear()
@@ -318,7 +322,8 @@ class Store:
         if transaction.settled and not transaction.skipped:
             return
         with self._mutex:
-            self.ready.release(transaction.runs)
+            if transaction.ready is not None:
+                transaction.ready.release(transaction.runs)
             self.segments.unpin(piece.segment for piece in transaction.pieces)
         transaction.runs, transaction.pieces, transaction.items = [], (), []
 
@@ -334,17 +339,10 @@ class Store:
             if self.generations.settling is not None or not self.committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
                 self.committer.come_again(group)
-            self.end_commit()
+            self.trim_if_worth()
         except BaseException as error:
             self.doubt(error)
             raise
-
-    def end_commit(self) -> None:
-        """Trim, if it is worth it."""
-        if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
-            # The group is durable, so a trim that finds no room must not make its flush look failed.
-            with suppress(PersistentQueueError):
-                self.trim()
 
     def _commit_long(self, group: Sequence[Transaction]) -> None:
         committer = self.committer
@@ -352,9 +350,9 @@ class Store:
         if not group:
             return
         committer.sync_blocks(inline)
-        self._log_group(group, inline)
+        self.log_group(group, inline)
 
-    def _log_group(self, group: Sequence[Transaction], inline: bool) -> None:
+    def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
         """The steps of a commit from the frame on, for a group whose blocks are written, as durable as they must be."""
         written = self.make_frame(group, inline)
         if written is not None:
@@ -399,49 +397,31 @@ class Store:
         with self._mutex:
             self.state.forget(transaction, name)
 
-    def adopt(self, insists: bool = False) -> int:
-        """Adopt what other processes have published, as far as there is room; how many transactions.
+    def subscribe(self, name: str, first: int) -> None:
+        """Let another one consume, from the sequence ``first`` on, of what is not gone; durable on return.
 
-        Where there was none it is tried again once something was consumed, or who calls ``insists``. What does not
-        check out is set aside, and told of in ``adopter.damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for
-        what cannot be read, which stays, and ``BrokenQueueError``. The write order is at the top of ``adopt``.
+        Raises ``DiskFullError`` and ``BrokenQueueError``.
         """
-        adopted, goes_on = 0, True
-        while goes_on:
-            self.check()
-            if self._full_at == (self.state.consumed_count, self.generations.trims) and not insists:
-                break
-            try:
-                published = self.adopter.begin()
-            except (OSError, UnsupportedFormatError):
-                if adopted:
-                    break  # first what is there, then what is wrong
-                raise
-            try:
-                self._adopt(published)
-                self.committer.come_again(published)
-                dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
-                if dropped and not self.settings.sync:
-                    self.trim()  # a power cut must not take the marker, when nothing is left that it stands for
-                goes_on = self.adopter.end(published)
-            except BaseException as error:
-                self.doubt(error)
-                raise
-            settled = sum(transaction.settled for transaction in published)
-            adopted += settled - sum(transaction.skipped for transaction in published)
-            if settled < len(published):
-                self._full_at = (self.state.consumed_count, self.generations.trims)
-        return adopted
+        self._log_alone(self.state.next_subscription(name, first))
 
-    def _adopt(self, published: list[Transaction]) -> None:
-        if not published:
-            return
-        self.adopter.sync()
-        admitted = self.committer.admit(published)
-        refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
-        group = [each for each in admitted if each in published[:refused]]
-        if group:
-            self._log_group(group, inline=False)
+    def unsubscribe(self, number: int) -> None:
+        """Let one who consumes go, and with him what only he needed; durable on return. Raises like ``subscribe``."""
+        self._log_alone(SubscriptionClosed(number))
+
+    def _log_alone(self, operation: Operation) -> None:
+        """Commit one operation. Raises ``DiskFullError`` and ``BrokenQueueError``."""
+        self.check()
+        transaction = Transaction()
+        transaction.operations = [operation]
+        try:
+            self.log_group([transaction], inline=False)
+        except BaseException as error:
+            self.doubt(error)
+            raise
+        if transaction.error is not None:
+            raise transaction.error
+        with self._mutex:
+            self.subscriptions.follow()
 
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
@@ -526,14 +506,24 @@ class Store:
         made |= self.pool.shrink(most_bytes) > 0
         is_limited = self.settings.max_disk_bytes is not None
         is_long = self.generations.has_grown or (is_limited and self.generations.is_long)
-        if not made and not self._drained() and not is_long:
+        drained = self._drained()
+        if not made and not drained and not is_long:
             return False
+        before_bytes = self.generations.file_bytes
         with suppress(DiskFullError):
             self.generations.trim_short(tightly=is_limited)
-            made = True
+            # What the checkpoint needs stays: to be asked for it again and again would never end.
+            made = made or bool(drained) or self.generations.file_bytes < before_bytes
         self.give_back()
         self.pool.shrink(most_bytes)
         return made
+
+    def trim_if_worth(self) -> None:
+        """Trim if what is drained is worth it."""
+        if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
+            # What was committed is durable, so a trim that finds no room must not make it look failed.
+            with suppress(PersistentQueueError):
+                self.trim()
 
     def _is_worth_trimming(self) -> bool:
         """Whether the drained segments, of which there are some, are worth a trim."""
@@ -549,6 +539,14 @@ class Store:
             current = None
         with self._mutex:
             return self.state.drained - self.segments.pinned - ({current.number} if current is not None else set())
+
+    @property
+    def reader(self) -> Reader:
+        """The plain queue's. Raises ``SubscriptionNotFoundError`` where it has no such subscription."""
+        reader = self.subscriptions.plain
+        if reader is None:
+            raise SubscriptionNotFoundError("", self.subscriptions.names())
+        return reader
 
     @property
     def syncs(self) -> int:
@@ -581,3 +579,10 @@ class Store:
 
     def _path(self, name: str) -> str:
         return self.places.path(name)
+
+
+def _new_state(settings: Settings) -> State:
+    state = State()
+    if settings.fan_out:
+        state.apply(SubscriptionClosed(0))
+    return state

@@ -11,21 +11,24 @@ from .items import checked_marker
 from .queue import PersistentQueue
 from .session import Session
 from .several import Part, commit_several
+from .subscription import Subscription
 from .transaction import Transaction
 
 
 @contextmanager
-def transaction(*queues: PersistentQueue, name: str | None = None) -> Iterator[tuple[Session, ...]]:
+def transaction(*queues: PersistentQueue | Subscription, name: str | None = None) -> Iterator[tuple[Session, ...]]:
     """A session of each queue, flushed as one transaction when the block ends well, and rolled back when it raises::
 
         with transaction(source, target) as (a, b):
             b.enqueue(work(a.dequeue()))
 
-    Whatever crashes when, what the sessions did is committed in all queues or in none; durable on return. ``flush`` of
-    any of them is one of all, and may be called in the block. With a ``marker``, which is recorded in the queue of the
-    session that is asked, nothing is committed in any if it was reached before, all sessions are rolled back, and the
-    answer is False. It waits for no room, also with ``full="block"``: it raises, as with ``full="raise"``. One queue
-    alone is as with ``PersistentQueue.transaction``.
+    Whatever crashes when, what the sessions did is committed in all queues or in none; durable on return. A
+    subscription may stand for its queue. One queue alone is as with ``PersistentQueue.transaction``.
+
+    ``flush`` of any of the sessions is one of all, and may be called in the block. With a ``marker``, which is recorded
+    in the queue of the session that is asked, nothing is committed in any if it was reached before, all sessions are
+    rolled back, and the answer is False. It waits for no room, also with ``full="block"``: it raises, as with
+    ``full="raise"``.
 
     For queues with ``sync=True`` in directories beside each other, such as those that are named in one directory. While
     it is flushed nobody else commits in any of them; it takes as many syncs as a flush of each. Others may see what is
@@ -78,7 +81,7 @@ class _Joint:
                 if work.skipped:
                     session.rollback()
                 elif work.settled:  # also interrupted behind the commit: what comes next is another transaction
-                    session._transaction = Transaction()
+                    session._transaction = session._new()
         return not busy[0][1].skipped
 
 

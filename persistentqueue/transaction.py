@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from .frame import Adoption, Operation
 from .intervals import Run
 from .pages import ITEM_OVERHEAD_BYTES
+from .publication import Request
+from .ready import Ready
 from .segments import Piece
 
 
@@ -24,6 +26,7 @@ class Settings:
     pool_max_bytes: int = 0
     shared_pool: bool = False
     wipe: bool = False
+    fan_out: bool = False
     compact_below: float = 0.3
     compact_bytes_per_second: int = 16 * 1024 * 1024
     max_items: int | None = None
@@ -36,17 +39,19 @@ class Settings:
 
 class Transaction:
     """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
-    consume; or a compaction; or what another process has published."""
+    consume, of what its subscription has ``ready``; or what another process has published; or other operations."""
 
     __slots__ = (
         "adoptions",
-        "compaction",
         "error",
         "items",
         "marker",
+        "operations",
         "payload_bytes",
         "pieces",
         "published",
+        "ready",
+        "request",
         "runs",
         "settled",
         "since_seconds",
@@ -54,18 +59,21 @@ class Transaction:
         "staged",
     )
 
-    def __init__(self) -> None:
+    def __init__(self, ready: Ready | None = None) -> None:
+        self.ready = ready
         self.items: list[bytes] = []
         self.payload_bytes = 0
         self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
         self.marker: tuple[str, int] | None = None
-        self.compaction: Sequence[Operation] = ()
-        """What ``compact`` says that has come of it."""
+        self.operations: Sequence[Operation] = ()
+        """What else it does: what has come of a compaction, or a subscription more or less."""
         self.published = ""
         """The name of the file that another process published it in."""
         self.adoptions: Sequence[Adoption] = ()
         """What makes a segment of that file."""
+        self.request: Request | None = None
+        """What was published, where it was nothing to enqueue."""
         self.staged: Sequence[Piece] = ()
         self.since_seconds = 0.0
         """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""

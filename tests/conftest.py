@@ -5,9 +5,10 @@ from __future__ import annotations
 import gc
 import os
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import settings
@@ -19,6 +20,9 @@ from persistentqueue.errors import CorruptionError
 from persistentqueue.group import Group
 from persistentqueue.maintenance import THREAD_NAME
 from persistentqueue.place import ID_NAME
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
 
 OpenQueue = Callable[..., PersistentQueue]
 
@@ -110,6 +114,31 @@ def open_queue(tmp_path: Path) -> Iterator[OpenQueue]:
 def directory(tmp_path: Path) -> Path:
     """The directory of the queue that ``open_queue`` opens."""
     return tmp_path / "queues" / "orders"
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """One local Spark for all tests of a process; a task is tried twice."""
+    from persistentqueue.spark import JavaNotFoundError, local_session, register
+
+    scratch = tmp_path_factory.mktemp("spark")
+    config = {
+        "spark.master": "local[2,2]",
+        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
+        "spark.local.dir": f"{scratch}",
+        "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}",
+        "spark.sql.session.timeZone": "UTC",
+    }
+    # PySpark starts Java by a fork that newer Pythons deprecate once a process has threads, as NumPy's are.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        try:
+            session = local_session("tests", config)
+        except JavaNotFoundError as reason:
+            pytest.skip(str(reason))
+    register(session)
+    yield session
+    session.stop()
 
 
 # A Java that a test starts lives for seconds: it shall begin at once, not learn how to run for hours, nor verify the

@@ -15,8 +15,7 @@ from persistentqueue.disk import Disk
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
-from .support import IN_CACHE
-from .test_group import wait_for
+from .support import IN_CACHE, wait_for
 
 SECONDS = 30.0  # a limit for what should take milliseconds
 KIB, MIB = 1024, 1024 * 1024
@@ -32,7 +31,7 @@ def transaction(*items: bytes, marker: tuple[str, int] | None = None) -> Transac
 
 def take(store: Store, count: int) -> Transaction:
     """What dequeues so many items."""
-    result = Transaction()
+    result = Transaction(store.reader.ready)
     result.runs = store.reader.take(count)[0]
     return result
 

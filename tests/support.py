@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterable, Iterator
+import threading
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -70,6 +71,16 @@ def flip(path: Path, offset: int, mask: int = 1) -> None:
         (byte,) = file.read(1)
         file.seek(offset)
         file.write(bytes([byte ^ mask]))
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    """Give other threads time until the condition holds."""
+    waiting = threading.Event()
+    for _ in range(60_000):
+        if condition():
+            return
+        waiting.wait(0.001)
+    pytest.fail("it never came to be")
 
 
 @contextmanager

@@ -53,10 +53,10 @@ from persistentqueue.transaction import Settings, Transaction
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk
 from .crash.explorer import content_of
-from .support import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
+from .support import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files, wait_for
 from .test_crash import enqueuing, opened
 from .test_formats import SALT, encode, forge_frame
-from .test_group import SECONDS, wait_for
+from .test_group import SECONDS
 from .test_state import enqueue, rows, segment, state_of
 
 SMALL = Settings(segment_bytes=400 + HEADER_BYTES, log_bytes=4096, memory_bytes=0)
@@ -81,7 +81,8 @@ def filled(disk: SimulatedDisk, items: Iterable[bytes], settings: Settings = SMA
 
 def consume(store: Store, sequences: Collection[int], taken: int = 2**62) -> None:
     """Consume these items of the first ones that are ``taken``, and give the others back."""
-    rest, doomed = Transaction(), Transaction()
+    ready = store.reader.ready
+    rest, doomed = Transaction(ready), Transaction(ready)
     runs, _ = store.reader.take(taken)
     for first, count in runs:
         for sequence in range(first, first + count):
@@ -94,12 +95,12 @@ def consume(store: Store, sequences: Collection[int], taken: int = 2**62) -> Non
 def commit_copy(store: Store, copy: Copy) -> Compaction | None:
     """Commit what was copied, as a queue does; what that was."""
     transaction = Transaction()
-    transaction.compaction = copy.finish()
-    if transaction.compaction:
+    transaction.operations = copy.finish()
+    if transaction.operations:
         store.commit([transaction])
         assert transaction.settled
     store.end_compaction(copy)
-    operations: list[Operation | None] = [*transaction.compaction]
+    operations: list[Operation | None] = [*transaction.operations]
     compaction = operations[-1] if operations else None
     assert compaction is None or isinstance(compaction, Compaction)
     return compaction
@@ -280,7 +281,7 @@ def test_anything_is_moved_as_it_was(items: list[bytes], data: st.DataObject) ->
             consume(store, late)
         commit_copy(store, copy)
     assert items_in(store) == [item for n, item in enumerate(items) if n not in early | late]
-    assert store.state.consumed_count == len(early | late)
+    assert store.state.gone_count == len(early | late)
     store.close()
 
 
@@ -377,7 +378,7 @@ def test_small_holes_are_filled(hole_items: int, expected: list[tuple[int, int, 
     left = [items[n] for n in (0, 2, 5, 6, 70)] + [b"current" * 600]
     assert items_in(store) == left
     assert items_in(opened(disk.kill(lambda _: 0), SMALL)) == left
-    assert store.state.consumed_count == 75
+    assert store.state.gone_count == 75
     runs, taken = store.reader.take(2**62)
     assert (taken, sum(count for _, count in runs)) == (left, 6)
 
@@ -870,9 +871,9 @@ def test_unconsumed_runs() -> None:
     left = {1, 7, 8, *range(10, 15)}
     for first in range(16):
         for end in range(first, 16):
-            found = [n for start, count in state.unconsumed(first, end) for n in range(start, start + count)]
+            found = [n for start, count in state.gone.unconsumed(first, end) for n in range(start, start + count)]
             assert found == sorted(left & set(range(first, end)))
-            assert state.live_between(first, end) == len(found)
+            assert state.gone.live_between(first, end) == len(found)
 
 
 NUMBERS = st.integers(0, 2**64 - 1)

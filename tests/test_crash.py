@@ -21,13 +21,13 @@ from persistentqueue.frame import SEALED
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
+from .crash.content import SUBSCRIBES, Content
 from .crash.cuts import CutsUnavailable, run_cuts
 from .crash.disk import Crash, SimulatedDisk
 from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
 from .crash.explorer import DIRECTORY, Explorer, ViolationError, content_of
 from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
-from .crash.published import Content
 from .crash.several import SeveralExplorer
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
@@ -270,7 +270,7 @@ def test_unsynced_group_is_whole_or_gone() -> None:
     store.commit([enqueuing(b"old")])
     store.trim()
     consuming = enqueuing(b"new 2" * 30)
-    consuming.runs = store.reader.take(1)[0]
+    consuming.ready, consuming.runs = store.reader.ready, store.reader.take(1)[0]
     store.commit([enqueuing(b"new 1" * 30), consuming])
     found = {tuple(items_of(crashed, settings)) for crashed in every_cut(disk)}
     assert found == {(b"old",), (b"new 1" * 30, b"new 2" * 30)}
@@ -278,7 +278,7 @@ def test_unsynced_group_is_whole_or_gone() -> None:
 
 def take(store: Store) -> Transaction:
     """A transaction that dequeues one item, if there is one."""
-    transaction = Transaction()
+    transaction = Transaction(store.reader.ready)
     transaction.runs = store.reader.take(1)[0]
     return transaction
 
@@ -294,6 +294,15 @@ def test_random_programs(faults: bool) -> None:
         explorer.run()
     assert sum(explorer.schedules for explorer in explorers) > 200
     assert max(explorer.deepest for explorer in explorers) == 3
+
+
+@pytest.mark.parametrize("seed", [7000000, 7000055])
+def test_random_programs_with_subscriptions(seed: int) -> None:
+    """With several who consume, and come and go; one seed tried for ever to make room for what it had given back
+    itself."""
+    explorer = Explorer(seed, style=SUBSCRIBES)
+    explorer.run()
+    assert explorer.schedules > 5
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])

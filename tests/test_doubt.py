@@ -115,6 +115,31 @@ def test_who_is_asked_has_to_ask(open_queue: OpenQueue) -> None:
     assert [queue.recovery.resolved for queue in (a, b, c, d)] == [None, None, None, True]
 
 
+@pytest.mark.damages
+def test_who_is_asked_has_to_ask_an_open_one(open_queue: OpenQueue, path: Path) -> None:
+    """The same where the last one that is asked is open in this process, and where it is missing."""
+    a, b, c = (open_queue(name) for name in "abc")
+    put(a, b"1")
+    put(b, b"2")
+    move(b, c)
+    move(a, b)
+    b.trim()
+    put(a, b"3")
+    move(a, b)
+    crash(b)
+    crash(c)
+    shutil.copytree(path, copy := path.with_name("copy"))
+    c = open_queue("c")
+    assert contents(a, open_queue("b"), c) == [[], [b"1", b"3"], [b"2"]]
+    shutil.rmtree(copy / "a")
+    for call in (lambda: open_queue("c", path=copy), lambda: repair(copy, "c")):
+        with pytest.raises(InDoubtError, match="that one is in doubt itself") as caught:
+            call()
+        assert not caught.value.lost
+    repair(copy, "b")
+    assert contents(open_queue("c", path=copy)) == [[b"2"]]
+
+
 def test_open_coordinator_of_this_process_knows(open_queue: OpenQueue) -> None:
     """Where this process owns the coordinator, what its log says last counts."""
     a, _ = in_doubt(open_queue, True)

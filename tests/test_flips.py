@@ -17,9 +17,9 @@ from persistentqueue.reader import Reader
 from persistentqueue.segment import Segment
 
 from .crash import damage, flips, fuzz
+from .crash.content import Content
 from .crash.explorer import ViolationError
 from .crash.images import image
-from .crash.published import Content
 
 _RIGHT = damage.Expected("right", Content())
 

@@ -315,7 +315,7 @@ ONE = encode_transaction([Dequeue(0, 0, 1)])
         (ONE, 1, 2),
         (ONE + b"\0", 1, 1),  # a count that is cut
         (b"\2\0\0\0" + ONE[4:], 1, 2),  # an operation too few
-        (b"\1\0\0\0\x09", 1, 1),  # a kind that is not defined
+        (b"\1\0\0\0\xff", 1, 1),  # a kind that is not defined
         (b"\1\0\0\0\3\0\0", 1, 1),  # an operation that is cut
         (b"\1\0\0\0" + struct.pack("<BQQQQQQI", 2, 0, 1, 1, 0, 2**63, 0, 0), 1, 1),  # blocks that are not there
         (b"\1\0\0\0" + struct.pack("<BQH", 5, 1, 1) + b"\xff", 1, 1),  # a name that is not UTF-8

@@ -18,7 +18,7 @@ from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
-from .support import drain, put
+from .support import drain, put, wait_for
 
 SECONDS = 30.0  # a limit for what should take milliseconds
 
@@ -38,16 +38,6 @@ class Gate:
             self.armed = False
             self.reached.set()
             assert self.go_on.wait(SECONDS)
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Give other threads time until the condition holds."""
-    waiting = threading.Event()
-    for _ in range(int(SECONDS * 1000)):
-        if condition():
-            return
-        waiting.wait(0.001)
-    pytest.fail("it never came to be")
 
 
 def test_who_comes_meanwhile_shares_one_write(open_queue: OpenQueue) -> None:
@@ -367,10 +357,10 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
 
     with queue.session() as session:
         session.enqueue(b"b")
-        group.mutex = group._line._mutex = Interrupting()  # type: ignore[assignment]
+        group.mutex = group._line._mutex = group._seats._mutex = Interrupting()  # type: ignore[assignment]
         with pytest.raises(Interruption):
             session.flush(timeout=0.01)
-        group.mutex = group._line._mutex = mutex
+        group.mutex = group._line._mutex = group._seats._mutex = mutex
     assert queue.stats().waiting == 0
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(drain, queue).result(SECONDS) == [b"a"]

@@ -231,7 +231,7 @@ def test_who_only_dequeues_is_never_refused() -> None:
         store.commit(group)
         assert first.settled and second.settled
         assert [isinstance(each.error, QueueFullError) for each in group] == [True, False, True, False]
-        assert len(store.ready) == 30
+        assert len(store.reader.ready) == 30
 
 
 def test_marker_of_who_is_refused() -> None:

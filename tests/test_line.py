@@ -15,7 +15,8 @@ from persistentqueue.errors import DiskFullError, PersistentQueueError
 from persistentqueue.line import Line
 from persistentqueue.transaction import Transaction
 
-from .test_group import SECONDS, Interruption, wait_for
+from .support import wait_for
+from .test_group import SECONDS, Interruption
 
 THREADS = 8
 

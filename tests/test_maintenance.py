@@ -33,8 +33,7 @@ from persistentqueue.header import HEADER_BYTES
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
 
 from .conftest import OpenQueue
-from .support import crash, drain, log_file, put, put_each, segment_files
-from .test_group import wait_for
+from .support import crash, drain, log_file, put, put_each, segment_files, wait_for
 
 SECONDS = 30.0  # a limit for what should take milliseconds
 MIB = 1024 * 1024

@@ -47,7 +47,7 @@ from persistentqueue.publication import parse_name, read_publication
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
-from .support import crash, drain, log_file, put
+from .support import crash, drain, log_file, put, wait_for
 
 
 def publish(directory: Path, *items: bytes, marker: tuple[str, int] | None = None, disk: Disk = DISK) -> bool:
@@ -122,14 +122,6 @@ def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) 
 
 SLOW_SECONDS = 1.0
 """What a busy machine may add to what is measured; ``python -m perf --only waiting`` tells what it takes."""
-
-
-def wait_for(condition: Callable[[], bool]) -> None:
-    """Look again and again until it holds."""
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end
-        time.sleep(0.001)
 
 
 def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) -> None:
@@ -673,8 +665,8 @@ def test_published_files_are_private_and_tell_what_they_are(directory: Path) -> 
     path = directory / "inbox" / name
     assert path.stat().st_mode & 0o777 == 0o600
     publication = read_publication(DISK, str(path))
-    assert (publication.name, publication.count, publication.marker) == (name, 2, ("app", 7))
-    assert publication.capacity_bytes == path.stat().st_size - 64
+    assert (publication.name, publication.own.count, publication.marker) == (name, 2, ("app", 7))
+    assert publication.own.capacity_bytes == path.stat().st_size - 64
 
 
 def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
@@ -933,7 +925,7 @@ def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -
     put(queue, b"a", b"b")
     publish(directory, b"c")
     group = queue._open()
-    assert group.store.adopt() == 0
+    assert group.store.inbox.adopt() == 0
     reads: list[str] = []
 
     def begin() -> list[Transaction]:
@@ -942,14 +934,14 @@ def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(group.store.adopter, "begin", begin)
-        assert group.store.adopt() == 0
+        assert group.store.inbox.adopt() == 0
         assert reads == []
-        assert group.store.adopt(insists=True) == 0
+        assert group.store.inbox.adopt(insists=True) == 0
         assert reads == ["read"]
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"a", b"b"]
         session.flush()
-    group.store.adopt()
+    group.store.inbox.adopt()
     assert len(queue) == 1
     assert drain(queue) == [b"c"]
 

@@ -107,7 +107,7 @@ def test_files_never_exceed_max_disk_bytes(log_bytes: int, segment_bytes: int, s
             for run, _ in held:
                 store.commit([run])
                 assert run.settled, run.error
-            while len(store.ready):
+            while len(store.reader.ready):
                 run = take(store, draw.choice([1, 3]))
                 store.commit([run])
                 assert run.settled, run.error

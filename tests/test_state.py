@@ -17,7 +17,8 @@ from persistentqueue.frame import (
     SegmentRow,
 )
 from persistentqueue.fsck import _check_state
-from persistentqueue.state import Ready, State, StateError
+from persistentqueue.ready import Ready
+from persistentqueue.state import State, StateError
 
 
 def segment(number: int) -> SegmentCreated:
@@ -95,18 +96,18 @@ def test_consumed_twice_is_refused_at_the_frontier() -> None:
 def test_frontier_moves_over_what_was_consumed_out_of_order() -> None:
     """Consumed runs above the frontier are remembered until it reaches them."""
     state = state_of(segment(1), enqueue(0, 10, 1, 64, 0), Dequeue(0, 4, 2), Dequeue(0, 8, 1), Dequeue(0, 1, 2))
-    assert (state.frontier, list(state.consumed), state.consumed_count) == (0, [(1, 2), (4, 2), (8, 1)], 5)
+    assert (state.gone.frontier, list(state.gone.consumed), state.gone_count) == (0, [(1, 2), (4, 2), (8, 1)], 5)
     state.apply(Dequeue(0, 0, 1))
-    assert (state.frontier, list(state.consumed)) == (3, [(4, 2), (8, 1)])
+    assert (state.gone.frontier, list(state.gone.consumed)) == (3, [(4, 2), (8, 1)])
     state.apply(Dequeue(0, 3, 1))
-    assert (state.frontier, list(state.consumed)) == (6, [(8, 1)])
+    assert (state.gone.frontier, list(state.gone.consumed)) == (6, [(8, 1)])
 
 
 def test_sequences_that_are_skipped() -> None:
     """They count as consumed; a gap that no queue can have is refused."""
     state = state_of(segment(1), enqueue(0, 2, 1, 64, 0))
     state.skip(3)
-    assert (state.next_sequence, state.consumed_count, list(state.consumed)) == (5, 3, [(2, 3)])
+    assert (state.next_sequence, state.gone_count, list(state.gone.consumed)) == (5, 3, [(2, 3)])
     with pytest.raises(StateError, match="a queue can have"):
         state.skip(2**63 - 5)
 

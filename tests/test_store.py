@@ -506,7 +506,7 @@ def test_log_that_cannot_grow_refuses_items_before_it_refuses_to_give_any() -> N
     while (taking := take(store)).runs:
         store.commit([taking])
         assert taking.settled
-    assert len(store.state.consumed) == 0 < store.state.frontier
+    assert len(store.state.gone.consumed) == 0 < store.state.gone.frontier
 
 
 def test_refused_items_stay_out_when_others_of_their_group_are_committed() -> None:

@@ -19,8 +19,8 @@ from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
 from .limits import SECONDS, consume, flush, spilling, waits
-from .support import IN_CACHE, drain, put, segment_files
-from .test_group import Interruption, wait_for
+from .support import IN_CACHE, drain, put, segment_files, wait_for
+from .test_group import Interruption
 from .test_maintenance import is_idle
 
 MIB = 1024 * 1024
@@ -291,7 +291,7 @@ def test_interrupted_while_it_waits(
     wait, this_thread = threading.Condition.wait, threading.get_ident()
 
     def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition not in group._seats or threading.get_ident() != this_thread:
+        if condition not in group._seats._seats or threading.get_ident() != this_thread:
             return wait(condition, timeout)
         condition.release()
         try:

@@ -135,8 +135,8 @@ class Program:
         self.results.append(result)
         self.results.append(
             (
-                len(store.ready),
-                store.ready.held,
+                len(store.reader.ready),
+                store.reader.ready.held,
                 store.generations.number,
                 store.syncs,
                 store.generations.log_bytes,
@@ -164,7 +164,9 @@ class Program:
 
     def _dequeue(self, store: Store) -> object:
         runs, items = store.reader.take(self._random.choice([1, 2, 5, 1000]))
-        self._work().runs += runs
+        work = self._work()
+        work.runs += runs
+        work.ready = store.reader.ready
         return items
 
     def _flush(self, store: Store) -> object:

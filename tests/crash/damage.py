@@ -20,10 +20,10 @@ from persistentqueue.errors import CorruptionError, UnsupportedFormatError
 from persistentqueue.frame import END
 from persistentqueue.store import Store
 
+from .content import Content
 from .disk import SimulatedDisk
 from .explorer import DIRECTORY, ViolationError, content_of
 from .images import Image
-from .published import Content
 
 _FREE = nullcontext()
 
@@ -163,7 +163,7 @@ def check_case(image: Image, path: str, data: bytes, changed: list[int], how: in
     require({(path, at) for at in expected.damaged} >= set(damages), expected, damages)
     require(len(set(damages)) == len(damages), expected, damages)
     require(bool(damages) or expected.silent, expected, "no error")
-    require(len(store.ready.damaged) == expected.items_lost, expected, list(store.ready.damaged))
+    require(len(store.reader.ready.damaged) == expected.items_lost, expected, list(store.reader.ready.damaged))
     require((bool(report.torn_bytes), report.missing_bytes) == (expected.torn, missing_bytes), expected, report)
     store.release()
     return expected

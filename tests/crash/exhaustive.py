@@ -18,9 +18,9 @@ from persistentqueue.header import HEADER_BYTES
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
+from .content import Content
 from .disk import Inode, Names, Pending, Pick, SimulatedDisk, after_cut, paths_of
 from .explorer import DIRECTORY, ViolationError, content_of
-from .published import Content
 
 _FREE = nullcontext()
 SETTINGS = (
@@ -214,7 +214,7 @@ class _Run:
         return transaction
 
     def dequeuing(self, count: int) -> tuple[Transaction, tuple[bytes, ...]]:
-        transaction = Transaction()
+        transaction = Transaction(self.store.reader.ready)
         transaction.runs, items = self.store.reader.take(count)
         return transaction, tuple(items)
 
@@ -261,8 +261,8 @@ def _compact(run: _Run, disk: SimulatedDisk) -> None:
         while copy.step():
             pass
         transaction = Transaction()
-        transaction.compaction = copy.finish()
-        if transaction.compaction:
+        transaction.operations = copy.finish()
+        if transaction.operations:
             run.commit([transaction], run.content.items)
         run.store.end_compaction(copy)
 

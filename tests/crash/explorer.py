@@ -36,12 +36,14 @@ from persistentqueue.errors import (
 )
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.limits import LOGS_LEAST
+from persistentqueue.reader import Reader
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
+from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
 from .places import MOVES, Places
-from .published import PUBLISHES, Content, Others, adopting
+from .published import PUBLISHES, Others, adopting
 
 DIRECTORY = "/queues/q"
 LIVES = 3
@@ -56,9 +58,21 @@ _FAULTS = {
     "short read": {"short read"},
 }
 """Which calls a fault is for."""
-_ACTIONS = ("enqueue", "take", "spill", "discard", "commit", "trim", "give back", "compact", "publish", "adopt")
+_ACTIONS = (
+    "enqueue",
+    "take",
+    "spill",
+    "discard",
+    "commit",
+    "trim",
+    "give back",
+    "compact",
+    "publish",
+    "adopt",
+    "subscribe",
+)
 PROGRAMS = ("mixed", "drains", "recycles", "compacts")
-STYLES = (*PROGRAMS, MOVES, PUBLISHES)
+STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES)
 _ODDS = {
     "mixed": (40, 20, 5, 5, 25, 2, 3, 1, 0, 0),
     "drains": (40, 20, 5, 5, 25, 8, 5, 1, 0, 0),
@@ -71,6 +85,7 @@ _PUBLISHING_ODDS = {
     "recycles": (20, 25, 2, 1, 28, 6, 6, 0, 25, 12),
     "compacts": (8, 38, 4, 1, 35, 1, 2, 8, 12, 6),
 }
+_SUBSCRIBING_ODDS = 8
 """Of the actions, by the style of the program: one of all kinds; one that takes all there is, and commits that at once,
 so that the segment to write on has often nothing live in it; one of small segments, which come from the pool and go to
 it; one whose consumers leave gaps, to be compacted."""
@@ -106,6 +121,8 @@ class Work:
         self.transaction = Transaction()
         self.enqueued: list[bytes] = []
         self.taken: list[bytes] = []
+        self.name = ""
+        """Of the subscription that it has taken from."""
 
 
 class Model:
@@ -133,22 +150,37 @@ class Model:
 
 def content_of(store: Store) -> Content:
     """What an open queue holds."""
-    return Content(tuple(chain.from_iterable(store.reader.browse())), tuple(sorted(store.state.markers.items())))
+    subscriptions = store.subscriptions
+    plain = subscriptions.plain
+    others = [(name, _items_of(subscriptions.find(name))) for name in sorted(subscriptions.names())]
+    return Content(
+        _items_of(plain) if plain is not None else (),
+        tuple(sorted(store.state.markers.items())),
+        others=tuple(others),
+        nobody=None if plain is not None else () if others else _items_of(subscriptions.of_all()),
+    )
+
+
+def _items_of(reader: Reader) -> tuple[bytes, ...]:
+    items = tuple(chain.from_iterable(reader.browse()))
+    if len(items) != len(reader.ready):
+        raise ViolationError(f"{len(reader.ready)} items are ready, found {len(items)}")
+    return items
 
 
 def after(content: Content, works: list[Work]) -> Content:
     """The content after these are committed as a group."""
-    items, markers = list(content.items), dict(content.markers)
+    markers = dict(content.markers)
     for work in works:
         marker = work.transaction.marker
         if marker is not None:
             if marker[1] <= markers.get(marker[0], -1):
                 continue
             markers[marker[0]] = marker[1]
-        for item in work.taken:
-            items.remove(item)
-        items += work.enqueued
-    return Content(tuple(items), tuple(sorted(markers.items())), content.adopted)
+        if work.taken:
+            content = content.take(work.name, work.taken)
+        content = content.put(work.enqueued)
+    return content._replace(markers=tuple(sorted(markers.items())))
 
 
 class Explorer:
@@ -165,7 +197,9 @@ class Explorer:
         choose = self.random.choice
         self._asked_style = style
         self._style = style if style in PROGRAMS else choose(["mixed", "mixed", "mixed", *PROGRAMS])
-        self._publishes = style == PUBLISHES or (style is None and self.random_of("publishing").random() < 0.2)
+        odds = {None: 0.2, PUBLISHES: 1.0, SUBSCRIBES: 0.4}.get(style, 0.0)
+        self._publishes = self.random_of("publishing").random() < odds
+        self._subscribes = style == SUBSCRIBES or (style is None and self.random_of("subscribing").random() < 0.15)
         self._places = Places(seed, DIRECTORY, style == MOVES)
         self.settings = Settings(
             sync=self.random.random() < 0.85,
@@ -177,6 +211,9 @@ class Explorer:
             pool_max_bytes=5000 if self._style == "recycles" else choose([0, 5000]),
             wipe=self.random.random() < 0.2,
         )
+        if self._subscribes and self.random_of("fan-out").random() < 0.3:
+            self.settings = replace(self.settings, fan_out=True)
+        self._nothing = Content(nobody=() if self.settings.fan_out else None)
         self._limited = self._limit()
         self._crash_odds = choose([0.03, 0.1, 0.3])
         self._item_number = 0
@@ -211,7 +248,8 @@ class Explorer:
         disk.trace = [] if self._trace else None
         disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
         try:
-            self._live(disk, Model(Content(), Others(*self._others)), [Content()], [Content()], depth=0)
+            nothing = self._nothing
+            self._live(disk, Model(nothing, Others(*self._others)), [nothing], [nothing], depth=0)
         except Exception as error:
             style = f" --style {self._asked_style}" if self._asked_style else ""
             options = (" --faults" if self._faults else "") + style
@@ -250,7 +288,7 @@ class Explorer:
             store = self._open(disk)
             if self._faults and self._waiting(disk, store):
                 disk.fault = None  # there was no room for what is published; now there is
-                store.adopt(insists=True)
+                store.inbox.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError):
             if not self._faults:
@@ -264,8 +302,8 @@ class Explorer:
         model.settle(found, durable=True)
         model.others.inbox = store.adopter.directory if self._publishes else ""
         undecided.clear()
-        # With the gaps of "compacts" in so little room the log may take more: dequeueing goes on.
-        if self.settings.max_disk_bytes is not None and self._style != "compacts":
+        # With the gaps of "compacts", or of several who consume, the log may take more room: dequeueing goes on.
+        if self.settings.max_disk_bytes is not None and self._style != "compacts" and not self._subscribes:
             model.most_bytes = max(self.settings.max_disk_bytes, self._places.files_bytes(disk))
         if depth < LIVES and self.random.random() < 0.3:
             self._crash(disk, [found], [found], depth)
@@ -316,9 +354,15 @@ class Explorer:
 
     def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:
         found = content_of(store)
-        if found not in allowed or len(store.ready) != len(found.items):
+        if found not in allowed:
             raise ViolationError(_describe(found, allowed, disk))
+        self._need_whole(store)
         return found
+
+    def _need_whole(self, store: Store) -> None:
+        """What others published must never look damaged, where only crashes came over it."""
+        if store.adopter.damage:
+            raise ViolationError(f"published, and {store.adopter.damage[0]}")
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
@@ -375,19 +419,22 @@ class Explorer:
 
     # --- others ------------------------------------------------------------------------------------------------------
 
-    def _publish(self, disk: SimulatedDisk, model: Model) -> None:
+    def _publish(self, disk: SimulatedDisk, model: Model, publish: Callable[[], None] | None = None) -> None:
         fault, disk.fault = disk.fault, None  # others have other files open
         try:
-            model.others.publish(disk)
+            (publish or partial(model.others.publish, disk))()
         finally:
             disk.fault = fault
 
-    def _adopt(self, disk: SimulatedDisk, store: Store, model: Model) -> None:
+    def _adopt(self, disk: SimulatedDisk, store: Store, model: Model, held: list[tuple[str, bytes]]) -> None:
         """Let the owner adopt what is published, as far as it was when he looked."""
-        self._try(partial(store.adopt, insists=True))
+        model.others.held = held
+        self._try(partial(store.inbox.adopt, insists=True))
+        model.others.held = []
+        self._need_whole(store)
         done = len(model.others.published) - self._waiting(disk, store)
         if done > model.content.adopted:
-            model.settle(adopting(model.content, model.others.published[:done]), durable=self.settings.sync)
+            model.settle(adopting(model.content, model.others.published[:done], held), durable=self.settings.sync)
 
     def _waiting(self, disk: SimulatedDisk, store: Store) -> int:
         """How many publications are still in the inbox."""
@@ -426,31 +473,32 @@ class Explorer:
             except QueueLockedError:
                 disk.on_tick = come
                 return
-            model.settle(self._find(disk, store, [Content()]), durable=True)
+            model.settle(self._find(disk, store, [self._nothing]), durable=True)
             model.others.published.clear()
             transaction = Transaction()
             transaction.items, transaction.payload_bytes = [b"another's"], 9
-            model.under_way = [Content((b"another's",))]
+            model.under_way = [self._nothing.put([b"another's"])]
             store.commit([transaction])
             store.close()
-            model.settle(Content() if isinstance(transaction.error, QueueFullError) else model.under_way[0], True)
+            refused = isinstance(transaction.error, QueueFullError)
+            model.settle(self._nothing if refused else model.under_way[0], True)
 
         disk.on_tick = come
         model.others.inbox = ""
-        model.under_way = [Content(adopted=len(model.others.published))]
+        model.under_way = [self._nothing._replace(adopted=len(model.others.published))]
         delete_queue(*self.random.choice([("/queues", "q"), (DIRECTORY, None)]), disk=disk.disk)
         if disk.on_tick is come:
             model.others.published.clear()
-            model.settle(Content(), durable=True)
+            model.settle(self._nothing, durable=True)
 
     # --- the program -------------------------------------------------------------------------------------------------
 
     def _program(self, disk: SimulatedDisk, store: Store, model: Model, steps: int) -> Iterator[None]:
         choose, style = self.random.random, self._style
         works = [Work() for _ in range(4 if style == "compacts" else self.random.choice([1, 1, 2, 3]))]
-        held: list[bytes] = []
+        held: list[tuple[str, bytes]] = []
         copies: list[Copy] = []
-        odds = (_PUBLISHING_ODDS if self._publishes else _ODDS)[style]
+        odds = (*(_PUBLISHING_ODDS if self._publishes else _ODDS)[style], _SUBSCRIBING_ODDS * self._subscribes)
         for action in self.random.choices(_ACTIONS, odds, k=steps):
             yield
             work = self.random.choice(works)
@@ -467,8 +515,10 @@ class Explorer:
                     self._try(partial(store.spill, transaction))
             elif action == "discard":
                 store.discard(transaction)
-                held = [item for item in held if item not in work.taken]
+                held = _without(held, work)
                 works[works.index(work)] = Work()
+            elif action == "subscribe":
+                held = self._subscribe(store, model, works, held)
             elif action == "trim" and self._item_number % 3 == 0:
                 self._try(store.tidy)
             elif action == "trim":
@@ -480,10 +530,14 @@ class Explorer:
                 self._try(partial(sum, store.fill_pool()))
             elif action == "compact":
                 self._compact(store, model, copies)
+            elif action == "publish" and self._subscribes and choose() < 0.4:
+                # Of a queue that does not sync sequences may come again: nobody may acknowledge them.
+                end = store.state.next_sequence if self.settings.sync else 0
+                self._publish(disk, model, partial(model.others.ask, disk, model.content, end))
             elif action == "publish":
                 self._publish(disk, model)
             elif action == "adopt":
-                self._adopt(disk, store, model)
+                self._adopt(disk, store, model, held)
             if action == "commit" or (style == "drains" and work.taken):
                 if style == "compacts":  # the first one sleeps most of the time, and keeps an item here and there
                     group = [work] if work is not works[0] or choose() < 0.05 else []
@@ -496,34 +550,70 @@ class Explorer:
         for copy in copies:
             store.end_compaction(copy)
 
-    def _take(self, store: Store, model: Model, work: Work, held: list[bytes]) -> list[bytes]:
-        runs, items = store.reader.take(self.random.choice(_TAKES[self._style]))
-        expected = [item for item in model.content.items if item not in held][: len(items)]
+    def _take(self, store: Store, model: Model, work: Work, held: list[tuple[str, bytes]]) -> list[tuple[str, bytes]]:
+        names = model.content.names
+        if not names:
+            return []
+        if self._subscribes and not work.taken:
+            work.name = self.random.choice(names)
+        reader = store.subscriptions.find(work.name) if work.name else store.reader
+        runs, items = reader.take(self.random.choice(_TAKES[self._style]))
+        expected = [item for item in model.content.of(work.name) if (work.name, item) not in held][: len(items)]
         if items != expected:
             raise ViolationError(f"took {items}, expected {expected}")
+        work.transaction.ready = reader.ready
         work.transaction.runs += runs
         work.taken += items
-        return items
+        return [(work.name, item) for item in items]
+
+    def _subscribe(
+        self, store: Store, model: Model, works: list[Work], held: list[tuple[str, bytes]]
+    ) -> list[tuple[str, bytes]]:
+        """One who consumes comes, or goes, and what he holds with him; what is held afterwards."""
+        name, start = self.random.choice("abc"), self.random.choice(["earliest", "latest"])
+        before = model.content
+        if name in before.names:
+            for work in [work for work in works if work.taken and work.name == name]:
+                store.discard(work.transaction)
+                held = _without(held, work)
+                works[works.index(work)] = Work()
+            model.under_way = [before.unsubscribe(name)]
+            self._try(partial(store.unsubscribe, store.subscriptions.find(name).ready.number))
+        else:
+            # The items of the owner, and those of others, are numbered, but not in one order: the readers know it.
+            order = tuple(chain.from_iterable(store.subscriptions.of_all().browse()))
+            model.under_way = [before.subscribe(name, order, start)]
+            first = store.state.next_sequence if start == "latest" else 0
+            self._try(partial(store.subscribe, name, first))
+        done = (name in store.subscriptions.names()) != (name in before.names)
+        model.settle(model.under_way[0] if done else before, durable=self.settings.sync)
+        return held
 
     def _commit(
-        self, disk: SimulatedDisk, store: Store, model: Model, group: list[Work], works: list[Work], held: list[bytes]
-    ) -> list[bytes]:
+        self,
+        disk: SimulatedDisk,
+        store: Store,
+        model: Model,
+        group: list[Work],
+        works: list[Work],
+        held: list[tuple[str, bytes]],
+    ) -> list[tuple[str, bytes]]:
         """Commit the works of the group; what is held afterwards."""
         if self.random.random() < 0.2:
             group[0].transaction.marker = (self.random.choice("mn"), self.random.randrange(6))
         fitting = _subsets(group) if self._faults or self._limited else [group]
-        held_before = len(model.content.items)
+        held_before = len(model.content.kept)
         model.under_way = [after(model.content, works) for works in fitting]
         store.commit([work.transaction for work in group])
         done = [work for work in group if work.transaction.settled]
         model.settle(after(model.content, done), durable=self.settings.sync)
-        if len(model.content.items) > max(self.settings.max_items or 2**63, held_before):
-            raise ViolationError(f"{len(model.content.items)} items, allowed {self.settings.max_items}")
+        if len(model.content.kept) > max(self.settings.max_items or 2**63, held_before):
+            raise ViolationError(f"{len(model.content.kept)} items, allowed {self.settings.max_items}")
         for work in group:
             if work.transaction.skipped:
                 store.discard(work.transaction)
             if work.transaction.settled:
-                held = [item for item in held if item not in work.taken]
+                held = _without(held, work)
                 works[works.index(work)] = Work()
             else:
                 self._need_reason(work, held_before)
@@ -545,8 +635,8 @@ class Explorer:
                 steps -= 1
             if steps or chance() < 0.2:
                 transaction = Transaction()
-                transaction.compaction = copies[0].finish()
-                if transaction.compaction and chance() < 0.9:
+                transaction.operations = copies[0].finish()
+                if transaction.operations and chance() < 0.9:
                     model.under_way = [model.content]
                     store.commit([transaction])
                     model.settle(model.content, durable=False)
@@ -613,13 +703,18 @@ def _subsets(group: list[Work]) -> list[list[Work]]:
     return [list(some) for size in range(len(group), 0, -1) for some in combinations(group, size)]
 
 
+def _without(held: list[tuple[str, bytes]], work: Work) -> list[tuple[str, bytes]]:
+    return [(name, item) for name, item in held if name != work.name or item not in work.taken]
+
+
 def _has_log(disk: SimulatedDisk) -> bool:
     return any(name.startswith(f"{DIRECTORY}/log/") for name in disk.names)
 
 
 def _describe(found: Content, allowed: list[Content], disk: SimulatedDisk) -> str:
     def short(content: Content) -> str:
-        return f"{[item.split()[0].decode() for item in content.items]} {dict(content.markers)}"
+        left = {name: [item.split()[0].decode() for item in content.of(name)] for name in content.names}
+        return f"{left} {dict(content.markers)}{'' if content.nobody is None else f' and {content.nobody!r}'}"
 
     lines = [f"found    {short(found)}", *(f"allowed  {short(each)}" for each in allowed)]
     return "\n".join([*lines, _tail(disk)])

@@ -29,7 +29,7 @@ from persistentqueue.intervals import Intervals
 from persistentqueue.log import read_log
 from persistentqueue.pages import Pages
 from persistentqueue.reader import Reader
-from persistentqueue.state import Ready
+from persistentqueue.ready import Ready
 
 from .damage import (
     Expected,

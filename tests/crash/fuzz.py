@@ -24,6 +24,7 @@ from persistentqueue.frame import FRAME_HEADER_BYTES
 from persistentqueue.header import HEADER_BYTES, seed
 from persistentqueue.transaction import Transaction
 
+from .content import Content
 from .damage import (
     Expected,
     Report,
@@ -39,7 +40,6 @@ from .damage import (
 from .disk import SimulatedDisk
 from .explorer import DIRECTORY, ViolationError
 from .images import Image, image
-from .published import Content
 
 _MEMORY_BYTES = 512 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 24

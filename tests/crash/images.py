@@ -18,9 +18,9 @@ from persistentqueue.segment import segment_name
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
+from .content import Content
 from .disk import SimulatedDisk
 from .explorer import DIRECTORY
-from .published import Content
 
 _FREE = nullcontext()
 
@@ -119,10 +119,11 @@ class _Maker:
             transaction, batch = self._waiting.pop(0)
             batches.append(batch)
         batches.append(self._fill(transaction, [b"the last"] if last else None))
-        skipped = Transaction()
+        skipped = Transaction(self.store.reader.ready)
         taken: list[int] = []
         if not last and len(self.live) > 10 and chance() < 0.3:
             skipped.runs += self._take(self.random.randrange(len(self.live) - 5))[0]
+            transaction.ready = self.store.reader.ready
             transaction.runs, taken = self._take(self.random.randrange(1, 4))
         if not last and chance() < 0.1:
             name = self.random.choice("abc")
@@ -141,8 +142,8 @@ class _Maker:
         while copy.step() and len(copy.done) < room:
             pass
         transaction = Transaction()
-        transaction.compaction = copy.finish()
-        moves = [move for each in transaction.compaction if isinstance(each, Compaction) for move in each.moves]
+        transaction.operations = copy.finish()
+        moves = [move for each in transaction.operations if isinstance(each, Compaction) for move in each.moves]
         moved = [range(move.first, move.first + move.count) for move in moves]
         for _, sequences in chain.from_iterable(self.written.values()):
             sequences[:] = [n for n in sequences if not any(n in its for its in moved)]

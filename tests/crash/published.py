@@ -1,50 +1,57 @@
 """Other processes that publish, for the explorer: between the owner's calls, and in the middle of them.
 
 They publish one after the other, and an owner adopts in that order. So what a queue holds is told by what its owner
-did, and by how many of the publications of his life are in it. Whoever opens the queue adopts all there are.
+did, and by how many of the publications of his life are in it. Whoever opens the queue adopts all there are. Some come
+in parts, with a manifest; parts that get none are nobody's.
 """
 
 from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Iterator
+from itertools import chain
 from typing import NamedTuple
 
-from persistentqueue.publication import Draft
+from persistentqueue.publication import LATEST, Draft, Part, Request
 
+from .content import Content
 from .disk import SimulatedDisk
 
 PUBLISHES = "publishes"
 """The style of programs beside which others publish."""
 INTRUSION_ODDS = 0.01
+PUBLISHED_MAX = 60
+"""In one life; an owner all of whose writes are short would never be done with adopting."""
 _PRODUCERS = ("0" * 16, "f" * 16)
 
 
-class Content(NamedTuple):
-    """What a queue holds, and how many of the life's publications came into it."""
-
-    items: tuple[bytes, ...] = ()
-    markers: tuple[tuple[str, int], ...] = ()
-    adopted: int = 0
-
-
 class Published(NamedTuple):
-    """What was published: the items, and perhaps a marker."""
+    """What was published: the items, and perhaps a marker; or a request, and what it says is consumed."""
 
     items: tuple[bytes, ...]
     marker: tuple[str, int] | None
+    request: Request | None = None
 
 
-def adopting(content: Content, published: list[Published]) -> Content:
-    """The content once all of these are adopted that are not yet."""
-    items, markers = list(content.items), dict(content.markers)
+def adopting(content: Content, published: list[Published], held: Iterable[tuple[str, bytes]] = ()) -> Content:
+    """The content once all of these are adopted that are not yet, by an owner whose sessions hold these."""
+    markers, keeps = dict(content.markers), set(held)
     for each in published[content.adopted :]:
+        if each.request is not None:
+            name, _, end = each.request
+            if not end and name not in content.names:
+                content = content.subscribe(name, (), "latest")
+            elif end and name in content.names:
+                done = set(each.items)
+                left = [item for item in content.of(name) if item in done and (name, item) not in keeps]
+                content = content.take(name, left)
+            continue
         if each.marker is not None:
             if each.marker[1] <= markers.get(each.marker[0], -1):
                 continue
             markers[each.marker[0]] = each.marker[1]
-        items += each.items
-    return Content(tuple(items), tuple(sorted(markers.items())), len(published))
+        content = content.put(each.items)
+    return content._replace(markers=tuple(sorted(markers.items())), adopted=len(published))
 
 
 class Others:
@@ -57,35 +64,67 @@ class Others:
         """Where they publish; "" while nobody can."""
         self.published: list[Published] = []
         """What this life's owner has to adopt, or has adopted, in order."""
+        self.held: list[tuple[str, bytes]] = []
+        """What the owner's sessions hold while he adopts: requests leave it to them, unless it is adopted later."""
         self.under_way: list[Published] = []
         """What is being published: a crash may leave it or not."""
 
     def found(self, contents: Iterable[Content]) -> list[Content]:
         """What whoever opens the queue next may find, where one of these was left."""
-        some = [adopting(content, self.published) for content in contents]
+        some = []
+        for content in contents:
+            some += [adopting(content, self.published, held) for held in ([], self.held)[: 1 + bool(self.held)]]
         if self.under_way:
             some += [adopting(content, [*self.published, *self.under_way]) for content in some]
         return [content._replace(adopted=0) for content in some]
 
     def publish(self, disk: SimulatedDisk) -> None:
-        """Publish something; now and then leave it at a draft."""
-        draft = Draft(disk.disk, self.inbox, self._random.choice(_PRODUCERS), next(self._numbers))
-        items = tuple(self._item() for _ in range(self._random.choice([0, 1, 1, 3, 20])))
+        """Publish something, in one file or in parts; now and then leave it at a draft, or at the parts."""
         marker = (self._random.choice("mn"), self._random.randrange(6)) if self._random.random() < 0.3 else None
-        for start in range(0, len(items), 7):
-            part = items[start : start + 7]
-            draft.write(part, sum(map(len, part)), 0)
+        parts: list[Part] = []
+        if self._random.random() < 0.4:
+            pieces = [self._items([1, 1, 3, 20]) for _ in range(self._random.randint(1, 4))]
+            items = tuple(chain.from_iterable(pieces))
+            parts = [self._written(disk, piece).end_part(next(self._numbers)) for piece in pieces]
+            draft = self._written(disk, ())
+        else:
+            items = self._items([0, 1, 1, 3, 20])
+            draft = self._written(disk, items)
         if (not items and marker is None) or self._random.random() < 0.1:
             draft.drop()
             return
         self.under_way = [Published(items, marker)]
-        draft.publish(marker, next(self._numbers))
+        draft.publish(marker, next(self._numbers), parts)
         self.published += self.under_way
         self.under_way = []
 
+    def ask(self, disk: SimulatedDisk, content: Content, next_sequence: int) -> None:
+        """That there be a subscription, or that one has consumed all that the queue has now, which is this."""
+        name = self._random.choice("abc")
+        if name in content.names and next_sequence:
+            request, items = Request(name, 0, next_sequence), tuple(content.kept)
+        else:
+            request, items = Request(name, LATEST), ()
+        draft = self._written(disk, ())
+        self.under_way = [Published(items, None, request)]
+        draft.ask(request, next(self._numbers))
+        self.published += self.under_way
+        self.under_way = []
+
+    def _written(self, disk: SimulatedDisk, items: tuple[bytes, ...]) -> Draft:
+        draft = Draft(disk.disk, self.inbox, self._random.choice(_PRODUCERS), next(self._numbers))
+        for start in range(0, len(items), 7):
+            some = items[start : start + 7]
+            draft.write(some, sum(map(len, some)), 0)
+        return draft
+
     def is_next(self) -> bool:
         """Whether one of them comes in the middle of what the owner does."""
-        return bool(self.inbox) and not self.under_way and self._random.random() < INTRUSION_ODDS
+        can = bool(self.inbox) and not self.under_way and len(self.published) < PUBLISHED_MAX
+        return can and self._random.random() < INTRUSION_ODDS
+
+    def _items(self, counts: list[int]) -> tuple[bytes, ...]:
+        return tuple(self._item() for _ in range(self._random.choice(counts)))
 
     def _item(self) -> bytes:
         return (b"p%d " % next(self._numbers)).ljust(self._random.choice((0, 0, 10, 100, 600)), b".")

@@ -37,9 +37,9 @@ from persistentqueue.several import Part, commit_several
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
+from .content import Content
 from .disk import SimulatedDisk
 from .explorer import LIVES, PATIENCE_SECONDS, SCHEDULES_MAX, ViolationError, content_of, inject, raise_hanging
-from .published import Content
 
 SEVERAL = "several"
 """The style of programs over several queues."""
@@ -215,6 +215,8 @@ class SeveralExplorer:
                 is_sound=lambda directory: knows and self._is_sound(life, basename(directory)),
             )
         except InDoubtError as error:
+            while isinstance(error.__cause__, InDoubtError):
+                error = error.__cause__
             coordinator = life.stores.get(basename(error.coordinator))
             if coordinator is None or (knows and coordinator.broken is None):
                 raise
@@ -229,7 +231,7 @@ class SeveralExplorer:
         """Compare what the queue serves with what is allowed, which is decided by that."""
         found, at = content_of(life.stores[name]), NAMES.index(name)
         worlds = [world for world in [*life.worlds, *life.under_way] if world[at] == found]
-        if not worlds or len(life.stores[name].ready) != len(found.items):
+        if not worlds or len(life.stores[name].reader.ready) != len(found.items):
             raise ViolationError(self._describe(life, name, found))
         life.become(worlds)
 
@@ -344,10 +346,12 @@ class SeveralExplorer:
 
     def _take(self, life: Life, deal: Deal, name: str) -> list[bytes]:
         held, content = life.held(name), life.content(name)
-        runs, items = life.stores[name].reader.take(self.random.choice((1, 1, 2, 5)))
+        reader = life.stores[name].reader
+        runs, items = reader.take(self.random.choice((1, 1, 2, 5)))
         expected = [item for item in content.items if item not in held][: len(items)]
         if items != expected:
             raise ViolationError(f"took {items} from {name}, expected {expected}")
+        deal.part(name).ready = reader.ready
         deal.part(name).runs += runs
         deal.taken[name] += items
         return items
@@ -436,8 +440,8 @@ class SeveralExplorer:
             while copy.step():
                 pass
             transaction = Transaction()
-            transaction.compaction = copy.finish()
-            if transaction.compaction:
+            transaction.operations = copy.finish()
+            if transaction.operations:
                 store.commit([transaction])
         finally:
             store.end_compaction(copy)

@@ -336,7 +336,7 @@ class _Child:
             group = self._queue._group
             assert group is not None
             self._session = Session(group, self._case.program.spill_bytes)
-            first, end = group.store.state.consumed_count, group.store.state.next_sequence
+            first, end = group.store.state.gone_count, group.store.state.next_sequence
             assert list(self._queue.browse()) == [item(number) for number in range(first, end)], "wrong items"
             self._say(b"O", first, end)
             self._first, self._next, self._is_known = first, end, True

@@ -1,0 +1,217 @@
+"""A transaction that many processes write together: each of them a part, and one the manifest of all.
+
+``publication`` has the format. The parts may be written in any number, by whoever sees the queue's directory under the
+same path, more than once each: the manifest says which of them count. Until it is published nothing of them is the
+queue's; from then on all of it is, durably, whether anybody owns the queue or not.
+
+Manifests with a marker of one name come in the order in which they were published, also if that was done by different
+processes: the marker's name makes their producer's. For them a later version would else hide the earlier one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from hashlib import sha256
+
+from .block import ITEM_BYTES_MAX
+from .directory import names_in, queue_directory
+from .disk import DISK, NO_SPACE, Disk, StrPath, dirname, join, sync_directory
+from .errors import BrokenQueueError, CorruptionError, DataPathError, DiskFullError, PersistentQueueError
+from .header import HEADER_BYTES
+from .items import checked_marker, too_large
+from .pages import ITEM_OVERHEAD_BYTES
+from .producer import SPILL_BYTES, find_inbox, is_reached
+from .publication import SUFFIX, Draft, Part, is_published, need_regular, parse_name, read_publication
+
+PART_SECONDS_MAX = 6 * 86400.0
+"""An older part is not published: a day later its owner may sweep it."""
+
+
+class ExpiredPartError(PersistentQueueError):
+    """A part is too old to be published, since it may be swept: write it again. Nothing was published."""
+
+
+class PartWriter:
+    """Writes one part for the queue at ``path`` and ``name``, which is there. For one thread at a time.
+
+    Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError`` and ``OSError``.
+    """
+
+    def __init__(self, path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> None:
+        self._disk = disk
+        self._inbox = find_inbox(disk, queue_directory(path, name))
+        self._draft: Draft | None = None
+        self._ended = ""
+        self._items: list[bytes] = []
+        self._payload_bytes = 0
+
+    def write(self, items: Iterable[bytes]) -> None:
+        """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
+
+        Raises ``ItemTooLargeError``, ``DiskFullError`` and ``OSError``; the part is then only to be dropped.
+        """
+        for item in items:
+            length_bytes = len(item)
+            if length_bytes > ITEM_BYTES_MAX:
+                raise too_large(length_bytes)
+            if self._payload_bytes + length_bytes + ITEM_OVERHEAD_BYTES * len(self._items) > SPILL_BYTES:
+                self._spill()
+            self._items.append(item)
+            self._payload_bytes += length_bytes
+
+    def end(self) -> Part | None:
+        """Make the part durable, with its name; None, and no file, if nothing was written. Raises like ``write``."""
+        if self._items:
+            self._spill()
+        if self._draft is None:
+            return None
+        with _explaining(self._inbox):
+            return self._draft.end_part(self._disk.time_ns())
+
+    def drop(self) -> None:
+        """Delete what was written, also a part that has ended, if no manifest was to name it. Never raises
+        ``OSError``."""
+        if self._draft is not None:
+            self._draft.drop()
+        self._draft, self._items, self._payload_bytes = None, [], 0
+
+    def _spill(self) -> None:
+        with _explaining(self._inbox):
+            if self._draft is None:
+                self._draft = Draft(self._disk, self._inbox, self._disk.urandom(8).hex(), self._disk.time_ns())
+            self._draft.write(self._items, self._payload_bytes, self._disk.time_ns())
+        self._items, self._payload_bytes = [], 0
+
+
+def publish_parts(
+    path: StrPath, name: str | None, parts: Sequence[Part], marker: tuple[str, int] | None = None, *, disk: Disk = DISK
+) -> bool:
+    """Publish the items of these parts, in their order, as one atomic transaction: durable on return.
+
+    False if it is known here that the marker was reached before: nothing is published then, and the parts are deleted,
+    unless it was they that reached it. Where it is not, the owner knows, and drops them when he adopts the manifest: to
+    replay his log each time would cost more. Nothing is done without parts and marker.
+
+    Raises ``BrokenQueueError``: whether it is durable is unknown. In all other cases nothing is published:
+    ``CorruptionError`` (a part is missing or is not as it was written, on a storage of its own for instance),
+    ``ExpiredPartError``, ``DiskFullError``, ``DataPathError`` (the segments are being moved), ``QueueNotFoundError``,
+    ``OSError``, and ``ValueError`` or ``TypeError`` for what is no marker.
+    """
+    directory = queue_directory(path, name)
+    inbox = find_inbox(disk, directory)
+    producer = disk.urandom(8).hex()
+    if marker is not None:
+        marker = checked_marker(marker)
+        producer = sha256(marker[0].encode()).hexdigest()[:16]
+        if _is_waiting(disk, inbox, producer, *marker):
+            remove_parts(path, name, parts, disk=disk)
+            return False
+    elif not parts:
+        return True
+    try:
+        for part in parts:
+            _need_part(disk, join(inbox, part.name), part)
+    except CorruptionError:
+        if marker is not None and is_reached(disk, directory, inbox, *marker):  # it was they, and they were adopted
+            remove_parts(path, name, parts, disk=disk)
+            return False
+        raise
+    with _explaining(inbox):
+        draft, time_ns = _begin_manifest(disk, inbox, producer)
+        try:
+            draft.publish(marker, time_ns, parts)
+        except OSError as error:
+            if draft.is_published:
+                message = f"{inbox}: a sync failed ({error}): whether this transaction is durable is unknown"
+                raise BrokenQueueError(message) from error
+            raise
+        finally:
+            draft.drop()  # nothing that is published
+    return True
+
+
+def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part], *, disk: Disk = DISK) -> None:
+    """Delete these parts, unless a manifest has them, or may; nobody may be about to publish one. Never raises
+    ``OSError``, nor anything else: what stays is swept when it is old."""
+    with suppress(OSError, PersistentQueueError):
+        inbox = find_inbox(disk, queue_directory(path, name))
+        manifests = []
+        for each in filter(is_published, names_in(disk, inbox)):
+            with suppress(FileNotFoundError):  # adopted meanwhile, and before it its parts
+                manifests.append(read_publication(disk, join(inbox, each)))
+        named = {part.name for manifest in manifests for part in manifest.parts}
+        for part in parts:
+            if part.name not in named:
+                with suppress(FileNotFoundError):
+                    disk.unlink(join(inbox, part.name))
+
+
+def count_published(path: StrPath, name: str | None, *, disk: Disk = DISK) -> int:
+    """How many transactions wait in the inbox. Raises ``QueueNotFoundError`` and ``DataMissingError``."""
+    return sum(map(is_published, names_in(disk, find_inbox(disk, queue_directory(path, name)))))
+
+
+def _need_part(disk: Disk, path: str, part: Part) -> None:
+    size_bytes = HEADER_BYTES + part.capacity_bytes
+    consequence = "nothing was published; whoever writes parts must see the files of the queue, and no copies of them"
+    try:
+        found_bytes, time_ns = need_regular(disk, path), disk.lstat(path).st_mtime_ns
+    except FileNotFoundError:
+        raise CorruptionError(path, 0, f"a part of {size_bytes} bytes", "no file", consequence) from None
+    if found_bytes != size_bytes:
+        raise CorruptionError(path, 0, f"a part of {size_bytes} bytes", f"{found_bytes} bytes", consequence)
+    seconds = (disk.time_ns() - time_ns) / 1e9
+    if seconds > PART_SECONDS_MAX:
+        days, most = seconds / 86400, PART_SECONDS_MAX / 86400
+        raise ExpiredPartError(f"{path}: written {days:.1f} days ago, and published within {most:.0f}: write it again")
+
+
+def _is_waiting(disk: Disk, inbox: str, producer: str, name: str, version: int) -> bool:
+    """Whether the youngest publication of this producer with a marker of this name has reached the version."""
+    for _, published in sorted(_published_by(disk, inbox, producer), reverse=True):
+        with suppress(CorruptionError, FileNotFoundError):
+            marker = read_publication(disk, join(inbox, published)).marker
+            if marker is not None and marker[0] == name:
+                if marker[1] >= version:
+                    sync_directory(disk, inbox)  # whoever published it may have been killed before he did
+                return marker[1] >= version
+    return False
+
+
+def _published_by(disk: Disk, inbox: str, producer: str) -> Iterator[tuple[int, str]]:
+    """The times and the names of what this producer has published, and what waits to be adopted."""
+    for name in filter(is_published, names_in(disk, inbox)):
+        parsed = parse_name(name)
+        if parsed is not None and parsed.producer == producer:
+            yield parsed.time_ns, name
+
+
+def _begin_manifest(disk: Disk, inbox: str, producer: str) -> tuple[Draft, int]:
+    """The draft of a manifest, and the time to publish it under, behind those of the same producer."""
+    time_ns = disk.time_ns()
+    while True:
+        time_ns = max([time_ns, *(1 + before_ns for before_ns, _ in _published_by(disk, inbox, producer))])
+        try:
+            draft = Draft(disk, inbox, producer, time_ns)
+        except FileExistsError:  # somebody else publishes one, or was killed before he did
+            time_ns += 1
+            continue
+        # Who has this draft has the time, unless it was taken between the listing and the draft.
+        if f"{time_ns:016x}-{producer}{SUFFIX}" not in names_in(disk, inbox):
+            return draft, time_ns
+        draft.drop()
+
+
+@contextmanager
+def _explaining(inbox: str) -> Iterator[None]:
+    """Raise what tells who writes to this inbox what he can do about it."""
+    try:
+        yield
+    except FileNotFoundError as error:
+        found = "none: the segments are being moved, or were"
+        raise DataPathError(dirname(inbox), f"an inbox at {inbox}", found, "write it once more") from error
+    except OSError as error:
+        if error.errno in NO_SPACE:
+            raise DiskFullError(inbox, error.errno or 0, "no room to publish", "then write it once more") from error
+        raise

@@ -1,0 +1,87 @@
+"""Those who wait for room in a full queue, in the order of coming.
+
+The first one tries again whenever something was dequeued or given back, and leaves when it has found room; then it is
+the next one's turn.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from .bell import LONGEST_SECONDS
+from .errors import QueueFullError
+
+
+class Seats:
+    """The seats of one queue. ``mutex`` guards them; only ``tell_first`` is called with it."""
+
+    def __init__(self, mutex: threading.Lock) -> None:
+        self._mutex = mutex
+        self._seats: list[threading.Condition] = []
+        self._rooms = 0
+        """How often there may have been room for those who wait."""
+
+    def __len__(self) -> int:
+        return len(self._seats)
+
+    def tell(self) -> None:
+        """There may be room for the first."""
+        if self._seats:
+            with self._mutex:
+                self.tell_first()
+
+    def tell_first(self) -> None:
+        """The same; the mutex is held."""
+        self._rooms += 1
+        if self._seats:
+            self._seats[0].notify()
+
+    def wake_all(self) -> None:
+        """All are to look whether they may stay; the mutex is held."""
+        for seat in self._seats:
+            seat.notify()
+
+    def wait(
+        self,
+        attempt: Callable[[], None],
+        refuse: Callable[[], QueueFullError],
+        check: Callable[[], None],
+        timeout_seconds: float | None,
+    ) -> None:
+        """Make the ``attempt`` when it is one's turn and there may be room, until it finds some.
+
+        When the time is over (None: never), raises what it was last refused for, or what ``refuse`` gives, if it never
+        was its turn. Raises what it is refused for with no hope, and what ``check`` raises, who is asked before each
+        sleep.
+        """
+        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        tried, refusal = -1, None
+        seat = threading.Condition(self._mutex)
+        try:
+            with self._mutex:
+                self._seats.append(seat)
+            while True:
+                with self._mutex:
+                    while self._seats[0] is not seat or self._rooms == tried:
+                        check()
+                        left = None if deadline is None else deadline - time.monotonic()
+                        if left is not None and left <= 0:
+                            raise refusal or refuse()
+                        seat.wait(None if left is None else min(left, LONGEST_SECONDS))
+                    tried = self._rooms
+                try:
+                    attempt()
+                except QueueFullError as refused:
+                    if refused.lasting:
+                        raise
+                    refusal = refused
+                else:
+                    return
+        finally:
+            with self._mutex:
+                if seat in self._seats:
+                    self._seats.remove(seat)
+                if self._seats:
+                    self._seats[0].notify()

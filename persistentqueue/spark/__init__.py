@@ -1,0 +1,46 @@
+"""Between Spark jobs, and between Spark and everybody else, through queues.
+
+One program puts a DataFrame, another one, later or in another process, takes it over (``handoff``)::
+
+    from persistentqueue.spark import StageHandoff, local_session
+
+    spark = local_session("first stage")
+    with StageHandoff(spark, "queues", "clean-flights") as handoff:
+        handoff.put(frame, marker=("flights-2013", 1))
+
+    with StageHandoff(spark, "queues", "clean-flights") as handoff, handoff.take() as stage:
+        if stage is not None:
+            stage.df.groupBy("carrier").count().show()
+
+Rows go into a queue, and are looked at there, as items (``source`` and ``sink``)::
+
+    from persistentqueue.spark import register
+
+    register(spark)
+    frame.write.format("persistentqueue").mode("append").option("queue", "orders").save("queues")
+    spark.read.format("persistentqueue").option("queue", "orders").load("queues").show()
+
+This package needs ``pip install 'persistentqueue[spark]'``; nothing else in ``persistentqueue`` imports it.
+"""
+
+try:
+    import pyarrow as _pyarrow  # noqa: F401
+    import pyspark as _pyspark  # noqa: F401
+except ImportError as missing:
+    raise ImportError(
+        "persistentqueue.spark needs PySpark and PyArrow: pip install 'persistentqueue[spark]'"
+    ) from missing
+
+from .handoff import Manifest, NotAStageError, Stage, StageHandoff
+from .java import JavaNotFoundError, local_session
+from .source import register
+
+__all__ = [
+    "StageHandoff",
+    "Stage",
+    "Manifest",
+    "register",
+    "local_session",
+    "NotAStageError",
+    "JavaNotFoundError",
+]

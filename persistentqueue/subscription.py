@@ -1,0 +1,63 @@
+"""A subscription: one of several who consume a queue, each all of it. Made by ``PersistentQueue.subscribe``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import chain
+
+from .group import Group
+from .reader import Reader
+from .session import Session
+
+
+class Subscription:
+    """One consumer of a queue, by its name, beside the others: each gets every item, which is stored once.
+
+    What it has consumed, and where it stands, is durable, and is the same in any process that opens the queue later.
+    Its sessions hold, flush and roll back for it alone; they enqueue like any other. An item is kept as long as any
+    subscription has not consumed it. For any number of threads.
+    """
+
+    def __init__(self, group: Group, reader: Reader, session: Callable[[str | None, Reader], Session]) -> None:
+        self._group = group
+        self._reader = reader
+        self._session = session
+
+    def __repr__(self) -> str:
+        return f"<subscription {self.name!r}>"
+
+    def __len__(self) -> int:
+        """How many items it may dequeue now."""
+        self._group.check()
+        with self._group.mutex:
+            return 0 if self.removed else len(self._reader.ready)
+
+    def __bool__(self) -> bool:
+        """It is true also when it has nothing to dequeue."""
+        return True
+
+    @property
+    def name(self) -> str:
+        """The name that it was made with."""
+        return self._reader.ready.name
+
+    @property
+    def removed(self) -> bool:
+        """Whether it was removed by ``PersistentQueue.unsubscribe``."""
+        return self._reader.ready.is_closed
+
+    def session(self, name: str | None = None) -> Session:
+        """A new session that dequeues for this subscription; otherwise like ``PersistentQueue.session``."""
+        return self._session(name, self._reader)
+
+    @contextmanager
+    def transaction(self, name: str | None = None) -> Iterator[Session]:
+        """A session that is flushed when the block ends well, and rolled back when it raises."""
+        with self.session(name) as session:
+            yield session
+            session.flush()
+
+    def browse(self) -> Iterator[bytes]:
+        """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""
+        return chain.from_iterable(self._group.browse(self._reader))

@@ -1,0 +1,353 @@
+"""Splits: what a queue holds is read beside its owner, in pieces, without the lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
+from persistentqueue.disk import DISK, Disk
+from persistentqueue.intervals import Run
+from persistentqueue.splits import GoneError, Split, look, partition, plan, read
+
+from .conftest import OpenQueue
+from .support import crash, drain, flip, put, put_each, segment_files
+from .test_manifests import LISTS
+from .test_manifests import publish as publish_manifest
+from .test_producer import publish
+
+EVERYTHING: Run = (0, 2**62)
+
+
+def planned(directory: Path, *runs: Run, disk: Disk = DISK) -> list[Split]:
+    """The splits of these sequences, or of everything."""
+    places, recovered = look(disk, str(directory))
+    return plan(disk, places, recovered, runs or (EVERYTHING,))
+
+
+def items_of(directory: Path, splits: list[Split], **options: Any) -> dict[int, bytes]:
+    """The items of these splits, by their sequences."""
+    found: dict[int, bytes] = {}
+    for split in splits:
+        for part in read(DISK, str(directory), split, **options):
+            for sequence, item in enumerate(part.items, part.first):
+                assert sequence not in found
+                found[sequence] = item
+    assert list(found) == sorted(found)
+    return found
+
+
+def items(count: int, length_bytes: int = 0) -> list[bytes]:
+    return [b"%d" % number + bytes(length_bytes) for number in range(count)]
+
+
+def fill(queue: PersistentQueue) -> None:
+    """Sixty items of five kilobytes, six in each block."""
+    for start in range(0, 60, 6):
+        put(queue, *items(60, 5000)[start : start + 6])
+
+
+def test_everything_is_read_beside_the_owner(open_queue: OpenQueue, directory: Path) -> None:
+    """Small flushes, which only the log has so far, and large ones, which the segments have, in their order."""
+    queue = open_queue(segment_bytes=200_000)
+    expected: list[bytes] = []
+    for number in range(40):
+        some = [b"%d %d" % (number, n) + bytes(1000 * (number % 3)) for n in range(1 + 100 * (number % 4 == 0))]
+        put(queue, *some)
+        expected += some
+    assert len(segment_files(directory)) > 3
+    splits = planned(directory)
+    assert any(split.blocks for split in splits)
+    found = items_of(directory, splits)
+    assert list(found.values()) == expected
+    assert list(found) == list(range(len(expected)))
+    assert sum(split.items for split in splits) == len(expected)
+    assert len(queue) == len(expected)
+
+
+def test_what_the_log_carries_is_taken_along_only_where_it_has_to_be(open_queue: OpenQueue, directory: Path) -> None:
+    """A split brings the blocks that the file has not; once they are written there it brings none."""
+    queue = open_queue()
+    put_each(queue, items(50))
+    (split,) = planned(directory)
+    assert split.blocks is not None
+    queue.trim()
+    (split,) = planned(directory)
+    assert split.blocks is None
+    put_each(queue, items(50))
+    before, behind = planned(directory)
+    assert (before.blocks, before.items, behind.items) == (None, 50, 50)
+    assert list(items_of(directory, [before, behind]).values()) == items(50) * 2
+    queue.close()
+    (split,) = planned(directory)
+    assert (split.blocks, split.items) == (None, 100)
+
+
+def test_a_segment_that_was_never_written(directory: Path) -> None:
+    """Of a queue whose machine stopped before the segment had a name, the log tells everything that was flushed."""
+    queue = PersistentQueue(directory)
+    put(queue, *LISTS[0])
+    put(queue, *LISTS[1])
+    crash(queue)
+    whole = segment_files(directory)[0].read_bytes()
+    segment_files(directory)[0].unlink()
+    assert list(items_of(directory, planned(directory)).values()) == [b"a", b"b", b"c"]
+    segment_files(directory) or (directory / "data" / "000000000001.seg").write_bytes(whole)
+
+
+def test_what_is_consumed_is_left_out(open_queue: OpenQueue, directory: Path) -> None:
+    """Only what nobody has consumed is read, wherever it lies; what is on hold is there."""
+    queue = open_queue(memory_bytes=0)
+    put(queue, *items(100))
+    with queue.session() as first, queue.session() as second:
+        assert len(first.dequeue_many(10)) == 10
+        assert len(second.dequeue_many(20)) == 20
+        second.flush()
+        assert list(items_of(directory, planned(directory))) == [*range(10), *range(30, 100)]
+        first.flush()
+    assert list(items_of(directory, planned(directory))) == list(range(30, 100))
+    drain(queue)
+    assert planned(directory) == []
+
+
+def test_some_of_the_sequences(open_queue: OpenQueue, directory: Path) -> None:
+    """Of the runs that are asked for, each item once; what is beyond the queue is nothing."""
+    queue = open_queue(segment_bytes=100_000)
+    put(queue, *items(100, 5000))
+    for runs in ([(0, 1)], [(99, 5)], [(17, 3), (40, 30)], [(200, 5)]):
+        wanted = [n for first, count in runs for n in range(first, first + count) if n < 100]
+        assert list(items_of(directory, planned(directory, *runs))) == wanted
+
+
+@pytest.mark.parametrize("most_bytes", [1, 5_000, 60_000, 10**9])
+def test_partitions_are_about_as_large_as_they_should_be(
+    open_queue: OpenQueue, directory: Path, most_bytes: int
+) -> None:
+    """Large extents are cut, small ones are read together, gaps or not; together they are everything, once."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    with queue.session() as session:
+        for number in range(40):
+            session.dequeue()
+            if number % 2:
+                session.flush()
+            else:
+                session.rollback()
+    for number in range(30):
+        put(queue, b"small %d" % number)
+    splits = planned(directory)
+    groups = partition(splits, most_bytes)
+    assert [split for group in groups for split in group] if most_bytes < 10**9 else groups == [splits]
+    assert items_of(directory, [split for group in groups for split in group]) == items_of(directory, splits)
+    for group in groups:
+        assert len(group) == 1 or sum(split.length_bytes for split in group) <= most_bytes
+    if most_bytes == 60_000:
+        total_bytes = sum(split.length_bytes for split in splits)
+        assert total_bytes / most_bytes <= len(groups) <= 2 * total_bytes / most_bytes + 2
+    if most_bytes == 1:
+        assert all(len(group) == 1 and group[0].items == 1 for group in groups)
+
+
+@pytest.mark.parametrize("parts", range(1, 14))
+def test_gaps_are_cut_like_anything_else(parts: int) -> None:
+    """However a split with gaps is cut, the parts are what it was, in order, and about equal."""
+    runs = ((0, 3), (10, 4), (19, 6))
+    split = Split(("file",), 1, 2, 64, 64 + 2500, 0, 25, 0, runs, None)
+    (group,) = partition([split], 10**6)
+    assert group == [split]
+    most_bytes = -(-split.length_bytes // parts)
+    groups = partition([split], most_bytes)
+    cut = [part for group in groups for part in group]
+    assert [n for part in cut for first, count in part.runs for n in range(first, first + count)] == [
+        n for first, count in runs for n in range(first, first + count)
+    ]
+    assert max(part.items for part in cut) == -(-split.items // -(-split.length_bytes // most_bytes))
+
+
+def test_blocks_that_were_written_ahead(open_queue: OpenQueue, directory: Path) -> None:
+    """What a session writes ahead, and others commit before, comes in the order of the commits."""
+    queue = open_queue()
+    large = [b"%d" % number + bytes(1024 * 1024) for number in range(20)]
+    with queue.session() as session:
+        session.enqueue_many(large)
+        put(queue, b"small")
+        put(queue, b"another")
+        session.flush()
+    put(queue, b"last")
+    splits = planned(directory)
+    assert list(items_of(directory, splits).values()) == [b"small", b"another", *large, b"last"]
+    assert planned(directory, (0, 2)) + planned(directory, (2, 20)) + planned(directory, (22, 1)) == splits
+
+
+def test_the_time_of_a_block(open_queue: OpenQueue, directory: Path) -> None:
+    """Each item comes with the time at which its block was written."""
+    clocks = iter(range(10**15, 10**18, 10**9))
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: next(clocks)))
+    put(queue, b"a")
+    put(queue, b"b")
+    times = [found.time_ns for split in planned(directory) for found in read(DISK, str(directory), split)]
+    assert 10**15 <= times[0] < times[1] < next(clocks)
+
+
+def test_published_and_adopted_and_not_renamed(directory: Path) -> None:
+    """What was adopted by an owner who was killed before the renames is read where it is, and where it is then."""
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            raise KeyboardInterrupt
+
+    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    publish(directory, b"x")
+    publish_manifest(directory, *LISTS)
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+    crash(queue)
+    splits = planned(directory)
+    expected = [b"x", *(item for some in LISTS for item in some)]
+    assert list(items_of(directory, splits).values()) == expected
+    PersistentQueue(directory).close()
+    assert list(items_of(directory, splits).values()) == expected
+
+
+# --- what happens meanwhile ------------------------------------------------------------------------------------------
+
+
+def test_consumed_since_it_was_planned(open_queue: OpenQueue, directory: Path) -> None:
+    """What was consumed meanwhile comes all the same while its file is there; then it is told of, or left out."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    splits = planned(directory)
+    with queue.session() as session:
+        assert len(session.dequeue_many(50)) == 50
+        session.flush()
+    queue.trim()
+    assert len(segment_files(directory)) < 3
+    with pytest.raises(GoneError, match=r"consumed meanwhile.*read again") as caught:
+        items_of(directory, splits)
+    assert 0 < caught.value.missing < 50
+    left = list(items_of(directory, splits, skips=True))
+    assert left[-10:] == list(range(50, 60))
+    assert len(left) < 30
+
+
+def test_consumed_while_it_is_read(open_queue: OpenQueue, directory: Path) -> None:
+    """A file that is given back, or recycled, while it is read makes no wrong items and no damage."""
+    queue = open_queue(segment_bytes=100_000, pool_max_bytes=10**7)
+    fill(queue)
+    (split, *_) = planned(directory)
+    reading = read(DISK, str(directory), split)
+    assert next(reading).items == items(6, 5000)
+    drain(queue)
+    queue.trim()
+    assert queue.stats().pool_files > 0
+    for _ in range(10):
+        put(queue, *[b"other" * 1000] * 6)
+    assert queue.stats().pool_files == 0
+    assert not Path(split.paths[0]).exists()
+    with pytest.raises(GoneError):
+        for found in reading:
+            assert set(found.items) <= set(items(60, 5000))
+    drain(queue)
+
+
+def test_compacted_since_it_was_planned(open_queue: OpenQueue, directory: Path) -> None:
+    """What lies elsewhere by the time it is read is read there."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    with queue.session() as session:
+        for _ in range(60):
+            session.dequeue()
+        session.rollback()
+        keep = queue.session()
+        for number in range(60):
+            (keep if number % 10 == 0 else session).dequeue()
+        session.flush()
+        keep.close()
+    splits = planned(directory)
+    expected = items_of(directory, splits)
+    assert list(expected) == list(range(0, 60, 10))
+    before = set(segment_files(directory))
+    assert queue.compact(below=1.0).segments
+    queue.trim()
+    assert len(before & set(segment_files(directory))) <= 1  # the one that is written on
+    assert items_of(directory, splits) == expected
+
+
+def test_moved_since_it_was_planned(directory: Path, tmp_path: Path) -> None:
+    """A plan holds though the segments are elsewhere by then."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 100))
+    splits = planned(directory)
+    move_data(directory, data_path=tmp_path / "elsewhere")
+    assert list(items_of(directory, splits).values()) == items(10, 100)
+
+
+def test_another_queue_by_the_same_name(directory: Path) -> None:
+    """What is read is never another queue's, though its files have the same names."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 100))
+    splits = planned(directory)
+    for file in directory.rglob("*"):
+        if file.is_file():
+            file.unlink()
+    with PersistentQueue(directory) as queue:
+        put(queue, b"other")
+    with pytest.raises(GoneError):
+        items_of(directory, splits)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("at", [0, 30, 80, 5000])
+def test_damage_is_told_of(directory: Path, at: int) -> None:
+    """A byte that flipped, in a header or in an item, is an error that names file and offset, and never an item."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 1000))
+    splits = planned(directory)
+    (file,) = segment_files(directory)
+    flip(file, at)
+    for skips in (False, True):
+        with pytest.raises(CorruptionError, match=f"{file}: damaged at offset"):
+            items_of(directory, splits, skips=skips)
+
+
+@pytest.mark.damages
+def test_fewer_items_than_the_log_says(directory: Path) -> None:
+    """Blocks that end before the items do are damage."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 1000))
+    (split,) = planned(directory)
+    with pytest.raises(CorruptionError, match="items up to 11"):
+        items_of(directory, [split._replace(end_ordinal=11, runs=((0, 11),))])
+
+
+def test_a_log_that_is_replaced_meanwhile(directory: Path) -> None:
+    """Who looks while the owner replaces the log looks again, though not for ever."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(3))
+    looks = [0]
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        looks[0] += 1
+        if looks[0] % 2:
+            raise FileNotFoundError(errno.ENOENT, "trimmed meanwhile")
+        return DISK.pread(fd, length_bytes, offset)
+
+    places, recovered = look(replace(DISK, pread=pread), str(directory))
+    assert len(plan(DISK, places, recovered, [EVERYTHING])) == 1
+    with pytest.raises(CorruptionError):
+        look(replace(DISK, pread=lambda *_: b""), str(directory))
+
+
+def test_no_queue(tmp_path: Path) -> None:
+    """Where there is no queue there is nothing to look at."""
+    with pytest.raises(QueueNotFoundError):
+        look(DISK, str(tmp_path / "nowhere"))
+    assert os.listdir(tmp_path) == []

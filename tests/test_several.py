@@ -21,6 +21,7 @@ from persistentqueue import (
     PersistentQueue,
     Producer,
     QueueFullError,
+    SubscriptionNotFoundError,
     check,
     transaction,
 )
@@ -380,6 +381,27 @@ def test_decision_outlives_the_trims_of_who_decided(open_queue: OpenQueue, path:
     assert (b.recovery.resolved, contents(b)) == (True, [[b"1"]])
     b.close()
     assert decisions(open_queue("a")) == []
+
+
+def test_subscription_stands_for_its_queue(open_queue: OpenQueue) -> None:
+    """What is consumed for one subscription goes on in another queue; the others have it yet; a removed one is told."""
+    a, b = open_queue("a"), open_queue("b")
+    billing = a.subscribe("billing")
+    put(a, b"1", b"2")
+    with transaction(billing, b) as (source, target):
+        target.enqueue(source.dequeue() or b"")
+    assert contents(a, b) == [[b"1", b"2"], [b"1"]]
+    with pytest.raises(ValueError, match="twice"), transaction(billing, a):
+        pytest.fail("the block was entered")
+    crash(b)
+    crash(a)
+    b, a = open_queue("b"), open_queue("a")
+    billing = a.subscribe("billing")
+    assert (contents(a, b), list(billing.browse())) == ([[b"1", b"2"], [b"1"]], [b"2"])
+    with pytest.raises(SubscriptionNotFoundError), transaction(billing, b) as (source, target):
+        target.enqueue(source.dequeue() or b"")
+        a.unsubscribe("billing")
+    assert contents(a, b) == [[b"1", b"2"], [b"1"]]
 
 
 def test_everything_else_goes_on(open_queue: OpenQueue, path: Path) -> None:

@@ -365,6 +365,13 @@ class PersistentQueue:
         group = self._open()
         return chain.from_iterable(group.browse(group.store.reader))
 
+    def browse_all(self) -> Iterator[bytes]:
+        """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
+        group = self._open()
+        with group.mutex:
+            reader = group.store.subscriptions.of_all()
+        return chain.from_iterable(group.browse(reader))
+
     def peek(self, n: int = 1) -> list[bytes]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
         if n < 0:

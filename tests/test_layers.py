@@ -32,8 +32,8 @@ FLOORS = [
     {"subscription"},
     {"queue"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/handoff", "__main__"},
-    {"spark/sink"},
+    {"spark/java", "spark/options", "spark/payload", "spark/progress", "__main__"},
+    {"spark/sink", "spark/handoff"},
     {"spark/source"},
     {"spark/__init__"},
 ]

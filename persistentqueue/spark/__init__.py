@@ -33,12 +33,14 @@ except ImportError as missing:
 
 from .handoff import Manifest, NotAStageError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
+from .progress import Progress
 from .source import register
 
 __all__ = [
     "StageHandoff",
     "Stage",
     "Manifest",
+    "Progress",
     "register",
     "local_session",
     "NotAStageError",

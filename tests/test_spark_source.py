@@ -25,6 +25,7 @@ from persistentqueue.errors import BrokenQueueError
 from persistentqueue.publication import is_part, is_published
 from persistentqueue.spark import sink, source
 from persistentqueue.spark.options import read_options, stream_write_options, write_options
+from persistentqueue.spark.rows import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
 
 from .support import drain, flip, put, segment_files
@@ -83,7 +84,7 @@ def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
     append(values(spark, *range(10)), tmp_path)
     append(values(spark, 10, 11).select(F.col("value").cast("binary").alias("VALUE")), tmp_path)
     frame = load(spark, tmp_path)
-    assert frame.schema == source.SCHEMA
+    assert frame.schema == SCHEMA
     rows = frame.collect()
     assert [(bytes(row.value), row.offset) for row in rows] == [(b"%d" % n, n) for n in range(12)]
     times = [row.timestamp.replace(tzinfo=datetime.timezone.utc) for row in rows]
@@ -147,7 +148,7 @@ def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.Monk
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, bytes(2000))
     monkeypatch.setattr(source, "_VALUE_BYTES_MAX", 1000)
-    reader = QueueDataSource({"path": str(tmp_path / "q")}).reader(source.SCHEMA)
+    reader = QueueDataSource({"path": str(tmp_path / "q")}).reader(SCHEMA)
     with pytest.raises(ValueError, match="near offset 0"):
         list(reader.read(reader.partitions()[0]))
 
@@ -423,7 +424,7 @@ def record(*texts: str, kind: pa.DataType = TEXT) -> Iterator[pa.RecordBatch]:
 
 def read_all(root: Path) -> Iterator[pa.RecordBatch]:
     """What a read of the queue yields, partition by partition."""
-    reader = QueueDataSource({"path": str(root), "queue": "q"}).reader(source.SCHEMA)
+    reader = QueueDataSource({"path": str(root), "queue": "q"}).reader(SCHEMA)
     for partition in reader.partitions():
         yield from reader.read(partition)
 

@@ -35,6 +35,7 @@ from .handoff import Manifest, NotAStageError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
 from .progress import Progress
 from .source import register
+from .stream import acknowledge
 
 __all__ = [
     "StageHandoff",
@@ -42,6 +43,7 @@ __all__ = [
     "Manifest",
     "Progress",
     "register",
+    "acknowledge",
     "local_session",
     "NotAStageError",
     "JavaNotFoundError",

@@ -214,14 +214,18 @@ class Adopter:
             self._disk.close(fd)
 
     def _list(self) -> None:
-        """Look for what is published. None is left out that its producer published before another one."""
+        """Look for what is published: none is left out that was published before one that is found, by its own
+        producer, or by one who was there when the other began."""
         now_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
-        newest = {parsed.producer: parsed.time_ns for _, parsed in self._published()}
-        if newest:
-            # A listing may miss what came while it was made, and have what came later.
-            published = self._published()
-            self._listed.extend(name for name, parsed in published if parsed.time_ns <= newest.get(parsed.producer, -1))
-        self._seen_ns = -1 if newest else changed_ns
+        found = self._published()
+        last_ns = max((parsed.time_ns for _, parsed in found), default=0)
+        # A listing may miss what came while it was made, and have what came later. When the next one has no more, of
+        # what is as old, nothing was missed that came before anything in it.
+        before: list[tuple[str, Name]] = []
+        while found != before:
+            before, found = found, [each for each in self._published() if each[1].time_ns <= last_ns]
+        self._listed.extend(name for name, _ in found)
+        self._seen_ns = -1 if found else changed_ns
         tick_ns = _TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS
         self._is_doubtful = now_ns - changed_ns <= tick_ns
 

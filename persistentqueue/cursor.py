@@ -48,7 +48,7 @@ class Cursor:
 
     def overlaps(self, first: int, end: int) -> bool:
         """Whether any of the sequences ``first … end - 1`` is consumed."""
-        return first < self.frontier or (len(self.consumed) > 0 and self.consumed.overlap(first, end) > 0)
+        return first < self.frontier or (bool(self.consumed.firsts) and self.consumed.overlap(first, end) > 0)
 
     def live_between(self, first: int, end: int) -> int:
         """How many of the sequences ``first … end - 1`` are not consumed."""

@@ -46,19 +46,24 @@ class PartWriter:
         self._items: list[bytes] = []
         self._payload_bytes = 0
 
-    def write(self, items: Iterable[bytes]) -> None:
+    def write(self, items: Sequence[bytes]) -> None:
         """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
 
         Raises ``ItemTooLargeError``, ``DiskFullError`` and ``OSError``; the part is then only to be dropped.
         """
-        for item in items:
-            length_bytes = len(item)
-            if length_bytes > ITEM_BYTES_MAX:
-                raise too_large(length_bytes)
-            if self._payload_bytes + length_bytes + ITEM_OVERHEAD_BYTES * len(self._items) > SPILL_BYTES:
-                self._spill()
+        sizes = list(map(len, items))
+        longest_bytes = max(sizes, default=0)
+        if longest_bytes > ITEM_BYTES_MAX:
+            raise too_large(longest_bytes)
+        self._make_room(sum(sizes), len(items))
+        if sum(sizes) + ITEM_OVERHEAD_BYTES * len(items) <= SPILL_BYTES:
+            self._items += items
+            self._payload_bytes += sum(sizes)
+            return
+        for item, size_bytes in zip(items, sizes, strict=True):
+            self._make_room(size_bytes, 1)
             self._items.append(item)
-            self._payload_bytes += length_bytes
+            self._payload_bytes += size_bytes
 
     def end(self) -> Part | None:
         """Make the part durable, with its name; None, and no file, if nothing was written. Raises like ``write``."""
@@ -75,6 +80,12 @@ class PartWriter:
         if self._draft is not None:
             self._draft.drop()
         self._draft, self._items, self._payload_bytes = None, [], 0
+
+    def _make_room(self, size_bytes: int, count: int) -> None:
+        """Spill unless so much goes with what is in memory."""
+        cost_bytes = self._payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self._items) + count)
+        if self._items and cost_bytes > SPILL_BYTES:
+            self._spill()
 
     def _spill(self) -> None:
         with _explaining(self._inbox):

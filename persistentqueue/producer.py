@@ -22,7 +22,7 @@ from .errors import (
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .place import INBOX_DIRECTORY, read_places
-from .publication import Draft, is_published, read_publication
+from .publication import Draft, is_published, parse_name, read_publication
 from .splits import look
 from .store import Store
 from .transaction import Settings
@@ -234,6 +234,10 @@ class Producer:
         return self._time_ns
 
     def _is_reached(self, name: str, version: int) -> bool:
+        # What another one has published for this marker must come before, also where his clock was ahead: a version
+        # that comes behind a later one is passed over.
+        names = map(parse_name, names_in(self._disk, self._inbox))
+        self._time_ns = max(self._time_ns, *(parsed.time_ns for parsed in names if parsed is not None), 0)
         return is_reached(self._disk, self._directory, self._inbox, name, version)
 
 

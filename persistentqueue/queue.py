@@ -364,6 +364,13 @@ class PersistentQueue:
         group = self._open()
         return chain.from_iterable(group.browse(group.store.reader))
 
+    def browse_all(self) -> Iterator[bytes]:
+        """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
+        group = self._open()
+        with group.mutex:
+            reader = group.store.subscriptions.of_all()
+        return chain.from_iterable(group.browse(reader))
+
     def peek(self, n: int = 1) -> list[bytes]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
         if n < 0:
@@ -532,14 +539,9 @@ class PersistentQueue:
 def _is_sound(directory: str) -> bool:
     """Whether the queue in this directory is open in this process, and not broken."""
     while True:
-        try:
-            groups = [queue._group for queue in _OPEN if queue._group is not None]
-            break
-        except RuntimeError:  # another thread has opened one, or closed one, meanwhile
-            continue
-    return any(
-        group.store.directory == directory and group.closed is None and group.store.broken is None for group in groups
-    )
+        with suppress(RuntimeError):  # another thread has opened one, or closed one, meanwhile
+            stores = [queue._group.store for queue in _OPEN if queue._group is not None and not queue.closed]
+            return any(store.directory == directory and store.broken is None for store in stores)
 
 
 def _sizes(disk: Disk, directory: str) -> dict[str, int]:

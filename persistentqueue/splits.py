@@ -247,12 +247,12 @@ def _plan_extent(
     pieces: list[tuple[int, int, int, int, bytes | None]] = []
     at, ordinal = extent.offset, extent.ordinal
     end, end_ordinal = extent.offset + extent.length_bytes, extent.ordinal + extent.count
-    for each in carried:
-        if extent.offset <= each.offset < end:
-            behind, high = each.offset + each.length_bytes, each.ordinal + each.count
-            pieces.append((at, each.offset, ordinal, each.ordinal, None))
-            pieces.append((each.offset, behind, each.ordinal, high, each.inline))
-            at, ordinal = behind, high
+    # Neighbours in the file may be of two extents, where what lay between them is gone.
+    for each in map(_joined, _neighbours(each for each in carried if extent.offset <= each.offset < end)):
+        behind, high = each.offset + each.length_bytes, each.ordinal + each.count
+        pieces.append((at, each.offset, ordinal, each.ordinal, None))
+        pieces.append((each.offset, behind, each.ordinal, high, each.inline))
+        at, ordinal = behind, high
     pieces.append((at, end, ordinal, end_ordinal, None))
     for begin, behind, low, high, blocks in pieces:
         first = extent.first + low - extent.ordinal
@@ -275,12 +275,12 @@ def _carried(disk: Disk, places: Places, recovered: Recovered) -> dict[int, list
 
 
 def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enqueue]:
-    """Those of the operations whose blocks the file has not, neighbours as one."""
+    """Those of the operations whose blocks the file has not, in order."""
     groups = _neighbours(sorted(operations, key=attrgetter("offset")))
     try:
         fd = disk.open(path, READ, 0)
     except FileNotFoundError:
-        return list(map(_joined, groups))
+        return [each for group in groups for each in group]
     lacking: list[Enqueue] = []
     try:
         for group in groups:
@@ -289,7 +289,7 @@ def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enque
             lacking += [each for each in group if data[each.offset - start : _ends(each)[1] - start] != each.inline]
     finally:
         disk.close(fd)
-    return list(map(_joined, _neighbours(lacking)))
+    return lacking
 
 
 def _neighbours(operations: Iterable[Enqueue]) -> list[list[Enqueue]]:

@@ -33,8 +33,9 @@ FLOORS = [
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/handoff", "__main__"},
-    {"spark/sink"},
+    {"spark/java", "spark/options", "spark/payload", "spark/progress", "__main__"},
+    {"spark/sink", "spark/handoff", "spark/rows"},
+    {"spark/stream"},
     {"spark/source"},
     {"spark/__init__"},
 ]
@@ -44,7 +45,7 @@ DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
 ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "queue", "disk"}
 FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "splits")
+    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
 }
 """The public names, and the rooms that were made for those who write and read in other processes."""
 ROOM_LINES_MAX = 600

@@ -1210,3 +1210,34 @@ def test_a_large_inbox_is_listed_a_few_times(directory: Path) -> None:
         assert len(queue) == 10 * ADOPTED_MAX
         assert listings[0] <= 6
         assert drain(queue) == [b"%d" % number for number in range(10 * ADOPTED_MAX)]
+
+
+# --- the order of markers --------------------------------------------------------------------------------------------
+
+
+def test_a_version_comes_before_the_next_whatever_the_clock_says(open_queue: OpenQueue, directory: Path) -> None:
+    """Who publishes the next version of a marker, with a clock that is behind, publishes it behind the one before."""
+    queue = open_queue()
+    ahead = replace(DISK, time_ns=lambda: DISK.time_ns() + 3600 * 10**9)
+    publish(directory, b"41", marker=("app", 41), disk=ahead)
+    publish(directory, b"42", marker=("app", 42))
+    publish(directory, b"43", marker=("app", 43))
+    assert drain(queue) == [b"41", b"42", b"43"]
+    assert queue.marker("app") == 43
+
+
+def test_a_listing_that_misses_what_came_before(directory: Path) -> None:
+    """A look that has what came later, and not yet what came before from another producer, looks once more."""
+    PersistentQueue(directory).close()
+    answers: list[list[str]] = []
+
+    def listdir(path: str) -> list[str]:
+        return answers.pop(0) if path.endswith("inbox") and answers else DISK.listdir(path)
+
+    publish(directory, b"43", marker=("app", 43))
+    publish(directory, b"44", marker=("app", 44))
+    first, second = inbox(directory)
+    answers += [[first, second], [second]]  # to sweep, then to adopt
+    with PersistentQueue(directory, disk=replace(DISK, listdir=listdir)) as queue:
+        assert drain(queue) == [b"43", b"44"]
+        assert queue.marker("app") == 44

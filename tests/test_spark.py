@@ -22,10 +22,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import persistentqueue
-from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, Session
-from persistentqueue.spark import JavaNotFoundError, NotAStageError, StageHandoff
+from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, Session, SubscriptionNotFoundError
+from persistentqueue.spark import JavaNotFoundError, NotAStageError, Progress, StageHandoff
 from persistentqueue.spark import handoff as room
 from persistentqueue.spark import java as java_room
+from persistentqueue.spark import payload as payload_room
 
 pytestmark = pytest.mark.spark
 
@@ -233,7 +234,7 @@ def test_the_payload_is_durable_before_the_commit(
 ) -> None:
     """When the item is flushed, every file and every directory that leads to it was synced, and all is private."""
     synced: set[Path] = set()
-    real_sync, real_flush = room._sync, Session.flush
+    real_sync, real_flush = payload_room._sync, Session.flush
 
     def sync(path: Path) -> None:
         real_sync(path)
@@ -246,10 +247,111 @@ def test_the_payload_is_durable_before_the_commit(
         assert stat.S_IMODE(root.stat().st_mode) == 0o700
         return real_flush(self, marker=marker)
 
-    monkeypatch.setattr(room, "_sync", sync)
+    monkeypatch.setattr(payload_room, "_sync", sync)
     monkeypatch.setattr(Session, "flush", flush)
     with StageHandoff(spark, tmp_path, "q", payload_root=tmp_path / "new" / "root") as handoff:
         assert handoff.put(spark.range(9).repartition(2)) is True
+
+
+@pytest.fixture
+def elsewhere(spark: SparkSession, tmp_path: Path) -> str:
+    """A root on a file system that is not the local one, as far as Spark knows."""
+    (tmp_path / "mounted").mkdir()
+    hadoop = spark.sparkContext._jsc.hadoopConfiguration()
+    mount = f"q{os.getpid()}-{tmp_path.name}"
+    hadoop.set(f"fs.viewfs.mounttable.{mount}.link./bucket", f"file://{tmp_path / 'mounted'}")
+    return f"viewfs://{mount}/bucket/payloads/"
+
+
+def test_payloads_on_another_file_system(spark: SparkSession, tmp_path: Path, elsewhere: str) -> None:
+    """With a root that Hadoop knows by another scheme stages are put and taken, checked, removed and swept alike."""
+    root = tmp_path / "mounted" / "payloads"
+    frame = spark.range(10).repartition(2)
+    with StageHandoff(spark, tmp_path, "q", payload_root=elsewhere) as handoff:
+        assert handoff.put(frame, marker=("m", 1)) is True
+        assert handoff.put(frame, marker=("m", 1)) is False
+        (waiting,) = handoff.waiting()
+        assert (waiting.rows, len(waiting.files)) == (10, 2)
+        assert numbers(handoff) == list(range(10))
+        assert payloads(root) == set()
+        with pytest.raises(Exception, match="the job ran"):
+            handoff.put(failing(spark))
+        assert payloads(root) == set()
+        handoff.put(frame)
+        (waiting,) = handoff.waiting()
+        (root / waiting.directory / waiting.files[0]).unlink()
+        with pytest.raises(CorruptionError, match="no file"):
+            numbers(handoff)
+    orphan = root / waiting.directory.replace(waiting.directory[-32:], "0" * 32)
+    orphan.mkdir()
+    (root / "somebody else's").mkdir()
+    with StageHandoff(None, tmp_path, "q", payload_root=elsewhere):
+        assert payloads(root) == {waiting.directory, "somebody else's"}
+    with pytest.raises(OSError, match="nosuch"):
+        StageHandoff(spark, tmp_path, "p", payload_root="nosuch://bucket/payloads")
+    local = StageHandoff(spark, tmp_path, "r", payload_root=f"file://{tmp_path}/local")
+    with local as handoff:
+        handoff.put(frame)
+        assert len(payloads(tmp_path / "local")) == 1
+
+
+def test_every_subscriber_takes_every_stage(spark: SparkSession, tmp_path: Path) -> None:
+    """A payload stays until all who subscribed have taken it, whoever is last, also over a restart."""
+    root = tmp_path / "q+payload"
+    with StageHandoff(spark, tmp_path, "q", fan_out=True) as handoff:
+        handoff.subscribe("report")
+        handoff.subscribe("train")
+        handoff.put(spark.range(3))
+        handoff.put(spark.range(5))
+        assert handoff.subscriptions() == ["report", "train"]
+        with handoff.take(subscription="report") as stage:
+            assert stage is not None
+            assert stage.df.count() == 3
+        assert len(payloads(root)) == 2
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        assert len(payloads(root)) == 2
+        assert [manifest.rows for manifest in handoff.waiting("report")] == [5]
+        for rows in (3, 5):
+            with handoff.take(subscription="train") as stage:
+                assert stage is not None
+                assert stage.df.count() == rows
+        assert len(payloads(root)) == 1
+        with pytest.raises(SubscriptionNotFoundError), handoff.take() as stage:
+            pass
+        with pytest.raises(SubscriptionNotFoundError, match="nobody"), handoff.take(subscription="nobody") as stage:
+            pass
+        handoff.subscribe("late", "latest")
+        handoff.unsubscribe("report")
+        assert payloads(root) == set()
+        handoff.put(spark.range(1))
+        assert [len(list(handoff.waiting(name))) for name in ("train", "late")] == [1, 1]
+
+
+def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """While Spark writes, and reads, its tasks are counted; the last report says that all are done; what a report
+    raises ends the put, with nothing handed over."""
+    told: list[Progress] = []
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(0, 8, 1, 4), progress=told.append)
+        assert told[-1] == Progress(4, 4)
+        assert all(0 <= each.done <= each.total for each in told)
+        told.clear()
+        group = spark.sparkContext.getLocalProperty("spark.jobGroup.id")
+        spark.sparkContext.setJobGroup("mine", "the user's own")
+        with handoff.take(progress=told.append) as stage:
+            assert stage is not None
+            assert stage.df.repartition(3).count() == 8
+        assert told[-1].done == told[-1].total > 0
+        assert spark.sparkContext.getLocalProperty("spark.jobGroup.id") == "mine"
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", group)  # type: ignore[arg-type]
+
+        def fails(progress: Progress) -> None:
+            raise FlushError
+
+        with pytest.raises(FlushError):
+            handoff.put(spark.range(1), progress=fails)
+        assert list(handoff.waiting()) == []
+        assert payloads(tmp_path / "q+payload") == set()
 
 
 def test_the_payload_is_removed_only_after_the_commit(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import random
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -351,3 +352,30 @@ def test_no_queue(tmp_path: Path) -> None:
     with pytest.raises(QueueNotFoundError):
         look(DISK, str(tmp_path / "nowhere"))
     assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+    """Beside an owner who puts in, takes out in any order, trims and compacts, what nobody has consumed is read."""
+    chance = random.Random(seed)
+    queue = open_queue(segment_bytes=chance.choice([2000, 100_000]), log_bytes=chance.choice([4096, 1 << 20]))
+    expected: dict[int, bytes] = {}
+    number = 0
+    for _ in range(60):
+        step = chance.random()
+        if step < 0.5:
+            some = [
+                b"%d" % n + bytes(chance.choice([0, 10, 700])) for n in range(number, number + chance.choice([1, 9]))
+            ]
+            put(queue, *some)
+            expected |= dict(enumerate(some, number))
+            number += len(some)
+        elif step < 0.9:
+            with queue.session() as holder, queue.session() as session:
+                holder.dequeue_many(chance.randrange(4))
+                for item in session.dequeue_many(chance.randrange(12)):
+                    del expected[int(item.rstrip(b"\0"))]
+                session.flush()
+        else:
+            queue.trim() if chance.random() < 0.5 else queue.compact()
+        assert items_of(directory, planned(directory)) == expected

@@ -33,13 +33,17 @@ except ImportError as missing:
 
 from .handoff import Manifest, NotAStageError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
+from .progress import Progress
 from .source import register
+from .stream import acknowledge
 
 __all__ = [
     "StageHandoff",
     "Stage",
     "Manifest",
+    "Progress",
     "register",
+    "acknowledge",
     "local_session",
     "NotAStageError",
     "JavaNotFoundError",

@@ -10,11 +10,9 @@ one.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
-import shutil
 import uuid
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -22,11 +20,19 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from pyarrow.parquet import read_metadata
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
-from persistentqueue import CorruptionError, PersistentQueue, PersistentQueueError
+from persistentqueue import (
+    CorruptionError,
+    PersistentQueue,
+    PersistentQueueError,
+    Subscription,
+    SubscriptionNotFoundError,
+)
+
+from .payload import payloads
+from .progress import Report, reporting
 
 _FORMAT = "persistentqueue stage 1"
 _PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
@@ -71,7 +77,11 @@ class StageHandoff:
     ``path`` and ``name`` say which queue, as for ``PersistentQueue``. The payloads lie under ``payload_root``, by
     default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). From the
     constructor until ``close()``, or for the ``with`` block, the hand-off owns the queue: no other process can put or
-    take meanwhile, and so no payload is swept that somebody is still writing.
+    take meanwhile, and so no payload is swept that somebody is still writing. The root may lie on any file system that
+    Spark can write, by Hadoop's name for it: ``payload_root="s3a://bucket/payloads"``.
+
+    Several consumers may each take every stage: by ``subscribe``, and ``take(subscription=…)``; a payload stays until
+    all of them, and those who take without a name, have taken it. A new hand-off with ``fan_out`` has no others.
 
     ``spark`` reads what is taken; with ``None`` it is the session that is active by then, so that a program can look
     into ``waiting()`` before it starts Spark. Opening removes payloads of this queue that no waiting manifest names,
@@ -87,53 +97,52 @@ class StageHandoff:
         path: str | os.PathLike[str],
         name: str,
         payload_root: str | os.PathLike[str] | None = None,
+        *,
+        fan_out: bool = False,
     ) -> None:
         self._spark = spark
-        self._root = Path(payload_root or Path(path, f"{name}+payload")).resolve()
-        if set(str(self._root)) & set("*?[]{}\\"):
-            raise ValueError(
-                f"{self._root}: Spark reads * ? [ ] {{ }} and \\ as a pattern: choose another payload_root"
-            )
-        # Queues may share a root: the tag tells their payloads apart, and stays the same when the whole tree is moved.
-        place = os.path.relpath(Path(path, name).resolve(), self._root)
-        self._tag = hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
-        self._queue = PersistentQueue(os.fspath(path), name)
+        self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
+        self._tag = self._payloads.tag(Path(path, name).resolve())
+        self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out)
         try:
-            _make_directory(self._root)
+            self._payloads.prepare()
             self._sweep()
         except BaseException:
             self._queue.close()
             raise
 
-    def put(self, df: DataFrame, marker: tuple[str, int] | None = None) -> bool:
+    def put(self, df: DataFrame, marker: tuple[str, int] | None = None, progress: Report | None = None) -> bool:
         """Have Spark write the DataFrame, and hand it over: on return it is durable, rows and manifest.
 
         ``marker`` is ``(who, version)``. When the queue has already recorded that version, or a later one, for this
         name, nothing is run and the result is ``False``: so a program that was killed and started again puts the same
         stage only once. Otherwise the result is ``True``, and the marker is recorded in the same transaction.
 
+        ``progress`` is called twice a second, by a thread of its own, with how many of Spark's tasks are done, of those
+        that it knows of, and once at the end; what it raises is raised here.
+
         The order of rows is not kept. Raises what Spark raises while it writes, with nothing handed over and the
         files removed, and what ``Session.flush`` raises. ``TypeError`` or ``ValueError`` for a marker that cannot be.
         """
         if marker is not None and self._is_recorded(marker):
             return False
-        directory = self._root / f"stage-{self._tag}-{uuid.uuid4().hex}"
-        directory.mkdir(mode=0o700)
+        directory = f"stage-{self._tag}-{uuid.uuid4().hex}"
+        address = self._payloads.make(directory)
         try:
             # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
-            df.write.mode("append").parquet(_url(directory))
-            manifest = _measure(directory, df.schema, marker)
-            _sync_payload(directory)
-            _sync(self._root)
+            with reporting(df.sparkSession, progress):
+                df.write.mode("append").parquet(address)
+            manifest = self._measure(directory, df, marker)
+            self._payloads.sync(directory)
         except BaseException:
-            shutil.rmtree(directory, ignore_errors=True)
+            self._payloads.remove(directory)
             raise
         # 3. One item commits it. From here on a failure leaves the payload alone: its manifest may be durable.
         with self._queue.session() as session:
             session.enqueue(_encode(manifest))
             committed = session.flush(marker=marker)
         if not committed:
-            shutil.rmtree(directory, ignore_errors=True)
+            self._payloads.remove(directory)
         return committed
 
     def put_batch(self, df: DataFrame, batch_id: int) -> bool:
@@ -154,31 +163,58 @@ class StageHandoff:
         return not self._is_recorded(marker) and not df.isEmpty() and self.put(df, marker)
 
     @contextmanager
-    def take(self, timeout: float | None = 0.0) -> Iterator[Stage | None]:
+    def take(
+        self, timeout: float | None = 0.0, *, subscription: str | None = None, progress: Report | None = None
+    ) -> Iterator[Stage | None]:
         """Take the oldest waiting stage over, for the length of a ``with`` block; ``None`` when nothing waits.
 
-        Leaving the block well commits: on return the take is durable, and the payload is removed. Leaving it by an
-        exception, or being killed inside, gives the stage back to the front. What the block does outside the queue
-        must therefore bear being done again, and be durable before the block ends.
+        Leaving the block well commits: on return the take is durable, and the payload is removed, if nobody else needs
+        it. Leaving it by an exception, or being killed inside, gives the stage back to the front. What the block does
+        outside the queue must therefore bear being done again, and be durable before the block ends.
 
-        ``timeout`` is in seconds, ``None`` for ever; it waits for a put by another thread of this process, since no
-        other process can put meanwhile. Raises ``CorruptionError`` where a file of the payload is missing or has
-        another size than the manifest says, with the stage given back, and what ``Session.flush`` raises.
+        ``subscription`` is for whom: one that ``subscribe`` has made. ``timeout`` is in seconds, ``None`` for ever; it
+        waits for a put by another thread of this process, since no other process can put meanwhile. ``progress`` is
+        told of the jobs that this thread starts in the block, as by ``put``. Raises ``CorruptionError`` where a file of
+        the payload is missing or has another size than the manifest says, with the stage given back;
+        ``SubscriptionNotFoundError``; and what ``Session.flush`` raises.
         """
-        with self._queue.session() as session:
+        with self._consumer(subscription).session() as session:
             item = session.dequeue(timeout=timeout)
             if item is None:
                 yield None
                 return
             manifest = _decode(item)
-            yield Stage(self._read(manifest), manifest)
+            spark = self._spark or SparkSession.active()
+            stage = Stage(self._read(manifest, spark), manifest)
+            with reporting(spark, progress):
+                yield stage
             session.flush()
         # What is not removed now, by a crash or for want of permission, is an orphan for the next sweep.
-        shutil.rmtree(self._root / manifest.directory, ignore_errors=True)
+        if not self._is_needed(manifest.directory):
+            self._payloads.remove(manifest.directory)
 
-    def waiting(self) -> Iterator[Manifest]:
-        """Yield the manifests of the stages that wait, oldest first, without taking them."""
-        return map(_decode, self._queue.browse())
+    def subscribe(self, name: str, start: str = "earliest") -> None:
+        """Let another consumer take every stage: with ``"earliest"``, if it is new, also those that somebody has still
+        to take, with ``"latest"`` what is put from now on. Durable on return; raises what
+        ``PersistentQueue.subscribe`` does.
+        """
+        self._queue.subscribe(name, start)
+
+    def unsubscribe(self, name: str) -> None:
+        """Remove a consumer, and the payloads that only it had still to take. Durable on return. Raises
+        ``SubscriptionNotFoundError``."""
+        left = {manifest.directory for manifest in self.waiting(name)}
+        self._queue.unsubscribe(name)
+        for directory in left - self._needed():
+            self._payloads.remove(directory)
+
+    def subscriptions(self) -> list[str]:
+        """The names of those who have subscribed, the oldest first."""
+        return self._queue.subscriptions()
+
+    def waiting(self, subscription: str | None = None) -> Iterator[Manifest]:
+        """The manifests of the stages that wait, oldest first, without taking them; ``subscription``: for whom."""
+        return map(_decode, self._consumer(subscription).browse())
 
     def close(self) -> None:
         """Give the queue up. The Spark session stays as it is. Closing twice does nothing."""
@@ -195,32 +231,50 @@ class StageHandoff:
         recorded = self._queue.marker(name)
         return recorded is not None and version <= recorded
 
-    def _read(self, manifest: Manifest) -> DataFrame:
-        directory = self._root / manifest.directory
+    def _consumer(self, subscription: str | None) -> PersistentQueue | Subscription:
+        if subscription is None:
+            return self._queue
+        if subscription not in self._queue.subscriptions():
+            raise SubscriptionNotFoundError(subscription, self._queue.subscriptions())
+        return self._queue.subscribe(subscription)
+
+    def _read(self, manifest: Manifest, spark: SparkSession) -> DataFrame:
+        there = self._payloads.files(manifest.directory)
         for name, size in zip(manifest.files, manifest.sizes, strict=True):
-            file = directory / name
-            found = file.stat().st_size if file.exists() else None
-            if found != size:
-                there = "no file" if found is None else f"{found} bytes"
-                raise CorruptionError(str(file), 0, f"{size} bytes", there, "the stage stays in the queue")
+            if there.get(name) != size:
+                file = self._payloads.address(manifest.directory, name)
+                found = f"{there[name]} bytes" if name in there else "no file"
+                raise CorruptionError(file, 0, f"{size} bytes", found, "the stage stays in the queue")
         schema = StructType.fromJson(manifest.schema)
-        spark = self._spark or SparkSession.active()
-        return spark.read.schema(schema).parquet(*(_url(directory / name) for name in manifest.files))
+        addresses = (self._payloads.address(manifest.directory, name) for name in manifest.files)
+        return spark.read.schema(schema).parquet(*addresses)
+
+    def _measure(self, directory: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
+        """Describe the payload from the files themselves; their footers tell that each one was finished."""
+        files = self._payloads.files(directory)
+        if not files:
+            address = f"{self._payloads.root}/{directory}"
+            raise FileNotFoundError(
+                f"{address}: Spark wrote nothing here: driver and executors need a shared file system"
+            )
+        rows = self._payloads.rows(directory, list(files))
+        sizes = tuple(files.values())
+        return Manifest(directory, df.schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
+
+    def _needed(self) -> set[str]:
+        """The payloads that anybody has still to take, or is taking."""
+        return {_decode(item).directory for item in self._queue.browse_all()}
+
+    def _is_needed(self, directory: str) -> bool:
+        """Whether anybody else needs a payload that was just taken."""
+        return bool(self._queue.subscriptions()) and directory in self._needed()
 
     def _sweep(self) -> None:
         """Remove the payloads of this queue that no waiting manifest names. The queue's lock makes this safe."""
-        wanted = {manifest.directory for manifest in self.waiting()}
-        with os.scandir(self._root) as entries:
-            orphans = [
-                entry.path
-                for entry in entries
-                if entry.name.startswith(f"stage-{self._tag}-")
-                and _PAYLOAD_NAME.fullmatch(entry.name)
-                and entry.name not in wanted
-                and entry.is_dir(follow_symlinks=False)
-            ]
-        for orphan in orphans:
-            shutil.rmtree(orphan)
+        needed = self._needed()
+        for name in self._payloads.names():
+            if name.startswith(f"stage-{self._tag}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
+                self._payloads.remove(name)
 
 
 def _checked_marker(marker: Any) -> tuple[str, int]:
@@ -251,43 +305,3 @@ def _parse(fields: dict[str, Any]) -> Manifest:
     if not _PAYLOAD_NAME.fullmatch(fields["directory"]) or any(os.path.basename(name) != name for name in files):
         raise ValueError("a path instead of a name")
     return Manifest(files=files, sizes=sizes, marker=marker and tuple(marker), **fields)
-
-
-def _measure(directory: Path, schema: StructType, marker: tuple[str, int] | None) -> Manifest:
-    """Describe the payload from the files themselves; their footers tell that each one was finished."""
-    files = sorted(name for name in os.listdir(directory) if name.endswith(".parquet") and name[0] not in "._")
-    if not files:
-        raise FileNotFoundError(
-            f"{directory}: Spark wrote nothing here: driver and executors need a shared file system"
-        )
-    sizes = tuple((directory / name).stat().st_size for name in files)
-    rows = sum(read_metadata(directory / name).num_rows for name in files)
-    return Manifest(directory.name, schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
-
-
-def _url(path: Path) -> str:
-    """Spell a path so that Spark looks on the local file system, whatever its default is."""
-    return f"file://{path}"
-
-
-def _make_directory(directory: Path) -> None:
-    """Make the directory and its parents, private and with durable names."""
-    if not directory.is_dir():
-        _make_directory(directory.parent)
-        directory.mkdir(mode=0o700, exist_ok=True)
-    _sync(directory.parent)
-
-
-def _sync_payload(directory: Path) -> None:
-    """Make all files durable, Hadoop's checksum files too, since a torn one would make the good file unreadable."""
-    for file in directory.iterdir():
-        _sync(file)
-    _sync(directory)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

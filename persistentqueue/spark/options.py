@@ -6,8 +6,19 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from persistentqueue.publication import LATEST
+
 _PLACE = ("path", "queue")
 _READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss")
+_STREAMING = (
+    *_PLACE,
+    "subscription",
+    "startingOffsets",
+    "maxOffsetsPerTrigger",
+    "maxBytesPerTrigger",
+    "minPartitions",
+    "failOnDataLoss",
+)
 _WRITING = (*_PLACE, "txnAppId", "txnVersion")
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 """What Spark itself is told by options, which it hands over with the others."""
@@ -38,6 +49,19 @@ class ReadOptions:
 
 
 @dataclass(frozen=True)
+class StreamOptions:
+    """What a streaming read is told; ``start`` is a sequence, or ``LATEST``, and ``None`` no limit."""
+
+    place: Place
+    subscription: str
+    start: int = 0
+    max_rows: int | None = None
+    max_bytes: int | None = None
+    min_partitions: int = 1
+    fail_on_data_loss: bool = True
+
+
+@dataclass(frozen=True)
 class WriteOptions:
     """What a write is told."""
 
@@ -53,6 +77,24 @@ def read_options(options: Mapping[str, str]) -> ReadOptions:
         place,
         0 if start == "earliest" else _number("startingOffsets", start, "earliest or an offset, the first to be read"),
         None if end == "latest" else _number("endingOffsets", end, "latest or an offset, the first not to be read"),
+        max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
+        _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
+    )
+
+
+def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
+    """The options of a streaming read. Raises ``ValueError``."""
+    place = _place(options, _STREAMING, "readStream")
+    subscription, start = options.get("subscription"), options.get("startingOffsets", "earliest")
+    if not subscription:
+        raise ValueError("readStream of persistentqueue needs a subscription: the name of this consumer of the queue")
+    starts = {"earliest": 0, "latest": LATEST}
+    return StreamOptions(
+        place,
+        subscription,
+        starts[start] if start in starts else _number("startingOffsets", start, "earliest, latest or an offset"),
+        _most("maxOffsetsPerTrigger", options.get("maxOffsetsPerTrigger")),
+        _most("maxBytesPerTrigger", options.get("maxBytesPerTrigger")),
         max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
     )
@@ -91,6 +133,15 @@ def _number(name: str, text: str, meaning: str) -> int:
     if text.isascii() and text.isdigit():
         return int(text)
     raise ValueError(f"{name} is {meaning}, not {text!r}")
+
+
+def _most(name: str, text: str | None) -> int | None:
+    if text is None:
+        return None
+    most = _number(name, text, "a number above 0")
+    if not most:
+        raise ValueError(f"{name} is a number above 0, not 0")
+    return most
 
 
 def _truth(name: str, text: str) -> bool:

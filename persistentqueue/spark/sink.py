@@ -131,7 +131,7 @@ def _check(schema: StructType, overwrite: bool, place: Place) -> None:
     Producer(place.path, place.queue).close()
 
 
-def _write(place: Place, batches: Iterable[Iterable[bytes]]) -> Message:
+def _write(place: Place, batches: Iterable[Sequence[bytes]]) -> Message:
     """Write a part of these items. Whatever fails, also Spark's end of the stream, leaves no file."""
     writer = PartWriter(place.path, place.queue)
     try:

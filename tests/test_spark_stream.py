@@ -1,0 +1,330 @@
+"""Streaming reads of queues: each query has a subscription, and each of its rows once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StringType, StructField, StructType
+
+from persistentqueue import PersistentQueue, check
+from persistentqueue.publication import LATEST
+from persistentqueue.spark import acknowledge
+from persistentqueue.spark.options import StreamOptions, stream_read_options
+from persistentqueue.spark.rows import SCHEMA
+from persistentqueue.spark.source import QueueDataSource
+from persistentqueue.spark.stream import StreamReader, limits
+from persistentqueue.splits import GoneError
+
+from .support import drain, put, segment_files
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark: SparkSession, root: Path, queue: str = "in", **options: str | int) -> DataFrame:
+    """A stream of the queue, for the subscription "spark"."""
+    chosen: dict[str, Any] = {"queue": queue, "subscription": "spark", **options}
+    return spark.readStream.format("persistentqueue").options(**chosen).load(str(root))
+
+
+def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint", **trigger: Any) -> StreamingQuery:
+    """Write the values of a stream to the queue "out", until all that is available now is done."""
+    query = (
+        frame.select("value")
+        .writeStream.format("persistentqueue")
+        .option("queue", "out")
+        .option("checkpointLocation", str(root / checkpoint))
+        .trigger(**(trigger or {"availableNow": True}))
+        .start(str(root))
+    )
+    query.awaitTermination(300)
+    assert not query.isActive
+    return query
+
+
+def enqueue(root: Path, *items: bytes, queue: str = "in", **settings: Any) -> None:
+    """Open the queue and put these in, with one flush."""
+    with PersistentQueue(str(root), queue, **settings) as opened:
+        put(opened, *items)
+
+
+def taken(root: Path, queue: str = "out") -> list[bytes]:
+    """Open the queue, and take all there is."""
+    with PersistentQueue(str(root), queue) as opened:
+        return drain(opened)
+
+
+def left(root: Path, name: str = "spark") -> list[bytes]:
+    """What the subscription has before it."""
+    with PersistentQueue(str(root), "in") as queue:
+        return list(queue.subscribe(name).browse())
+
+
+def numbers(*count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(*count)]
+
+
+def reader(root: Path, **options: Any) -> StreamReader:
+    """What plans a query, called here as Spark would."""
+    chosen: dict[str, str] = {"path": str(root), "queue": "in", "subscription": "spark", **options}
+    made = QueueDataSource(chosen).streamReader(SCHEMA)
+    assert isinstance(made, StreamReader)
+    return made
+
+
+# --- from queue to queue ---------------------------------------------------------------------------------------------
+
+
+def test_from_queue_to_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """What is enqueued goes from one queue to another, each item once, over as many runs as it takes; what is done is
+    consumed, the last batch when it is acknowledged, and the space comes back."""
+    enqueue(tmp_path, *numbers(10), fan_out=True, segment_bytes=1000)
+    query = to_queue(read(spark, tmp_path), tmp_path)
+    assert taken(tmp_path) == numbers(10)
+    assert left(tmp_path) == numbers(10)
+    assert acknowledge(query) == 1
+    assert left(tmp_path) == []
+    enqueue(tmp_path, *[b"%04d" % n + bytes(300) for n in range(20)], segment_bytes=1000)
+    query = to_queue(read(spark, tmp_path, maxOffsetsPerTrigger=7), tmp_path)
+    assert [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]] == [7, 7, 6]
+    assert [item[:4] for item in taken(tmp_path)] == [b"%04d" % n for n in range(20)]
+    assert len(left(tmp_path)) == 6
+    acknowledge(query)
+    assert left(tmp_path) == []
+    assert len(segment_files(tmp_path / "in")) <= 1
+    query = to_queue(read(spark, tmp_path), tmp_path)
+    assert taken(tmp_path) == []
+    assert check(tmp_path, "in").published <= 1
+
+
+def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
+    """While this very process owns the queue, a query reads what it has flushed; its requests are answered when the
+    owner looks, and the plain consumer is another one."""
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        put(queue, *numbers(5))
+        query = to_queue(read(spark, tmp_path), tmp_path)
+        assert queue.subscriptions() == []
+        assert len(drain(queue)) == 5
+        put(queue, b"5")  # the owner has looked
+        assert queue.subscriptions() == ["spark"]
+        query = to_queue(read(spark, tmp_path), tmp_path)
+        acknowledge(query)
+        assert drain(queue) == [b"5"]
+        queue._open()._look(insists=True)
+        assert len(queue.subscribe("spark")) == 0
+    assert taken(tmp_path) == numbers(6)
+
+
+def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Where the commit log is rolled back, the same batch is run again with the same rows, and the sink skips it; also
+    when others have consumed and the queue was trimmed meanwhile."""
+    enqueue(tmp_path, *numbers(4))
+    to_queue(read(spark, tmp_path), tmp_path)
+    enqueue(tmp_path, *numbers(4, 8))
+    to_queue(read(spark, tmp_path), tmp_path)
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        drain(queue)
+        queue.trim()
+        put(queue, b"8")
+    query = to_queue(read(spark, tmp_path), tmp_path)
+    assert [progress["numInputRows"] for progress in query.recentProgress][:2] == [4, 1]
+    assert taken(tmp_path) == numbers(9)
+
+
+def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch that was acknowledged, and is to be run again all the same, fails; with ``failOnDataLoss=false`` it has
+    what there is."""
+    enqueue(tmp_path, *numbers(2), fan_out=True)
+    to_queue(read(spark, tmp_path), tmp_path)
+    enqueue(tmp_path, *numbers(2, 6))
+    acknowledge(to_queue(read(spark, tmp_path), tmp_path))
+    assert left(tmp_path) == []
+    (tmp_path / "checkpoint" / "commits" / "1").unlink()
+    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    with pytest.raises(StreamingQueryException, match="4 items"):
+        to_queue(read(spark, tmp_path), tmp_path)
+    to_queue(read(spark, tmp_path, failOnDataLoss="false"), tmp_path)
+    assert taken(tmp_path) == numbers(6)
+
+
+def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """Each has a subscription and reads all; one that begins with the latest reads what comes."""
+    enqueue(tmp_path, *numbers(3))
+    late = {"subscription": "late", "startingOffsets": "latest"}
+    to_queue(read(spark, tmp_path, **late), tmp_path, "late")
+    enqueue(tmp_path, *numbers(3, 5))
+    to_queue(read(spark, tmp_path, **late), tmp_path, "late")
+    assert taken(tmp_path) == numbers(3, 5)
+    to_queue(read(spark, tmp_path, subscription="other"), tmp_path, "other")
+    assert taken(tmp_path) == numbers(5)
+
+
+def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch is cut into as many partitions as it is asked for, and its rows have their offsets and their times."""
+    enqueue(tmp_path, *numbers(1000))
+    found: list[tuple[int, int]] = []
+
+    def look(frame: DataFrame, _: int) -> None:
+        rows = frame.collect()
+        found.extend((row.offset, int(row.value)) for row in rows)
+        assert frame.rdd.getNumPartitions() >= 4
+        assert all(row.timestamp is not None for row in rows)
+
+    stream = read(spark, tmp_path, minPartitions=4).writeStream.foreachBatch(look)
+    stream.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination(300)
+    assert sorted(found) == [(n, n) for n in range(1000)]
+
+
+# --- what Spark asks, called by hand ---------------------------------------------------------------------------------
+
+
+def test_limits_of_a_batch(tmp_path: Path) -> None:
+    """A batch has no more rows, and about no more bytes, than the options say, one row at least; where Spark wants all
+    there is, they do not count."""
+    enqueue(tmp_path, *[bytes(100)] * 50)
+    start = reader(tmp_path).initialOffset()
+
+    def end(limit: Any = None, **options: str) -> int:
+        planned = reader(tmp_path, **options).latestOffset(start, limit)
+        assert planned["items"] == planned["offset"]
+        return int(planned["offset"])
+
+    assert start["offset"] == 0
+    assert end() == end(limits.ReadAllAvailable(), maxOffsetsPerTrigger="3") == 50
+    assert end(limits.ReadMaxRows(3), maxOffsetsPerTrigger="3") == 3
+    assert 1 <= end(maxBytesPerTrigger="1") <= 1
+    assert 5 <= end(maxBytesPerTrigger="1000") <= 10
+    assert end(maxBytesPerTrigger="1000", maxOffsetsPerTrigger="2") == 2
+    chosen = reader(tmp_path, maxOffsetsPerTrigger="3").getDefaultReadLimit()
+    assert chosen == limits.ReadMaxRows(3)
+    assert reader(tmp_path, maxBytesPerTrigger="3").getDefaultReadLimit() == limits.ReadMaxBytes(3)
+    assert reader(tmp_path).getDefaultReadLimit() == limits.ReadAllAvailable()
+
+
+def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
+    """Spark 4.0 and 4.1 ask for the latest offset alone: then it goes on from what was planned before, and else a batch
+    is as long as it is."""
+    enqueue(tmp_path, *numbers(10))
+    first = reader(tmp_path, maxOffsetsPerTrigger="4")
+    start = first.initialOffset()
+    end = first.latestOffset()
+    assert (end["offset"], end["items"]) == (4, 4)
+    assert len(first.partitions(start, end)) == 1
+    assert first.latestOffset()["offset"] == 8
+    again = reader(tmp_path)
+    end = again.latestOffset()
+    assert (end["offset"], end["items"]) == (10, -1)
+    assert again.partitions(start, end)
+    assert again.latestOffset() == {**end, "items": 0}
+
+
+def test_where_a_query_begins(tmp_path: Path) -> None:
+    """A new query begins where it is told to, or where its subscription is, if there is one; a sequence that is not
+    there yet is the next."""
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        put(queue, *numbers(10))
+        with queue.session() as session:
+            session.dequeue_many(3)
+            session.flush()
+        assert reader(tmp_path, startingOffsets="earliest", subscription="a").initialOffset()["offset"] == 3
+        assert reader(tmp_path, startingOffsets="latest", subscription="b").initialOffset()["offset"] == 10
+        assert reader(tmp_path, startingOffsets="5", subscription="c").initialOffset()["offset"] == 5
+        assert reader(tmp_path, startingOffsets="50", subscription="d").initialOffset()["offset"] == 10
+        put(queue, b"10")
+        with queue.subscribe("c").transaction() as session:
+            assert session.dequeue_many(2) == [b"5", b"6"]
+        assert reader(tmp_path, subscription="c").initialOffset()["offset"] == 7
+        assert [len(queue.subscribe(name)) for name in "abcd"] == [8, 1, 4, 1]
+        assert reader(tmp_path).reportLatestOffset()["offset"] == 11
+
+
+def test_a_queue_that_went_back(tmp_path: Path) -> None:
+    """A queue that was replaced by an older one, and has not what was read, is told of."""
+    enqueue(tmp_path, *numbers(3))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset(), limits.ReadAllAvailable())
+    shutil.rmtree(tmp_path / "in")
+    enqueue(tmp_path, b"0")
+    with pytest.raises(GoneError, match="2 items"):
+        reader(tmp_path).latestOffset(end, limits.ReadAllAvailable())
+    lenient = reader(tmp_path, failOnDataLoss="false")
+    assert lenient.latestOffset(end, limits.ReadAllAvailable()) == end
+    assert lenient.partitions(end, end) == []
+
+
+def test_acknowledging_fails_no_query(tmp_path: Path) -> None:
+    """What cannot be told now is told with the next batch."""
+    enqueue(tmp_path, *numbers(3))
+    planner = reader(tmp_path)
+    start = planner.initialOffset()
+    end = planner.latestOffset(start, limits.ReadMaxRows(1))
+    os.rename(tmp_path / "in", tmp_path / "away")
+    planner.commit(end)
+    os.rename(tmp_path / "away", tmp_path / "in")
+    planner.commit({**end, "offset": 2})
+    assert left(tmp_path) == [b"2"]
+
+
+def test_a_queue_that_does_not_sync_is_refused(tmp_path: Path) -> None:
+    """Sequences that a power cut may give out again are none to write down."""
+    enqueue(tmp_path, b"0", sync=False)
+    queue = PersistentQueue(str(tmp_path), "in", sync=False)
+    try:
+        put(queue, b"1")
+        with pytest.raises(ValueError, match="sync=True"):
+            reader(tmp_path).initialOffset()
+    finally:
+        queue.close()
+
+
+def test_acknowledging_what_is_no_queue() -> None:
+    """A query of other sources has told nobody anything, nor has one that has done nothing."""
+
+    class Query:
+        def __init__(self, progress: Any) -> None:
+            self.lastProgress = progress
+
+    sources = [{"endOffset": None}, {"endOffset": "7"}, {"endOffset": {"0": 3}}]
+    queries: list[Any] = [Query(None), Query({"sources": sources}), Query({"sources": []})]
+    assert [acknowledge(query) for query in queries] == [0, 0, 0]
+
+    class Progress:
+        json = json.dumps({"sources": sources})
+
+    other: Any = Query(Progress())
+    assert acknowledge(other) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscription": ""}, "needs a subscription"),
+        ({"startingOffsets": "now"}, "earliest, latest or an offset"),
+        ({"maxOffsetsPerTrigger": "0"}, "above 0"),
+        ({"maxBytesPerTrigger": "-1"}, "above 0"),
+        ({"endingOffsets": "5"}, "endingoffsets"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
+    """What makes no sense is refused before anything is read."""
+    with pytest.raises(ValueError, match=message):
+        stream_read_options({"path": "p", "subscription": "s", **options})
+
+
+def test_options_that_can() -> None:
+    """All that a stream may be told."""
+    place = stream_read_options({"path": "/p", "subscription": "s", "startingOffsets": "latest"})
+    assert (place.start, place.subscription, place.place.path) == (LATEST, "s", "/p")
+    assert isinstance(place, StreamOptions)
+    with pytest.raises(ValueError, match="reads struct"):
+        schema = StructType([*SCHEMA.fields, StructField("more", StringType())])
+        QueueDataSource({"path": "/p", "subscription": "s"}).streamReader(schema)

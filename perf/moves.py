@@ -16,7 +16,7 @@ from persistentqueue import PersistentQueue, transaction
 from .harness import Row, met, spread
 from .workloads import random_items
 
-BAR = 0.6
+BAR = 0.7
 """Times the rate of two flushes."""
 
 

@@ -12,6 +12,7 @@ The data source, which is the one of the package under another name, brings this
 
 from __future__ import annotations
 
+import importlib
 import json
 import os
 import signal
@@ -134,6 +135,8 @@ def strike(place: str) -> None:
     with os.fdopen(fd, "w") as file:
         json.dump({"by": os.getpid(), "in a task": is_executor, "victims": len(victims), **names}, file)
     for pid in sorted(victims, key=os.getpid().__eq__):  # oneself last
+        if pid == os.getpid():
+            _let_java_go()
         os.kill(pid, signal.SIGKILL)
     while any(each.pid in victims for each in processes()):
         time.sleep(0.001)
@@ -169,17 +172,13 @@ def _publish_parts(*arguments: Any) -> bool:
     return is_new
 
 
-@contextmanager
-def _java_stands_still() -> Iterator[None]:
-    java = find("jvm")
-    for pid in java:
-        os.kill(pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        for pid in java:
-            with suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGCONT)
+_stopped: list[int] = []
+
+
+def _let_java_go() -> None:
+    while _stopped:
+        with suppress(ProcessLookupError):
+            os.kill(_stopped.pop(), signal.SIGCONT)
 
 
 def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[bytes]], None]:
@@ -190,10 +189,13 @@ def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[by
         if cell is None or cell.place != "committed" or not cell.is_due:
             write_int(status, outfile)
             return
-        with _java_stands_still():
-            write_int(status, outfile)
-            outfile.flush()
-            strike("committed")
+        for pid in find("jvm"):
+            os.kill(pid, signal.SIGSTOP)
+            _stopped.append(pid)
+        write_int(status, outfile)
+        outfile.flush()
+        strike("committed")
+        _let_java_go()
 
     return answer
 
@@ -201,7 +203,7 @@ def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[by
 def install() -> None:
     """Watch the places that this process comes by."""
     object.__setattr__(DISK, "failpoint", _failpoint)
-    sink.publish_parts = _publish_parts  # type: ignore[assignment]
+    vars(sink)["publish_parts"] = _publish_parts
     for name in ("python_streaming_sink_runner", "commit_data_source_write"):
         module: Any = sys.modules.get(f"pyspark.sql.worker.{name}")
         if module is not None and module.write_int.__module__ != __name__:
@@ -261,8 +263,8 @@ def run_stream(spark: SparkSession, directory: Path) -> StreamingQuery:
 def run_batch(spark: SparkSession, directory: Path) -> None:
     """One job, with a marker."""
     frame = spark.range(ITEMS, numPartitions=TASKS).selectExpr("CAST(id AS STRING) AS value")
-    options = {"queue": "out", "txnAppId": "job", "txnVersion": 1}
-    frame.write.format("killable").mode("append").options(**options).save(str(directory))
+    writer = frame.write.format("killable").mode("append").options(queue="out", txnAppId="job", txnVersion=1)
+    writer.save(str(directory))
 
 
 @contextmanager
@@ -299,7 +301,10 @@ def work(spark: SparkSession, cell: Cell) -> None:
     for life in range(_LIVES):
         try:
             with owning(cell):
-                query = run_stream(spark, directory) if cell.kind == "stream" else run_batch(spark, directory)
+                if cell.kind == "stream":
+                    query = run_stream(spark, directory)
+                else:
+                    run_batch(spark, directory)
         except (PySparkException, Py4JError) as failure:
             if life + 1 == _LIVES or not find("jvm"):
                 raise
@@ -327,8 +332,7 @@ def main(root: Path) -> None:
 
 
 if __name__ == "__main__":
-    from tests import spark_kills  # not this one, which no process of Spark's can import as it is
-
-    spark_kills.main(Path(sys.argv[1]))
+    # Not this one, which no process of Spark's could import by its name.
+    importlib.import_module("tests.spark_kills").main(Path(sys.argv[1]))
 elif _ROOT in os.environ:
     install()

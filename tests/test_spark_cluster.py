@@ -51,29 +51,22 @@ def master(tmp_path: Path, java_home: Path) -> Iterator[str]:
     """A master with two workers of one core, each on a host of its own, as far as Spark can tell: it runs no task a
     second time on the same one."""
     environment = {"JAVA_HOME": str(java_home), "SPARK_HOME": str(SPARK), "PYTHONPATH": SOURCES}
+    environment |= {"SPARK_MASTER_OPTS": "-Dspark.master.rest.enabled=false", "SPARK_LOCAL_IP": "127.0.0.1"}
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     url = f"spark://127.0.0.1:{port}"
-    parts = [["Master", "--host", "127.0.0.1", "--port", str(port), "--webui-port", "0"]] + [
-        [
-            "Worker",
-            "--host",
-            f"127.0.0.{n}",
-            "--cores=1",
-            "--memory=1g",
-            "--webui-port=0",
-            f"--work-dir={tmp_path}/w{n}",
-        ]
-        for n in (2, 3)
+    ports = ["--webui-port", "0"]
+    parts = [["Master", "--host", "127.0.0.1", "--port", str(port), *ports]] + [
+        ["Worker", "--host", host, "--cores", "1", "--memory", "1g", "--work-dir", f"{tmp_path}/{host}", *ports, url]
+        for host in ("127.0.0.2", "127.0.0.3")
     ]
     started: list[subprocess.Popen[bytes]] = []
     try:
         for name, *options in parts:
             command = [str(SPARK / "bin" / "spark-class"), f"org.apache.spark.deploy.{name.lower()}.{name}", *options]
             with (tmp_path / f"{name}-{len(started)}.log").open("wb") as log:
-                target = [url] if name == "Worker" else []
-                process = subprocess.Popen([*command, *target], env=os.environ | environment, stdout=log, stderr=log)
+                process = subprocess.Popen(command, env=os.environ | environment, stdout=log, stderr=log)
             started.append(process)
         yield url
     finally:

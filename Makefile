@@ -65,8 +65,7 @@ test: $(VENV)/test.installed
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 flights: $(VENV)/test.installed
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py \
-		tests/test_spark_killed.py $(YEAR)
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py $(YEAR)
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them.
 kills: $(VENV)/test.installed

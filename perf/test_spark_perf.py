@@ -116,7 +116,7 @@ def test_batches_beside_files(spark: SparkSession, tmp_path: Path) -> None:
 def test_a_soak_ends_with_each_item_once(spark: SparkSession, tmp_path: Path) -> None:
     """A few seconds of it: something went through, samples were taken, and the queues are short in the end."""
     work = soak.Soak(spark, tmp_path)
-    work.run(4.0, 1.0, 200.0)
+    work.run(2.0, 0.5, 200.0)
     assert work.taken > 0 and len(work.samples) > 1
     assert work.samples[-1].java_mib > work.samples[-1].worker_mib > 0
     assert work.samples[-1].workers > 1

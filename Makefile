@@ -15,6 +15,8 @@ COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats s
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
+# The processes of Spark, killed where make test kills only some of them.
+KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2
@@ -51,7 +53,7 @@ export MINUTE QUARTER
 # Tests and campaigns start Python a thousand times: it shall keep what it compiled, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test flights crash lint perf clean
+.PHONY: demo test flights kills crash lint perf clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -63,8 +65,11 @@ test: $(VENV)/test.installed
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 flights: $(VENV)/test.installed
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py \
-		tests/test_spark_killed.py $(YEAR)
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py $(YEAR)
+
+# Spark, of which every process is killed at every place, one after the other: 52 of them.
+kills: $(VENV)/test.installed
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist load --no-loadscope-reorder $(KILLS)
 
 crash: $(VENV)/test.installed
 	echo "$$QUARTER" | xargs -t -L 1 -P $(JOBS) $(CRASH)

@@ -7,18 +7,14 @@ measure them, and commit the manifest, then check the files and remove them. Wha
 
 from __future__ import annotations
 
-import argparse
-import json
-import shlex
 import shutil
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import harness, results
+from . import figures, harness
 from .harness import Row
 
 if TYPE_CHECKING:
@@ -26,7 +22,6 @@ if TYPE_CHECKING:
 
 ROWS = 10_000_000
 BAR = 1.2
-TABLE = ("<!-- stages -->", "<!-- end of stages -->")
 
 
 def frame(spark: SparkSession, rows: int) -> DataFrame:
@@ -35,17 +30,12 @@ def frame(spark: SparkSession, rows: int) -> DataFrame:
     return spark.range(0, rows, 1, 4).selectExpr(*columns)
 
 
-def _drop(df: DataFrame) -> None:
-    """Read all of it."""
-    df.write.format("noop").mode("overwrite").save()
-
-
 def _plain(spark: SparkSession, directory: Path, rows: int) -> tuple[float, float]:
     payload = f"file://{directory / 'plain'}"
     begun = time.perf_counter()
     frame(spark, rows).write.parquet(payload)
     written = time.perf_counter()
-    _drop(spark.read.parquet(payload))
+    figures.drop(spark.read.parquet(payload))
     read = time.perf_counter()
     shutil.rmtree(directory / "plain")
     return written - begun, read - written
@@ -61,7 +51,7 @@ def _handed_over(spark: SparkSession, directory: Path, rows: int) -> tuple[float
         with handoff.take() as stage:
             assert stage is not None
             assert stage.manifest.rows == rows
-            _drop(stage.df)
+            figures.drop(stage.df)
         return written - begun, time.perf_counter() - written
 
 
@@ -72,9 +62,8 @@ def rows(spark: SparkSession, directory: Path, count: int, rounds: int) -> Itera
     for way in ways:  # Java learns how while it runs
         way(spark, directory, max(count // 10, 1000))
     found: list[list[tuple[float, float]]] = [[], []]
-    for round_ in range(rounds):
-        for which in (0, 1) if round_ % 2 else (1, 0):
-            found[which].append(ways[which](spark, directory, count))
+    for which in figures.in_turn(len(ways), rounds):
+        found[which].append(ways[which](spark, directory, count))
     for what, pick in (("put, beside a write", 0), ("take, beside a read", 1), ("put and take, beside both", None)):
         ours, plain = ([sum(seconds) if pick is None else seconds[pick] for seconds in each_way] for each_way in found)
         ratios = [one / other for one, other in zip(ours, plain, strict=True)]
@@ -85,37 +74,15 @@ def rows(spark: SparkSession, directory: Path, count: int, rounds: int) -> Itera
         yield Row(f"{count:,} rows: {what}", ours_text, f"Parquet {plain_text}", ratio, bar, met)
 
 
-def block(found: results.Found) -> str:
-    """The table for ``perf/README.md``, with the two lines that say where it begins and ends."""
-    lines = (harness.table_line((row[0], row[1], *row[3:])) for row in found["rows"])
-    head = harness.table_head(("what", "ours", "ratio", "bar", "met?"))
-    return "\n".join([TABLE[0], f"`{found['command']}`:\n", head, *lines, TABLE[1]])
-
-
 def main() -> None:
     """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = argparse.ArgumentParser(prog="python -m perf.stages", description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    parser = figures.parser("stages", __doc__)
     parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a DataFrame ({ROWS})")
     parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
-    parser.add_argument("--results", type=Path, help="a directory for JSON; the README.md above it gets the table")
     options = parser.parse_args()
-    from persistentqueue.spark import local_session
-
-    print(harness.table_head(), flush=True)
-    found: results.Found = {"command": shlex.join(["python", "-m", "perf.stages", *sys.argv[1:]]), "rows": []}
-    spark = local_session("perf.stages")
-    try:
-        with harness.asked_for(options.directory) as directory:
-            for row in rows(spark, directory, options.rows, options.rounds):
-                found["rows"].append(row)
-                print(harness.table_line(row), flush=True)
-    finally:
-        spark.stop()
-    if options.results:
-        options.results.mkdir(parents=True, exist_ok=True)
-        (options.results / "stages.json").write_text(json.dumps(found, indent=1) + "\n")
-        results.replace(block(found), options.results.absolute().parent / "README.md")
+    figures.run_on_spark(
+        "stages", options, lambda spark, directory: rows(spark, directory, options.rows, options.rounds)
+    )
 
 
 if __name__ == "__main__":

@@ -16,7 +16,7 @@ import pytest
 
 from persistentqueue import PersistentQueue
 
-from . import backlog, compaction, compare, counts, harness, large, moves, opening, results, stages, waiting, warm
+from . import backlog, compaction, compare, counts, harness, large, moves, opening, results, waiting, warm
 from .contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
 from .harness import Measured
 from .peers import is_there
@@ -280,19 +280,3 @@ def test_waiting_takes_nothing(tmp_path: Path) -> None:
     assert len(waiting.adoptions(tmp_path / "adopt", 10)) == 10
     for waits in (False, True):
         assert waiting.idle_seconds(tmp_path / str(waits), waits=waits, seconds=0.3) < 0.05
-
-
-@pytest.mark.spark
-def test_stages_beside_parquet(tmp_path: Path) -> None:
-    """A hand-off and plain Parquet take turns, with all rows, and the line of both has a bar."""
-    from persistentqueue.spark import local_session
-
-    spark = local_session("perf")
-    try:
-        put, take, both = stages.rows(spark, tmp_path, 1000, 1)
-    finally:
-        spark.stop()
-    assert "put" in put.what and "take" in take.what and not put.met
-    assert both.bar == "1.2 × at most" and both.met in {"yes", "**no**"}
-    block = stages.block({"command": "python -m perf.stages", "rows": [put, take, both]})
-    assert block.startswith(stages.TABLE[0]) and block.endswith(stages.TABLE[1]) and block.count("× Parquet") == 3

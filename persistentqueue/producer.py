@@ -84,7 +84,8 @@ class Producer:
         self.close()
 
     def __del__(self) -> None:
-        if getattr(self, "_pid", None) == self._disk.getpid() and self.pending:
+        pid: int | None = getattr(self, "_pid", None)  # nothing is there of one that could not be made
+        if pid is not None and pid == self._disk.getpid() and self.pending:
             message = "a producer was dropped with items that were not flushed"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.close()

@@ -1,4 +1,4 @@
-"""The flights example as a process that can be killed, and what it must say: for the tests of it."""
+"""An example as a process that can be killed; and what the flights example must say: for the tests of them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import Iterator
 from importlib.util import find_spec
 from pathlib import Path
-from threading import Timer
+from threading import Event, Timer
 
 import pytest
 
@@ -50,10 +50,10 @@ Cells = dict[tuple[str, int], tuple[int, int, int]]
 class Run:
     """A process of the example, in a group of its own, and the lines that it prints."""
 
-    def __init__(self, directory: Path, *options: str, still: str | None = None) -> None:
+    def __init__(self, directory: Path, *options: str, still: str | None = None, example: Path = EXAMPLE) -> None:
         elsewhere = directory.parent / "elsewhere"
         elsewhere.mkdir(exist_ok=True)
-        program = [sys.executable, *(["-c", STAND_STILL, still] if still else []), str(EXAMPLE)]
+        program = [sys.executable, *(["-c", STAND_STILL, still] if still else []), str(example)]
         self._process = subprocess.Popen(
             [*program, f"--directory={directory}", *options],
             cwd=elsewhere,
@@ -65,10 +65,12 @@ class Run:
         )
         self.lines: list[str] = []
 
-    def kill_at(self, pattern: str) -> None:
-        """Kill the group, Java too, at the first line that matches, and wait until nobody holds the pipe any more."""
+    def kill_at(self, pattern: str, seconds: float = 0.0) -> None:
+        """Kill the group, Java too, at the first line that matches, or so long after it, and wait until nobody holds
+        the pipe any more."""
         for line in self._read():
             if re.search(pattern, line):
+                Event().wait(seconds)
                 self._kill()
                 self._read_rest()
                 return

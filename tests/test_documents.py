@@ -33,7 +33,7 @@ def test_readme_snippet_runs(snippet: str, tmp_path: Path) -> None:
 
 def test_readme_has_snippets() -> None:
     """The pattern that finds snippets finds them."""
-    assert len(SNIPPETS) == 12
+    assert len(SNIPPETS) == 13
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md"])

@@ -33,7 +33,7 @@ FLOORS = [
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/payload", "spark/progress", "__main__"},
+    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
     {"spark/sink", "spark/handoff", "spark/rows"},
     {"spark/stream"},
     {"spark/source"},

@@ -1,130 +1,140 @@
-"""A stream into a queue: each line once, whatever is killed on the way, and wherever."""
+"""Queries and jobs of Spark lose any of their processes, anywhere: each item arrives exactly once all the same."""
 
 from __future__ import annotations
 
+import json
 import os
-import signal
 import subprocess
 import sys
 import time
-from contextlib import suppress
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 import persistentqueue
-from persistentqueue import PersistentQueue, check
-from persistentqueue.spark import JavaNotFoundError, java
+from persistentqueue import PersistentQueue
+from persistentqueue.adopt import PART_GRACE_SECONDS
 
+from .spark_kills import BATCH_PLACES, ITEMS, STREAM_PLACES, SUBSCRIPTION, VICTIMS, Cell
 from .support import drain
 
-pytestmark = pytest.mark.spark
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds its victims in /proc"),
+]
 
 SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
-VICTIMS = ("worker", "java", "program")
-PLACES = ("among the rows", "behind the part", "before the manifest", "behind the manifest")
-EVERYWHERE = [(victim, place) for victim in VICTIMS for place in PLACES]
-CHOSEN = EVERYWHERE if os.environ.get("EVERY_PLACE") else [("java", "behind the manifest")]
-"""Each place takes two Javas of its own: ``make flights`` goes to all of them, ``make test`` to the one where it is
-decided, and Spark does not know."""
-PROGRAM = """
-import os, signal, sys
-from pathlib import Path
-from persistentqueue.spark import local_session, register, sink
-from persistentqueue.spark.source import QueueDataSource
+TIMEOUT_SECONDS = 300
+SURVIVED = {"planner", "executor"}
+"""Without whom the program, and its Java, go on."""
 
-root, victim, place = Path(sys.argv[1]), *sys.argv[2:]
-program = os.getpid()
-
-
-def pass_by(here):
-    # Kill once, in the second batch; who has killed another waits for his own end, which follows from that.
-    if here != place or (root / "killed").exists() or not (root / "checkpoint" / "offsets" / "1").exists():
-        return
-    (root / "killed").touch()
-    daemon = Path(f"/proc/{os.getppid()}/stat").read_text().rpartition(")")[2].split()
-    os.kill({"worker": os.getpid(), "java": int(daemon[1]), "program": program}[victim], signal.SIGKILL)
-    signal.pause()
+CHAINS = {
+    f"{kind}, {victim}": [Cell(kind, place, victim) for place in places]
+    for kind, places in (("stream", list(STREAM_PLACES)), ("batch", BATCH_PLACES))
+    for victim in VICTIMS
+}
+SOME = [
+    Cell("stream", "writing", "executor"),
+    Cell("stream", "publishing", "planner"),
+    Cell("stream", "adopting", "user"),
+    Cell("stream", "committed", "executor"),
+    Cell("stream", "offsets", "planner"),
+    Cell("batch", "published", "planner"),
+    Cell("stream", "published", "jvm"),
+]
+"""At each place, and of each process, one: ``EVERY_PLACE=1`` goes to all."""
+if not os.environ.get("EVERY_PLACE"):
+    CHAINS = {"some": SOME}
 
 
-class FatalWriter(sink.ArrowStreamWriter):
-    def write(self, iterator):
-        def rows():
-            for batch in iterator:
-                yield batch
-                pass_by("among the rows")
-
-        message = super().write(rows())
-        pass_by("behind the part")
-        return message
-
-    def commit(self, messages, batchId):
-        pass_by("before the manifest")
-        super().commit(messages, batchId)
-        pass_by("behind the manifest")
-
-
-class FatalDataSource(QueueDataSource):
-    @classmethod
-    def name(cls):
-        return "fatal"
-
-    def streamWriter(self, schema, overwrite):
-        return FatalWriter(super().streamWriter(schema, overwrite)._options)
-
-
-spark = local_session("killed", {"spark.master": "local[2,2]"})
-spark.dataSource.register(FatalDataSource)
-lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(root / "in"))
-writer = lines.writeStream.format("fatal").option("queue", "q").option("checkpointLocation", str(root / "checkpoint"))
-query = writer.trigger(availableNow=True).start(str(root))
-query.awaitTermination()
-spark.stop()
-"""
+def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
+    """Start the program until it has done all of it; how often that was, and what it printed."""
+    (root / "cells").write_text("".join(f"{' '.join(cell)}\n" for cell in cells))
+    printed = ""
+    for lives in range(1, len(cells) + 3):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.spark_kills", str(root)],
+            cwd=SOURCES,
+            env=os.environ | {"PYTHONPATH": SOURCES, "PERSISTENTQUEUE_KILLS": str(root), "TMPDIR": str(root)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                # Java, and what it has started, hold the pipe as well: none of them is left at its end.
+                printed += process.communicate(timeout=TIMEOUT_SECONDS)[0]
+            except BaseException:
+                kill_session(process.pid)
+                raise
+        if process.returncode == 0:
+            return lives, printed
+    pytest.fail(f"it never came to its end:\n{printed}")
 
 
-def run(root: Path, victim: str, place: str) -> int:
-    """Run the program, which tells how it ended, and wait until its Java has, too."""
-    command = [sys.executable, "-c", PROGRAM, str(root), victim, place]
-    environ = os.environ | {"PYTHONPATH": SOURCES}
-    with subprocess.Popen(
-        command, env=environ, start_new_session=True, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    ) as program:
+def kill_session(session: int) -> None:
+    """Kill all of the program's processes, of whatever group."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):
         try:
-            code = program.wait(300)
-            end = time.monotonic() + 60
-            while time.monotonic() < end:
-                os.killpg(program.pid, 0)
-                time.sleep(0.05)
+            if os.getsid(int(entry)) == session:
+                os.kill(int(entry), 9)
         except ProcessLookupError:
-            return code
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(program.pid, signal.SIGKILL)
-    raise AssertionError("Java outlives its program")
+            continue
 
 
-@pytest.mark.parametrize(("victim", "place"), CHOSEN, ids=str)
-def test_each_line_once(tmp_path: Path, victim: str, place: str) -> None:
-    """A worker, Java or the program itself is killed: started again, the query writes each line once."""
-    try:
-        java._find_java(os.environ)
-    except JavaNotFoundError as reason:
-        pytest.skip(str(reason))
-    (tmp_path / "in").mkdir()
-    expected = []
-    for number in range(3):
-        lines = [f"line {line} of {number}" for line in range(100)]
-        (tmp_path / "in" / f"{number}").write_text("\n".join(lines))
-        expected += [line.encode() for line in lines]
-    codes = [run(tmp_path, victim, place)]
-    assert (tmp_path / "killed").exists()
-    while codes[-1] != 0 and len(codes) < 3:
-        codes.append(run(tmp_path, victim, place))
-    # A task whose worker was killed is tried again at once; all else ends the query.
-    is_retried = victim == "worker" and place in PLACES[:2]
-    assert [code == 0 for code in codes] == ([True] if is_retried else [False, True])
-    report = check(tmp_path, "q")
-    assert (report.ok, report.published) == (True, len(expected))
-    with PersistentQueue(tmp_path, "q") as queue:
-        assert sorted(drain(queue)) == sorted(expected)
+def struck(directory: Path) -> dict[str, Any]:
+    """What there was when the process was killed."""
+    found: dict[str, Any] = json.loads((directory / "struck").read_text())
+    return found
+
+
+def check_place(cell: Cell, found: dict[str, Any]) -> None:
+    """It was the place that it was to be."""
+    assert found["victims"] >= 1
+    assert found["in a task"] == (cell.place == "writing")
+    inbox = [os.path.splitext(name)[1] for name in found["out/inbox"]]
+    if cell.kind == "stream" and cell.place in {"writing", "publishing", "published", "committed", "offsets"}:
+        assert (found["checkpoint/offsets"], found["checkpoint/commits"]) == (["0", "1"], ["0"])
+        assert inbox.count(".seg") == (2 if cell.place in {"published", "committed"} else 1)
+    if cell.place == "ended":
+        assert found["checkpoint/offsets"] == found["checkpoint/commits"] == ["0", "1", "2"]
+    if cell.place in {"writing", "publishing"}:
+        assert ".tmp" in inbox
+
+
+def check_cell(directory: Path, cell: Cell) -> None:
+    """Each item is there once, in order within its batch; nothing waits, and what nobody needs is swept when old."""
+    check_place(cell, struck(directory))
+    old = time.time() - PART_GRACE_SECONDS - 60
+    for file in (directory / "out" / "inbox").iterdir():
+        os.utime(file, (old, old))
+    with PersistentQueue(directory, "out") as out:
+        assert sorted(drain(out)) == sorted(b"%d" % number for number in range(ITEMS))
+    PersistentQueue(directory, "out").close()
+    assert list((directory / "out" / "inbox").iterdir()) == []
+    assert len(list((directory / "out" / "data").glob("*.seg"))) <= 1
+    if cell.kind == "stream":
+        with PersistentQueue(directory, "in") as source:
+            assert len(source.subscribe(SUBSCRIPTION)) == 0
+            assert source.stats().live_bytes == 0
+        assert list((directory / "in" / "inbox").iterdir()) == []
+
+
+@pytest.mark.parametrize("cells", list(CHAINS.values()), ids=list(CHAINS))
+def test_killed_anywhere_each_item_arrives_once(
+    tmp_path: Path, cells: Sequence[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is killed at whatever place of a micro-batch, or of a job: after a restart each item is in the queue
+    once, the input is consumed, and nothing is left over."""
+    monkeypatch.setenv("PERSISTENTQUEUE_KILLS", str(tmp_path))
+    lives, printed = run(tmp_path, cells)
+    print(printed)
+    assert lives == 1 + sum(cell.victim not in SURVIVED for cell in cells)
+    for cell in cells:
+        try:
+            check_cell(cell.directory, cell)
+        except BaseException as failure:
+            failure.add_note(f"{cell}\n{printed}")
+            raise

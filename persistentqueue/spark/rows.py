@@ -17,6 +17,7 @@ from persistentqueue.parts import count_published
 from persistentqueue.splits import Found, Split, partition, read
 
 from .options import Place
+from .workers import settle
 
 SCHEMA = StructType(
     [StructField("value", BinaryType()), StructField("offset", LongType()), StructField("timestamp", TimestampType())]
@@ -38,6 +39,7 @@ def partitions(splits: list[Split], least: int) -> list[InputPartition]:
 
 def batches(place: Place, splits: list[Split], skips: bool) -> Iterator[pa.RecordBatch]:
     """The items of the splits as rows, a few mebibytes at a time. Raises what ``splits.read`` raises."""
+    settle()
     some: list[Found] = []
     rows = size_bytes = 0
     for split in splits:

@@ -28,6 +28,7 @@ from persistentqueue.parts import PartWriter, publish_parts, remove_parts
 from persistentqueue.publication import Part
 
 from .options import Place, WriteOptions, stream_write_options, write_options
+from .workers import settle
 
 _HAS_ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """From Spark 4.1 on."""
@@ -117,6 +118,7 @@ def stream_writer(options: Mapping[str, str], schema: StructType, overwrite: boo
 
 
 def _check(schema: StructType, overwrite: bool, place: Place) -> None:
+    settle()
     if overwrite:
         raise ValueError(
             "persistentqueue only appends, only consumers take items out: use mode('append'), or outputMode('append')"
@@ -133,6 +135,7 @@ def _check(schema: StructType, overwrite: bool, place: Place) -> None:
 
 def _write(place: Place, batches: Iterable[Sequence[bytes]]) -> Message:
     """Write a part of these items. Whatever fails, also Spark's end of the stream, leaves no file."""
+    settle()
     writer = PartWriter(place.path, place.queue)
     try:
         for batch in batches:
@@ -171,6 +174,7 @@ def _parts(messages: Sequence[WriterCommitMessage | None]) -> list[Part]:
 
 
 def _publish(place: Place, parts: list[Part], marker: tuple[str, int] | None) -> None:
+    settle()
     try:
         publish_parts(place.path, place.queue, parts, marker)
     except BrokenQueueError:  # nobody knows whether it is published

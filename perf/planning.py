@@ -1,0 +1,108 @@
+"""``python -m perf.planning``: what it takes to plan a read of a queue with a hundred thousand segments.
+
+The planner of the data source looks into the log (``look``), plans what to read (``plan``) and makes partitions of it;
+it opens no segment that the log says is written. The seconds, and by how much Python's objects grew meanwhile
+(``tracemalloc``, in a run of its own), once beside the owner, who has just written, and once after he has closed.
+
+The queue is made quickly: an item in each segment, no syncs, and the segments in memory (``--data``), where files are
+made in a tenth of the time. Nothing of that changes the log, which is where it would be.
+"""
+
+from __future__ import annotations
+
+import time
+import tracemalloc
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+from persistentqueue import PersistentQueue
+from persistentqueue.disk import DISK
+from persistentqueue.splits import look, partition, plan
+
+from . import figures, harness
+from .harness import Row
+
+SEGMENTS = 100_000
+PARTITIONS = 64
+_ITEM = bytes(100)
+_TRIM = 500
+"""After so many the log is trimmed: until then each segment that it carries a block of is an open file."""
+
+
+def _ignore(_fd: int) -> None:
+    pass
+
+
+_UNSYNCED = replace(DISK, fdatasync=_ignore, fsync=_ignore)
+
+
+def _fill(directory: Path, data: Path, segments: int) -> PersistentQueue:
+    queue = PersistentQueue(directory, data_path=data, segment_bytes=1, sync=False, memory_bytes=0, disk=_UNSYNCED)
+    with queue.session() as session:
+        for number in range(segments):
+            session.enqueue(_ITEM)
+            session.flush()
+            if number % _TRIM == _TRIM - 1:
+                queue.trim()
+    assert queue.stats().segments >= segments
+    return queue
+
+
+def _plan(directory: Path) -> tuple[float, float, int, int]:
+    """The seconds of the look, and of the rest; how many splits and partitions that makes."""
+    begun = time.perf_counter()
+    places, recovered = look(DISK, str(directory))
+    looked = time.perf_counter()
+    splits = plan(DISK, places, recovered, [(0, recovered.state.next_sequence)])
+    total_bytes = sum(split.length_bytes for split in splits)
+    groups = partition(splits, -(-total_bytes // PARTITIONS))
+    return looked - begun, time.perf_counter() - looked, len(splits), len(groups)
+
+
+def _row(directory: Path, segments: int, rounds: int, what: str) -> Row:
+    found = [_plan(directory) for _ in range(rounds)]
+    assert {splits for _, _, splits, _ in found} == {segments}
+    tracemalloc.start()
+    try:
+        _plan(directory)
+        peak_bytes = tracemalloc.get_traced_memory()[1]
+    finally:
+        tracemalloc.stop()
+    looked, planned = (median(each[which] for each in found) for which in (0, 1))
+    log_bytes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+    return Row(
+        f"{segments:,} segments planned, {what}",
+        f"{looked + planned:.2f} s, {peak_bytes / 2**20:.0f} MiB",
+        "",
+        f"look {looked:.2f} s, plan and partition {planned:.2f} s; {found[0][3]} partitions; "
+        f"a segment {(looked + planned) / segments * 1e6:.0f} µs, {peak_bytes / segments:,.0f} B, "
+        f"{log_bytes / segments:.0f} B of the logs",
+        "",
+        "",
+    )
+
+
+def rows(directory: Path, data: Path, segments: int, rounds: int) -> Iterator[Row]:
+    """A line beside the owner, and one after he has closed."""
+    with ExitStack() as stack:
+        place = stack.enter_context(harness.workspace(data, memory=True))
+        with _fill(directory / "queue", place / "data", segments):
+            yield _row(directory / "queue", segments, rounds, "beside the owner")
+        yield _row(directory / "queue", segments, rounds, "which nobody owns")
+
+
+def main() -> None:
+    """Run it, print the table, and write JSON where ``--results`` says."""
+    parser = figures.parser("planning", __doc__)
+    parser.add_argument("--data", type=Path, default=Path("/dev/shm"), help="where the segments are (/dev/shm)")
+    parser.add_argument("--segments", type=harness.at_least_one, default=SEGMENTS, help=f"({SEGMENTS})")
+    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    options = parser.parse_args()
+    figures.run("planning", options, lambda where: rows(where, options.data, options.segments, options.rounds))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,123 @@
+"""What the section "Spark" is made of: each program measures what it says, and the tables are those of the results."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from . import figures, harness, manifests, planning, soak, spark_rows, stages, streams
+from .harness import Row
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+HERE = Path(__file__).parent
+
+
+@pytest.fixture(scope="module")
+def spark() -> Iterator[SparkSession]:
+    """One local Spark for all of them; one that others have started is left to them."""
+    from pyspark.sql import SparkSession
+
+    from persistentqueue.spark import local_session
+
+    is_ours = SparkSession.getActiveSession() is None
+    session = local_session("perf")
+    yield session
+    if is_ours:
+        session.stop()
+
+
+@pytest.mark.parametrize("name", figures.NAMES)
+def test_readme_has_the_table_of_the_results(name: str) -> None:
+    """What the document says is what the committed results say, line by line; until there are any, there is a place."""
+    document = (HERE / "README.md").read_text()
+    path = HERE / "results" / f"{name}.json"
+    if path.exists():
+        assert figures.table(name, json.loads(path.read_text())) in document
+    assert document.index(f"<!-- {name} -->\n") < document.index(f"<!-- end of {name} -->\n")
+
+
+def test_a_line_is_judged_by_the_first_it_is_compared_with() -> None:
+    """The bar is the least, or the most, that the median of the ratios may be."""
+    ours, others = [1.0, 3.0, 2.0], {"one": [2.0, 6.0, 1.0], "two": [1.0, 1.0, 1.0]}
+    assert figures.compared("what", "ms", ours, others, 0.5, True).met == "yes"
+    line = figures.compared("what", "ms", ours, others, 0.4, False)
+    assert line == Row(
+        "what",
+        "2 ms",
+        "one 2 ms · two 1 ms",
+        "0.50 (0.50–2.00) × one · 2.00 (1.00–3.00) × two",
+        "0.4 × one at most",
+        "**no**",
+    )
+    assert figures.compared("what", "ms", ours, others, None, True)[-2:] == ("", "")
+
+
+def test_everybody_has_as_many_turns() -> None:
+    """The order turns round from one round to the next."""
+    assert list(figures.in_turn(3, 2)) == [2, 1, 0, 0, 1, 2]
+
+
+def test_manifests_are_measured(tmp_path: Path) -> None:
+    """A line for each number of parts, and a bar for each but the first."""
+    lines = list(manifests.rows(tmp_path, (1, 10), 1))
+    assert [line.bar for line in lines] == ["", f"{manifests.BAR:g} × at most"]
+
+
+def test_planning_is_measured(tmp_path: Path) -> None:
+    """Beside the owner and without him, each segment in a split of its own."""
+    lines = list(planning.rows(tmp_path, tmp_path, 50, 1))
+    assert [line.what.rpartition(", ")[2] for line in lines] == ["beside the owner", "which nobody owns"]
+
+
+def test_growth_is_told() -> None:
+    """What climbs is told by how much, whatever one sample says; what stays is not."""
+    samples = [soak.Sample(10.0 * n, 100.0 + n, 5.0, 2, 9.0, 0.0, 2.0, 9.0, n) for n in range(10)]
+    samples[4] = samples[4]._replace(user_mib=1000.0)
+    assert soak.grown(samples, "user_mib") == pytest.approx(9.0)
+    assert soak.grown(samples, "worker_mib") == soak.grown(samples[:1], "user_mib") == 0.0
+
+
+@pytest.mark.spark
+def test_stages_beside_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    """A hand-off and plain Parquet take turns, with all rows, and the line of both has a bar."""
+    put, take, both = stages.rows(spark, tmp_path, 1000, 1)
+    assert "put" in put.what and "take" in take.what and not put.met
+    assert both.bar == "1.2 × at most" and both.met in {"yes", "**no**"}
+    block = figures.table("stages", {"command": "python -m perf.stages", "rows": [put, take, both]})
+    assert block.startswith("<!-- stages -->\n") and block.endswith("<!-- end of stages -->")
+    assert block.count("× Parquet") == 3
+
+
+@pytest.mark.spark
+def test_rows_beside_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Each format has all rows in each number of partitions; there is a bar for each but the lines of how it scales."""
+    found = spark_rows.measure(spark, tmp_path, 800, 1, (1, 2))
+    lines = list(spark_rows.lines(found, 800))
+    assert [line.met != "" for line in lines] == [True] * 4 + [False] * 2
+
+
+@pytest.mark.spark
+def test_batches_beside_files(spark: SparkSession, tmp_path: Path) -> None:
+    """Queue to queue, with its owner and without, beside files to files; and each step of a batch."""
+    found = streams.measure(spark, tmp_path, 1, 10, 1, 1)
+    lines = list(streams.lines(found, 10))
+    assert len(lines) == 2 + len(streams.STEPS) - 1
+    assert {line.bar for line in lines[:2]} == {"1.25 × Parquet at most"}
+    assert all(batch["triggerExecution"] > 0 for rounds in found.values() for batch in rounds)
+
+
+@pytest.mark.spark
+def test_a_soak_ends_with_each_item_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A few seconds of it: something went through, samples were taken, and the queues are short in the end."""
+    work = soak.Soak(spark, tmp_path)
+    work.run(2.0, 0.5, 200.0)
+    assert work.taken > 0 and len(work.samples) > 1
+    assert work.samples[-1].java_mib > work.samples[-1].worker_mib > 0
+    assert work.samples[-1].workers > 1
+    assert {line.met for line in soak.lines(work)} <= {"", "yes", harness.met(False)}

@@ -434,6 +434,8 @@ class Group:
 
     def _look(self, insists: bool = False) -> bool:
         """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
+        if not insists and self._line.writing.locked():
+            return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
             return False
         with self._alone():

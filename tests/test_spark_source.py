@@ -23,7 +23,7 @@ from persistentqueue import CorruptionError, PersistentQueue, check
 from persistentqueue.adopt import PART_GRACE_SECONDS
 from persistentqueue.errors import BrokenQueueError
 from persistentqueue.publication import is_part, is_published
-from persistentqueue.spark import sink, source
+from persistentqueue.spark import rows, sink
 from persistentqueue.spark.options import read_options, stream_write_options, write_options
 from persistentqueue.spark.rows import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
@@ -147,7 +147,7 @@ def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.Monk
     """An item that is longer than anything in Java is told of."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, bytes(2000))
-    monkeypatch.setattr(source, "_VALUE_BYTES_MAX", 1000)
+    monkeypatch.setattr(rows, "_VALUE_BYTES_MAX", 1000)
     reader = QueueDataSource({"path": str(tmp_path / "q")}).reader(SCHEMA)
     with pytest.raises(ValueError, match="near offset 0"):
         list(reader.read(reader.partitions()[0]))

@@ -66,6 +66,7 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     undecided: list[str] = []
 
     def decide_anyway(prepare: Prepare) -> bool:
+        """What the coordinator says; where it is lost, that nothing is committed, and that this was a loss."""
         try:
             return decide(prepare)
         except InDoubtError as error:

@@ -415,13 +415,13 @@ class Store:
         transaction.operations = [operation]
         try:
             self.log_group([transaction], inline=False)
+            with self._mutex:
+                self.subscriptions.follow()
         except BaseException as error:
             self.doubt(error)
             raise
         if transaction.error is not None:
             raise transaction.error
-        with self._mutex:
-            self.subscriptions.follow()
 
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None

@@ -25,7 +25,8 @@ from .crash.content import SUBSCRIBES, Content
 from .crash.cuts import CutsUnavailable, run_cuts
 from .crash.disk import Crash, SimulatedDisk
 from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
-from .crash.explorer import DIRECTORY, Explorer, ViolationError, content_of
+from .crash.explorer import DIRECTORY, Explorer, content_of
+from .crash.exploring import ViolationError
 from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
 from .crash.several import SeveralExplorer

@@ -18,7 +18,7 @@ from persistentqueue.segment import Segment
 
 from .crash import damage, flips, fuzz
 from .crash.content import Content
-from .crash.explorer import ViolationError
+from .crash.exploring import ViolationError
 from .crash.images import image
 
 _RIGHT = damage.Expected("right", Content())

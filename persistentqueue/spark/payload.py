@@ -89,6 +89,7 @@ class _Local:
         return self._url(self._root / name)
 
     def files(self, name: str) -> dict[str, int]:
+        """As the directory has them now."""
         try:
             found = sorted(os.listdir(self._root / name))
         except FileNotFoundError:
@@ -99,7 +100,8 @@ class _Local:
         return sum(read_metadata(self._root / name / file).num_rows for file in files)
 
     def sync(self, name: str) -> None:
-        # Hadoop's checksum files, too: a torn one would make the good file unreadable.
+        """Files first, then the names that lead to them; Hadoop's checksum files, too, since a torn one would make the
+        good file unreadable."""
         for file in (self._root / name).iterdir():
             _sync(file)
         _sync(self._root / name)

@@ -46,6 +46,7 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
     failures: list[BaseException] = []
 
     def tell() -> None:
+        """Report once."""
         done = total = 0
         for job in set(tracker.getJobIdsForGroup(name)) - before:
             info = tracker.getJobInfo(job)
@@ -59,6 +60,7 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
         report(Progress(done, total))
 
     def watch() -> None:
+        """Report until the block has ended, and then once more."""
         try:
             while not ended.wait(SECONDS):
                 tell()

@@ -22,7 +22,8 @@ from persistentqueue.store import Store
 
 from .content import Content
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY, ViolationError, content_of
+from .explorer import DIRECTORY, content_of
+from .exploring import ViolationError
 from .images import Image
 
 _FREE = nullcontext()

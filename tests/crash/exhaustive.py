@@ -20,7 +20,8 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .content import Content
 from .disk import Inode, Names, Pending, Pick, SimulatedDisk, after_cut, paths_of
-from .explorer import DIRECTORY, ViolationError, content_of
+from .explorer import DIRECTORY, content_of
+from .exploring import ViolationError
 
 _FREE = nullcontext()
 SETTINGS = (

@@ -15,9 +15,7 @@ Everything follows from the seed.
 
 from __future__ import annotations
 
-import errno
 import random
-import signal
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -42,22 +40,11 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject
 from .places import MOVES, Places
 from .published import PUBLISHES, Others, adopting
 
 DIRECTORY = "/queues/q"
-LIVES = 3
-SCHEDULES_MAX = 2000
-"""Where a seed crashes no more in the middle: one whose writes are all short has ten thousands of calls, all alike."""
-_NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
-_FAULTS = {
-    "full": _NEEDING_ROOM,
-    "sync": {"fdatasync", "fsync", "pwritev dsync"},
-    "read": {"pread"},
-    "short write": {"short write"},
-    "short read": {"short read"},
-}
-"""Which calls a fault is for."""
 _ACTIONS = (
     "enqueue",
     "take",
@@ -105,13 +92,7 @@ _SEGMENT_BYTES = {
 }
 _STEPS = {"mixed": (10, 20, 40), "drains": (10, 20, 40), "recycles": (20, 40), "compacts": (60, 120)}
 _INTRUSION_ODDS = 0.01
-PATIENCE_SECONDS = 30.0
-"""Of computing, whatever else the machine does; a seed takes a few at most."""
 _LIMITED_ODDS = 0.3
-
-
-class ViolationError(AssertionError):
-    """A state that the model does not allow."""
 
 
 class Work:
@@ -238,26 +219,10 @@ class Explorer:
         return True
 
     def run(self) -> None:
-        """Explore. Raises ``ViolationError``, also for whatever the queue should not have raised, or if it hangs.
-
-        For the main thread only, because of the latter: it takes the signal of a timer.
-        """
-        handler = signal.signal(signal.SIGVTALRM, raise_hanging)
-        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_SECONDS)
-        disk = SimulatedDisk()
-        disk.trace = [] if self._trace else None
-        disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
-        try:
-            nothing = self._nothing
+        """Explore. Raises ``ViolationError`` like ``exploring``."""
+        nothing = self._nothing
+        with exploring(self.random, self.seed, self._faults, self._trace, self._asked_style) as disk:
             self._live(disk, Model(nothing, Others(*self._others)), [nothing], [nothing], depth=0)
-        except Exception as error:
-            style = f" --style {self._asked_style}" if self._asked_style else ""
-            options = (" --faults" if self._faults else "") + style
-            replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{options}"
-            raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, handler)
 
     # --- one life ----------------------------------------------------------------------------------------------------
 
@@ -676,27 +641,6 @@ class Explorer:
         except (DiskFullError, QueueFullError, OSError) as error:
             if isinstance(error, BrokenQueueError) or not (self._faults or isinstance(error, QueueFullError)):
                 raise
-
-
-def inject(disk: SimulatedDisk, chance: random.Random) -> None:
-    """Let some call fail, once or from then on."""
-    kind = chance.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
-    code = errno.EIO if kind != "full" else chance.choice([errno.ENOSPC, errno.EDQUOT])
-    at, forever, taken = disk.ticks + chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
-    waiting = [True]
-
-    def fault(call: str, path: str) -> OSError | int | None:
-        if disk.ticks < at or call not in _FAULTS[kind] or not (waiting[0] or forever):
-            return None
-        waiting[0] = False
-        return taken if kind.startswith("short") else OSError(code, "injected", path)
-
-    disk.fault = fault
-
-
-def raise_hanging(_signal: int, _frame: object) -> None:
-    """For the signal of a timer."""
-    raise ViolationError(f"after {PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
 
 
 def _subsets(group: list[Work]) -> list[list[Work]]:

@@ -44,7 +44,7 @@ from .damage import (
     open_queue,
     require,
 )
-from .explorer import ViolationError
+from .exploring import ViolationError
 from .images import Image, image
 
 _FREE = nullcontext()

@@ -38,7 +38,8 @@ from .damage import (
     require,
 )
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY, ViolationError
+from .explorer import DIRECTORY
+from .exploring import ViolationError
 from .images import Image, image
 
 _MEMORY_BYTES = 512 * 1024 * 1024

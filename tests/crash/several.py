@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import errno
 import random
-import signal
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field
@@ -39,7 +38,8 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .content import Content
 from .disk import SimulatedDisk
-from .explorer import LIVES, PATIENCE_SECONDS, SCHEDULES_MAX, ViolationError, content_of, inject, raise_hanging
+from .explorer import content_of
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject
 
 SEVERAL = "several"
 """The style of programs over several queues."""
@@ -146,21 +146,9 @@ class SeveralExplorer:
         self._crash_odds = choose((0.01, 0.03, 0.1))
 
     def run(self) -> None:
-        """Explore. Raises ``ViolationError`` like ``Explorer.run``, and for the main thread only."""
-        handler = signal.signal(signal.SIGVTALRM, raise_hanging)
-        signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_SECONDS)
-        disk = SimulatedDisk()
-        disk.trace = [] if self._trace else None
-        disk.sync_failure = self.random.choice(["ext4", "ext4 data=journal", "btrfs"])
-        try:
+        """Explore. Raises ``ViolationError`` like ``exploring``."""
+        with exploring(self.random, self.seed, self._faults, self._trace, SEVERAL) as disk:
             self._live(disk, [(Content(),) * len(NAMES)], depth=0)
-        except Exception as error:
-            options = (" --faults" if self._faults else "") + f" --style {SEVERAL}"
-            replay = f"python -m tests.crash random --first {self.seed} --count 1 --trace{options}"
-            raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
-        finally:
-            signal.setitimer(signal.ITIMER_VIRTUAL, 0)
-            signal.signal(signal.SIGVTALRM, handler)
 
     # --- one life ----------------------------------------------------------------------------------------------------
 

@@ -50,7 +50,7 @@ from persistentqueue import (
 from persistentqueue.disk import DISK
 from persistentqueue.session import Session
 
-from .explorer import ViolationError
+from .exploring import ViolationError
 from .kills import Ledger, close_and_check, fast_directory, fork, item
 
 FAULTS = {

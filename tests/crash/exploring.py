@@ -1,0 +1,75 @@
+"""What explorers have in common: how one is run, how deep, and how calls of the disk are made to fail."""
+
+from __future__ import annotations
+
+import errno
+import random
+import signal
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from .disk import SimulatedDisk
+
+LIVES = 3
+SCHEDULES_MAX = 2000
+"""Where a seed crashes no more in the middle: one whose writes are all short has ten thousands of calls, all alike."""
+PATIENCE_SECONDS = 30.0
+"""Of computing, whatever else the machine does; a seed takes a few at most."""
+_NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
+_FAULTS = {
+    "full": _NEEDING_ROOM,
+    "sync": {"fdatasync", "fsync", "pwritev dsync"},
+    "read": {"pread"},
+    "short write": {"short write"},
+    "short read": {"short read"},
+}
+"""Which calls a fault is for."""
+
+
+class ViolationError(AssertionError):
+    """A state that the model does not allow."""
+
+
+@contextmanager
+def exploring(
+    chance: random.Random, seed: int, faults: bool, trace: bool, style: str | None
+) -> Iterator[SimulatedDisk]:
+    """A new disk to explore. Raises ``ViolationError``, with the command that shows it again, for whatever the block
+    raises, also if it hangs.
+
+    For the main thread only, because of the latter: it takes the signal of a timer.
+    """
+    handler = signal.signal(signal.SIGVTALRM, _raise_hanging)
+    signal.setitimer(signal.ITIMER_VIRTUAL, PATIENCE_SECONDS)
+    disk = SimulatedDisk()
+    disk.trace = [] if trace else None
+    disk.sync_failure = chance.choice(["ext4", "ext4 data=journal", "btrfs"])
+    try:
+        yield disk
+    except Exception as error:
+        options = (" --faults" if faults else "") + (f" --style {style}" if style else "")
+        replay = f"python -m tests.crash random --first {seed} --count 1 --trace{options}"
+        raise ViolationError(f"{type(error).__name__}: {error}\nreplay with: {replay}") from error
+    finally:
+        signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+        signal.signal(signal.SIGVTALRM, handler)
+
+
+def _raise_hanging(_signal: int, _frame: object) -> None:
+    raise ViolationError(f"after {PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
+
+
+def inject(disk: SimulatedDisk, chance: random.Random) -> None:
+    """Let some call fail, once or from then on."""
+    kind = chance.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
+    code = errno.EIO if kind != "full" else chance.choice([errno.ENOSPC, errno.EDQUOT])
+    at, forever, taken = disk.ticks + chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
+    waiting = [True]
+
+    def fault(call: str, path: str) -> OSError | int | None:
+        if disk.ticks < at or call not in _FAULTS[kind] or not (waiting[0] or forever):
+            return None
+        waiting[0] = False
+        return taken if kind.startswith("short") else OSError(code, "injected", path)
+
+    disk.fault = fault

@@ -13,8 +13,9 @@ The write order of an adoption (``adopt.1`` …):
    or that was never synced, and not the names: a published file that the log knows nothing of, and has not retired,
    goes back to the inbox, parts durably before their manifest.
 4. Apply the operations to the state in memory, as any commit does. Then delete what was skipped: found again, it would
-   be skipped again. Parts go when their manifest has gone durably: without them it would be damaged. *A crash leaves
-   parts that no manifest names, which are swept when they are old.*
+   be skipped again. A request, which has no version, goes durably before anything else is done. Parts go when their
+   manifest has gone durably: without them it would be damaged. *A crash leaves parts that no manifest names, which are
+   swept when they are old. Whoever opens the queue after one makes durable what is gone from the inbox.*
 
 No byte of an item is copied, or read before it is dequeued. What there is no room for stays where it is, and all behind
 it, since each producer's order is kept. Everything here is for the thread that writes.
@@ -139,19 +140,23 @@ class Adopter:
 
     def end(self, transactions: Sequence[Transaction]) -> bool:
         """Step 4, the end of it: delete what was skipped, and what had no items. Whether any file has left the inbox;
-        nothing happened to those that are not settled."""
+        nothing happened to those that are not settled. Raises ``OSError`` for a request that does not go."""
         has_left = False
         refused = [transaction.published for transaction in transactions if not transaction.settled]
         self._listed.extendleft(reversed(refused))
         parts: list[str] = []
-        # A request that came back would make a subscription again that was removed meanwhile, or consume what a session
-        # had held.
-        must_last = any(transaction.request is not None for transaction in transactions)
         for transaction in transactions:
             names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
             if not transaction.settled:
                 for name in names:
                     self._quota.leave(self._path(name))
+            elif transaction.request is not None:
+                with suppress(FileNotFoundError):  # somebody has taken it away
+                    self._disk.unlink(self._path(transaction.published))
+                # Were it to come back, it would make a subscription again that was removed, or consume what a session
+                # has held.
+                sync_directory(self._disk, self.directory)
+                has_left = True
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # found again, it is skipped again
                     self._disk.unlink(self._path(transaction.published))
@@ -159,7 +164,7 @@ class Adopter:
                     parts += filter(is_part, names)
             else:
                 has_left = True
-        if parts or (has_left and must_last):
+        if parts:
             with suppress(OSError):  # they are swept
                 sync_directory(self._disk, self.directory)
                 for name in parts:

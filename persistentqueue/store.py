@@ -220,6 +220,7 @@ class Store:
             )
         else:
             finish_adoptions(self._disk, self.places, recovered)
+            self.adopter.sync()  # what a killed owner has deleted there is not to come back once this one has served
             self.segments.has_adopted = bool(recovered.adoptions)
             if recovered.orphans:
                 self.adopter.take_back(recovered.orphans)

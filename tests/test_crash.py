@@ -18,6 +18,8 @@ from persistentqueue.directory import delete_queue
 from persistentqueue.disk import CREATE_NEW, sync_directory
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.frame import SEALED
+from persistentqueue.header import HEADER_BYTES
+from persistentqueue.publication import Draft
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -112,6 +114,27 @@ def test_spare_that_is_a_log_under_another_name() -> None:
     store = opened(disk)
     store.commit([enqueuing(b"y")])
     assert {tuple(items_of(crashed)) for crashed in every_cut(disk)} == {(b"x", b"y")}
+
+
+def test_published_file_that_was_consumed_never_waits_again() -> None:
+    """Once a trim has made durable that what was published is consumed, no power cut brings it back, whatever becomes
+    of its file."""
+    disk = SimulatedDisk()
+    settings = replace(UNSYNCED, segment_bytes=HEADER_BYTES + 420, inline_bytes=0, pool_max_bytes=5000)
+    store = opened(disk, settings)
+    draft = Draft(disk.disk, store.adopter.directory, "0" * 16, 1)
+    draft.write([b"%200d" % 1], 200, 0)
+    draft.publish(None, 2, [])
+    assert store.inbox.adopt(insists=True) == 1
+    consuming, plain = Transaction(), store.subscriptions.plain
+    assert plain is not None
+    consuming.ready, consuming.runs = plain.ready, plain.ready.hold_below(1)
+    store.commit([enqueuing(b"%200d" % 2), consuming])
+    store.trim()
+    store.give_back()
+    store.commit([enqueuing(b"%200d" % 3)])
+    found = {item for crashed in every_cut(disk) for item in items_of(crashed, settings)}
+    assert found == {b"%200d" % number for number in (2, 3)}
 
 
 @pytest.mark.parametrize("closing", [True, False], ids=["sealed", "unsealed"])

@@ -179,5 +179,6 @@ def test_what_the_connector_relies_on(spark: SparkSession, tmp_path: Path) -> No
     assert [call["batch"] for call in of("sink commit")] == [0, 1]
     assert len(of("streamWriter")) >= len(of("sink commit"))  # one of its own for each batch
 
-    assert {(call["start"], call["end"]) for call in of("stream partitions")} == {(0, 2), (2, 4)}
+    planned = {(call["start"], call["end"]) for call in of("stream partitions")}
+    assert {(0, 2), (2, 4)} <= planned <= {(0, 2), (2, 2), (2, 4)}  # Spark 4.0 plans what it has done once more
     assert [call["end"] for call in of("source commit")] == [2]

@@ -12,6 +12,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
@@ -230,15 +231,15 @@ def test_what_was_consumed_since_it_was_planned(spark: SparkSession, tmp_path: P
     with PersistentQueue(str(tmp_path), "q", segment_bytes=100_000) as queue:
         for number in range(10):
             put(queue, b"%d" % number + bytes(60_000))
-        strict, lenient = load(spark, tmp_path), load(spark, tmp_path, failOnDataLoss="false")
-        assert strict.count() == lenient.count() == 10
+        strict, lenient = (load(spark, tmp_path, failOnDataLoss=strictly).rdd for strictly in ("true", "false"))
+        assert strict.count() == lenient.count() == 10  # a frame may be planned anew, an RDD is not
         with queue.session() as session:
             assert len(session.dequeue_many(8)) == 8
             session.flush()
         queue.trim()
-        with pytest.raises(PySparkException, match="consumed meanwhile"):
+        with pytest.raises((PySparkException, Py4JError), match="consumed meanwhile"):
             strict.count()
-        assert [row.offset for row in lenient.select("offset").collect()][-2:] == [8, 9]
+        assert [row.offset for row in lenient.collect()][-2:] == [8, 9]
         assert 2 <= lenient.count() < 10
 
 

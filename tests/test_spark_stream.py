@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -293,7 +295,7 @@ def test_acknowledging_what_is_no_queue() -> None:
         def __init__(self, progress: Any) -> None:
             self.lastProgress = progress
 
-    sources = [{"endOffset": None}, {"endOffset": "7"}, {"endOffset": {"0": 3}}]
+    sources = [{"endOffset": None}, {"endOffset": "7"}, {"endOffset": {"0": 3}}, {"endOffset": "no offset"}]
     queries: list[Any] = [Query(None), Query({"sources": sources}), Query({"sources": []})]
     assert [acknowledge(query) for query in queries] == [0, 0, 0]
 
@@ -302,6 +304,18 @@ def test_acknowledging_what_is_no_queue() -> None:
 
     other: Any = Query(Progress())
     assert acknowledge(other) == 0
+
+
+@pytest.mark.parametrize("told", [dict, json.dumps, str])
+def test_an_offset_as_sparks_tell_it(tmp_path: Path, told: Callable[[dict[str, Any]], Any]) -> None:
+    """The last offset of a query is understood as each Spark tells it: as fields, as JSON, or as Python prints it."""
+    enqueue(tmp_path, *numbers(4))
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.subscribe("spark")
+    offset = {"path": str(tmp_path), "queue": "in", "subscription": "spark", "offset": 3, "items": 3}
+    query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": told(offset)}]})
+    assert acknowledge(query) == 1
+    assert left(tmp_path) == [b"3"]
 
 
 @pytest.mark.parametrize(

@@ -31,10 +31,11 @@ _VALUE_BYTES_MAX = 2**31 - 64
 
 
 def partitions(splits: list[Split], least: int) -> list[InputPartition]:
-    """The splits as Spark's partitions, in order: at least about so many, where there is enough."""
+    """The splits as Spark's partitions, in order: at least about so many, where there is enough. Of none one without
+    any, as Spark would make, but each version otherwise."""
     total_bytes = sum(split.length_bytes for split in splits)
     most_bytes = max(min(PARTITION_BYTES, -(-total_bytes // least)), 1)
-    return [InputPartition(group) for group in partition(splits, most_bytes)]
+    return [InputPartition(group) for group in partition(splits, most_bytes)] or [InputPartition([])]
 
 
 def batches(place: Place, splits: list[Split], skips: bool) -> Iterator[pa.RecordBatch]:

@@ -97,5 +97,4 @@ class BatchReader(DataSourceReader):
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """In a task: the rows. Raises ``CorruptionError``, ``GoneError`` and ``OSError``."""
-        splits = partition.value or []  # Spark makes one partition of none
-        return batches(self._options.place, splits, not self._options.fail_on_data_loss)
+        return batches(self._options.place, partition.value, not self._options.fail_on_data_loss)

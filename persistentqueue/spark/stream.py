@@ -11,6 +11,7 @@ on, or ``acknowledge`` is called with it when it has ended.
 from __future__ import annotations
 
 import json
+from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
 from math import inf
@@ -186,7 +187,13 @@ def _sources(progress: Any) -> Sequence[Any]:
 
 def _own(offset: Any) -> Offset | None:
     """An offset of ours; None for what another source says."""
-    fields = json.loads(offset) if isinstance(offset, str) else offset
+    fields = offset
+    if isinstance(offset, str):
+        try:
+            fields = json.loads(offset)
+        except ValueError:
+            with suppress(ValueError, SyntaxError):
+                fields = literal_eval(offset)  # Spark 4.0 and 4.1 tell it as Python prints it
     return fields if isinstance(fields, dict) and {"path", "queue", "subscription", "offset"} <= fields.keys() else None
 
 

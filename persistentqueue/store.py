@@ -274,7 +274,6 @@ class Store:
 
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
-        self.subscriptions.close()
         self.generations.close()
         self.segments.close()
         self.pages.clear()

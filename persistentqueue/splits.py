@@ -11,15 +11,19 @@ were consumed, or compacted, or moved: then the log is asked once more where tho
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from .disk import READ, Disk, join, read_all
+from .directory import find_generations
+from .disk import READ, Disk, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, PersistentQueueError, QueueNotFoundError
 from .frame import Enqueue
 from .intervals import Run
+from .log import Replay, read_steadily
 from .place import DATA_DIRECTORY, Places, read_places
 from .recovery import Recovered, recover
 from .segment import Segment, find_salt, segment_name
@@ -90,33 +94,46 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     where it is damaged, however often one looks: an owner may replace it meanwhile; and, ``durably``, ``ValueError``
     for a queue with ``sync=False``.
     """
-    looks = _LOOKS
-    while True:
-        looks -= 1
+    for left in reversed(range(_LOOKS)):
         try:
-            places = read_places(disk, directory)
-            recovered = recover(disk, places)
-        except (CorruptionError, FileNotFoundError):
-            if not looks:
+            found = read_steadily(partial(_newest, disk, directory), lambda _: _look(disk, directory, durably))
+        except (CorruptionError, FileNotFoundError):  # also where it is just being written to
+            if not left:
                 raise
             continue
-        if recovered is None:
-            raise QueueNotFoundError(f"{directory}: no queue here to read")
-        if durably:
-            if not recovered.replay.synced:
-                raise ValueError(f"{directory}: without syncs a power cut gives sequences out again: use sync=True")
-            with suppress(FileNotFoundError):  # trimmed meanwhile, which made it durable
-                _sync(disk, recovered.replay.file)
-        return places, recovered
+        if found is not None:
+            places, recovered = found
+            if recovered is None:
+                raise QueueNotFoundError(f"{directory}: no queue here to read")
+            return places, recovered
+    raise TimeoutError(errno.ETIMEDOUT, "its owner begins a new log again and again: look once more", directory)
 
 
-def _sync(disk: Disk, path: str) -> None:
-    """Make durable what was read of a file: an owner who was killed may have left it in the page cache."""
-    fd = disk.open(path, READ, 0)
+def _newest(disk: Disk, directory: str) -> int:
+    return max(find_generations(disk, directory), default=0)
+
+
+def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered | None]:
+    places = read_places(disk, directory)
+    recovered = recover(disk, places)
+    if durably and recovered is not None:
+        _make_durable(disk, recovered.replay)
+    return places, recovered
+
+
+def _make_durable(disk: Disk, replay: Replay) -> None:
+    """Make durable what was read of a log, and its name: an owner who was killed may have left both in the page cache.
+
+    Raises ``FileNotFoundError`` where it is not the newest any more, and ``ValueError``.
+    """
+    if not replay.synced:
+        raise ValueError(f"{replay.file}: without syncs a power cut gives sequences out again: use sync=True")
+    fd = disk.open(replay.file, READ, 0)
     try:
         disk.fdatasync(fd)
     finally:
         disk.close(fd)
+    sync_directory(disk, dirname(replay.file))
 
 
 def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) -> list[Split]:

@@ -379,3 +379,31 @@ def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int
         else:
             queue.trim() if chance.random() < 0.5 else queue.compact()
         assert items_of(directory, planned(directory)) == expected
+
+
+# --- beside an owner who is quicker ----------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: OpenQueue) -> None:
+    """A log that its owner supersedes and cuts under the reader's hands is read no less than whole: the next one is."""
+    queue = open_queue(log_bytes=4096)
+    put_each(queue, items(300, 50))
+    cut: list[int] = []
+
+    def fstat(fd: int) -> os.stat_result:
+        found = os.fstat(fd)
+        if not cut and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            queue.trim()
+            cut.append(fd)
+            os.truncate(f"/proc/self/fd/{fd}", 2000)
+        return found
+
+    assert look(replace(DISK, fstat=fstat), str(directory))[1].state.next_sequence == 300
+    assert cut
+
+
+def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: OpenQueue) -> None:
+    """Who never gets to read a log to its end says so, after a while."""
+    queue = open_queue()
+    with pytest.raises(TimeoutError, match="look once more"):
+        look(replace(DISK, fstat=lambda fd: (queue.trim(), os.fstat(fd))[1]), str(directory))

@@ -219,9 +219,7 @@ def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
         segment.defer([split.blocks], len(split.blocks), split.end_ordinal - split.ordinal)
         yield segment
         return
-    *others, last = split.paths
-    path = next((path for path in others if _exists(disk, path)), last)
-    segment = Segment.open(disk, path, split.number, split.salt, 0)
+    segment = Segment.open_to_read(disk, split.paths, split.number, split.salt)
     try:
         yield segment
     finally:

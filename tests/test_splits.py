@@ -407,3 +407,56 @@ def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: O
     queue = open_queue()
     with pytest.raises(TimeoutError, match="look once more"):
         look(replace(DISK, fstat=lambda fd: (queue.trim(), os.fstat(fd))[1]), str(directory))
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_an_adoption_between_a_look_and_a_read(directory: Path, sync: bool) -> None:
+    """An adopted file that its owner renames at any moment is found, under either name: nothing seems damaged, nor lost
+    where the log is believed only as far as its blocks are there."""
+    killed = killed_before_the_rename(directory, sync)
+    (published,) = (directory / "inbox").iterdir()
+    renamed: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path == str(published) and not renamed:
+            renamed.append(path)
+            published.rename(directory / "data" / "000000000002.seg")
+        return DISK.open(path, flags, mode)
+
+    disk = replace(DISK, open=opens)
+    splits = planned(directory, disk=disk)
+    found = [item for split in splits for part in read(disk, str(directory), split) for item in part.items]
+    assert found == [b"0", b"1", b"2"]
+    assert renamed
+    crash(killed)
+
+
+def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
+    """An owner who has adopted a file, by his log, and has not renamed it."""
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            raise KeyboardInterrupt
+
+    queue = PersistentQueue(directory, sync=sync, disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"0")
+    publish(directory, b"1", b"2")
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        session.dequeue()
+    return queue
+
+
+def test_a_file_system_that_is_read_only(directory: Path) -> None:
+    """To look, to plan and to read takes no file that can be written to."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(3))
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return DISK.open(path, flags, mode)
+
+    disk = replace(DISK, open=opens)
+    (split,) = planned(directory, disk=disk)
+    assert [found.items for found in read(disk, str(directory), split)] == [items(3)]

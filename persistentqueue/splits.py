@@ -174,14 +174,15 @@ def read(
     Raises ``CorruptionError`` for what does not check out, and ``GoneError`` for what is not there any more, unless it
     ``skips`` that; and what ``look`` raises.
     """
-    left = split.runs
+    end = split.runs[0][0]
     try:
         for found in _read(disk, split):
             yield found
-            left = _behind(left, found.first + len(found.items))
+            end = found.first + len(found.items)
     except CorruptionError:
         if not relocations or not _is_gone(disk, split):
             raise
+    left = _between(split.runs, end, sum(split.runs[-1]))
     if not left:
         return
     places, recovered = look(disk, directory)
@@ -194,18 +195,18 @@ def read(
 
 
 def _read(disk: Disk, split: Split) -> Iterator[Found]:
-    runs = list(split.runs)
-    wanted = split.ordinal + runs[0][0] - split.first
+    runs = list(reversed(split.runs))
+    wanted = split.ordinal + runs[-1][0] - split.first
     with _opened(disk, split) as segment:
         for header, items in segment.blocks(split.offset, split.ordinal, split.end, split.end_ordinal, wanted):
             first = split.first + header.ordinal - split.ordinal
             end = first + header.count
-            while runs and runs[0][0] < end:
-                start, count = runs.pop(0)
+            while runs and runs[-1][0] < end:
+                start, count = runs.pop()
                 stop = min(start + count, end)
                 yield Found(start, header.time_ns, items[start - first : stop - first])
                 if stop < start + count:
-                    runs.insert(0, (stop, start + count - stop))
+                    runs.append((stop, start + count - stop))
             if not runs:
                 return
 
@@ -224,12 +225,6 @@ def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
         yield segment
     finally:
         segment.close()
-
-
-def _behind(runs: Sequence[Run], sequence: int) -> tuple[Run, ...]:
-    """What there is of the runs from this sequence on."""
-    ends = ((max(first, sequence), first + count) for first, count in runs)
-    return tuple((first, end - first) for first, end in ends if first < end)
 
 
 def _is_gone(disk: Disk, split: Split) -> bool:
@@ -277,6 +272,7 @@ def _plan_extent(
 
 
 def _between(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
+    """What there is of the runs in ``start … end - 1``."""
     ends = ((max(first, start), min(first + count, end)) for first, count in runs)
     return tuple((first, stop - first) for first, stop in ends if first < stop)
 

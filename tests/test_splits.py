@@ -447,6 +447,15 @@ def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
     return queue
 
 
+def test_many_gaps(directory: Path) -> None:
+    """What is left of a split is read in time that grows with its gaps, and not with their square."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(40_000))
+    (split,) = planned(directory)
+    odd = split._replace(runs=tuple((sequence, 1) for sequence in range(1, 40_000, 2)))
+    assert list(items_of(directory, [odd])) == list(range(1, 40_000, 2))
+
+
 def test_a_file_system_that_is_read_only(directory: Path) -> None:
     """To look, to plan and to read takes no file that can be written to."""
     with PersistentQueue(directory) as queue:

@@ -21,7 +21,8 @@ from typing import NamedTuple
 from .directory import find_generations
 from .disk import READ, Disk, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, PersistentQueueError, QueueNotFoundError
-from .frame import Enqueue
+from .frame import END, LOG_MAGIC, Enqueue
+from .header import HEADER_BYTES, encode_header
 from .intervals import Run
 from .log import Replay, read_steadily
 from .place import DATA_DIRECTORY, Places, read_places
@@ -94,19 +95,21 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     where it is damaged, however often one looks: an owner may replace it meanwhile; and, ``durably``, ``ValueError``
     for a queue with ``sync=False``.
     """
-    for left in reversed(range(_LOOKS)):
+    looks = _LOOKS
+    while True:
+        looks -= 1
         try:
             found = read_steadily(partial(_newest, disk, directory), lambda _: _look(disk, directory, durably))
-        except (CorruptionError, FileNotFoundError):  # also where it is just being written to
-            if not left:
+            break
+        except (CorruptionError, FileNotFoundError):  # also of what is just being written
+            if not looks:
                 raise
-            continue
-        if found is not None:
-            places, recovered = found
-            if recovered is None:
-                raise QueueNotFoundError(f"{directory}: no queue here to read")
-            return places, recovered
-    raise TimeoutError(errno.ETIMEDOUT, "its owner begins a new log again and again: look once more", directory)
+    if found is None:
+        raise TimeoutError(errno.ETIMEDOUT, "its owner begins a new log again and again: look once more", directory)
+    places, recovered = found
+    if recovered is None:
+        raise QueueNotFoundError(f"{directory}: no queue here to read")
+    return places, recovered
 
 
 def _newest(disk: Disk, directory: str) -> int:
@@ -134,6 +137,53 @@ def _make_durable(disk: Disk, replay: Replay) -> None:
     finally:
         disk.close(fd)
     sync_directory(disk, dirname(replay.file))
+
+
+class Onlooker:
+    """Looks at one queue again and again, for who waits for something new; where nothing is, that is a few calls of the
+    system, and no sync. For one thread at a time. Pickled, it has seen nothing yet.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._last: tuple[Places, Recovered] | None = None
+        self._is_durable = False
+
+    def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str]]:
+        return Onlooker, (self._disk, self._directory)
+
+    def look(self, durably: bool = False) -> tuple[Places, Recovered]:
+        """What ``look`` finds, which may be what it found the last time, and is not to be changed. Raises like it."""
+        try:
+            if self._last is not None and self._is_unchanged(*self._last):
+                if durably and not self._is_durable:
+                    _make_durable(self._disk, self._last[1].replay)
+                    self._is_durable = True
+                return self._last
+        except (CorruptionError, FileNotFoundError):  # superseded just now
+            pass
+        self._last, self._is_durable = None, durably
+        self._last = look(self._disk, self._directory, durably)
+        return self._last
+
+    def _is_unchanged(self, places: Places, recovered: Recovered) -> bool:
+        """Whether the log is the same file, with nothing behind its last frame, and was the newest even then.
+
+        A file that was adopted may have its usual name by now: a split says both.
+        """
+        disk, replay = self._disk, recovered.replay
+        if replay.torn_bytes or recovered.lost_transactions:  # it may be that more of it is there by now
+            return False
+        fd = disk.open(replay.file, READ, 0)
+        try:
+            header = read_all(disk, fd, HEADER_BYTES, 0)
+            behind = read_all(disk, fd, len(END), replay.end)
+        finally:
+            disk.close(fd)
+        is_same = header == encode_header(LOG_MAGIC, replay.header) and behind == END[: len(behind)]
+        newest = _newest(disk, self._directory)
+        return is_same and newest == replay.header.number and read_places(disk, self._directory) == places
 
 
 def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) -> list[Split]:

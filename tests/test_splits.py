@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ import pytest
 from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
 from persistentqueue.disk import DISK, Disk
 from persistentqueue.intervals import Run
-from persistentqueue.splits import GoneError, Split, look, partition, plan, read
+from persistentqueue.splits import GoneError, Onlooker, Split, look, partition, plan, read
 
 from .conftest import OpenQueue
-from .support import crash, drain, flip, put, put_each, segment_files
+from .support import crash, drain, flip, log_file, put, put_each, segment_files
 from .test_manifests import LISTS
 from .test_manifests import publish as publish_manifest
 from .test_producer import publish
@@ -405,8 +407,13 @@ def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: OpenQue
 def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: OpenQueue) -> None:
     """Who never gets to read a log to its end says so, after a while."""
     queue = open_queue()
+
+    def fstat(fd: int) -> os.stat_result:
+        queue.trim()
+        return os.fstat(fd)
+
     with pytest.raises(TimeoutError, match="look once more"):
-        look(replace(DISK, fstat=lambda fd: (queue.trim(), os.fstat(fd))[1]), str(directory))
+        look(replace(DISK, fstat=fstat), str(directory))
 
 
 @pytest.mark.parametrize("sync", [True, False])
@@ -469,3 +476,121 @@ def test_a_file_system_that_is_read_only(directory: Path) -> None:
     disk = replace(DISK, open=opens)
     (split,) = planned(directory, disk=disk)
     assert [found.items for found in read(disk, str(directory), split)] == [items(3)]
+
+
+# --- looking again and again -----------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A disk that counts what is asked of it, and what it reads."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.read_bytes = 0
+        names = ("open", "pread", "fdatasync", "fsync", "listdir", "fstat", "lstat")
+        self.disk = replace(DISK, **{name: self._door(name) for name in names})
+
+    def _door(self, name: str) -> Any:
+        def door(*arguments: Any) -> Any:
+            self.calls.append(name)
+            found = getattr(DISK, name)(*arguments)
+            self.read_bytes += len(found) if name == "pread" else 0
+            return found
+
+        return door
+
+    def told(self) -> tuple[list[str], int]:
+        """What there was since the last time."""
+        told, self.calls, self.read_bytes = (self.calls, self.read_bytes), [], 0
+        return told
+
+
+def test_looking_again_costs_little_where_nothing_is_new(open_queue: OpenQueue, directory: Path) -> None:
+    """What was looked at once is not read, nor synced, again; what is new is seen at once, in whatever way it came."""
+    queue = open_queue()
+    put_each(queue, items(500))
+    counting = Counting()
+    onlooker = Onlooker(counting.disk, str(directory))
+    found = onlooker.look()
+    assert counting.told()[1] > 500 * 60
+    assert onlooker.look(durably=True) is found
+    assert {"fdatasync", "fsync"} <= set(counting.told()[0])
+    for durably in (True, False, True):
+        assert onlooker.look(durably) is found
+        calls, read_bytes = counting.told()
+        assert not {"fdatasync", "fsync"} & set(calls)
+        assert len(calls) < 8
+        assert read_bytes < 100
+    put(queue, b"new")
+    assert onlooker.look(durably=True)[1].state.next_sequence == 501
+    assert "fdatasync" in counting.told()[0]
+    queue.trim()
+    put(queue, b"newer")
+    assert onlooker.look()[1].state.next_sequence == 502
+    queue.close()
+    assert onlooker.look()[1].replay.sealed
+    with PersistentQueue(directory) as again:
+        again.clear()
+    assert onlooker.look()[1].state.gone_count == 502
+
+
+def test_looking_again_at_another_queue_of_the_same_name(directory: Path, tmp_path: Path) -> None:
+    """A queue that was deleted, made anew, or moved is not taken for what it was."""
+    onlooker = Onlooker(DISK, str(directory))
+    with pytest.raises(QueueNotFoundError):
+        onlooker.look()
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    assert onlooker.look()[1].state.next_sequence == 1
+    number = onlooker.look()[1].replay.header.number
+    crash(queue)
+    shutil.rmtree(directory)
+    with pytest.raises(QueueNotFoundError):
+        onlooker.look()
+    queue = PersistentQueue(directory)
+    assert onlooker.look()[1].state.next_sequence == 0
+    assert onlooker.look()[1].replay.header.number == number
+    queue.close()
+    move_data(directory, data_path=tmp_path / "elsewhere")
+    places, recovered = onlooker.look()
+    assert places.place.path == str(tmp_path / "elsewhere")
+    assert onlooker.look() == (places, recovered)
+
+
+def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
+    """A frame that was met while it was written is seen when it is whole; and a log that is superseded while it is
+    synced is looked at anew."""
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    log = log_file(directory)
+    before = log.read_bytes()
+    put(queue, b"b")
+    whole = log.read_bytes()
+    end = look(DISK, str(directory))[1].replay.end
+    log.write_bytes(whole[: end - 5] + before[end - 5 :])
+    onlooker = Onlooker(DISK, str(directory))
+    recovered = onlooker.look()[1]
+    assert (recovered.state.next_sequence, bool(recovered.replay.torn_bytes)) == (1, True)
+    log.write_bytes(whole)
+    assert onlooker.look()[1].state.next_sequence == 2
+    crash(queue)
+
+    def fdatasync(fd: int) -> None:
+        raise FileNotFoundError(errno.ENOENT, "superseded meanwhile")
+
+    failing = Onlooker(replace(DISK, fdatasync=fdatasync), str(directory))
+    failing.look()
+    with pytest.raises(FileNotFoundError):
+        failing.look(durably=True)
+    assert failing.look()[1].state.next_sequence == 2
+
+
+def test_an_onlooker_travels_light(directory: Path) -> None:
+    """Who is sent to another process takes nothing along of what he has seen, and sees it there."""
+    with PersistentQueue(directory) as queue:
+        put_each(queue, items(500))
+        onlooker = Onlooker(DISK, str(directory))
+        onlooker.look()
+        sent = pickle.dumps(onlooker)
+        assert len(sent) < 2000
+        assert pickle.loads(sent).look()[1].state.next_sequence == 500

@@ -21,7 +21,7 @@ from .errors import BrokenQueueError, CorruptionError, DataPathError, DiskFullEr
 from .header import HEADER_BYTES
 from .items import checked_marker, too_large
 from .pages import ITEM_OVERHEAD_BYTES
-from .producer import SPILL_BYTES, find_inbox, is_reached
+from .producer import SPILL_BYTES, Versions, find_inbox
 from .publication import SUFFIX, Draft, Part, is_published, need_regular, parse_name, read_publication
 
 PART_SECONDS_MAX = 6 * 86400.0
@@ -124,7 +124,9 @@ def publish_parts(
         for part in parts:
             _need_part(disk, join(inbox, part.name), part)
     except CorruptionError:
-        if marker is not None and is_reached(disk, directory, inbox, *marker):  # it was they, and they were adopted
+        if marker is not None and Versions(disk, directory).is_reached(
+            inbox, *marker
+        ):  # it was they, and they were adopted
             remove_parts(path, name, parts, disk=disk)
             return False
         raise

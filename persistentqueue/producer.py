@@ -23,7 +23,7 @@ from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, parse_name, read_publication
-from .splits import look
+from .splits import Onlooker
 from .store import Store
 from .transaction import Settings
 
@@ -60,6 +60,7 @@ class Producer:
         "_payload_bytes",
         "_pid",
         "_time_ns",
+        "_versions",
     )
 
     def __init__(self, path: StrPath, name: str | None = None, *, create: bool = True, disk: Disk = DISK) -> None:
@@ -74,6 +75,7 @@ class Producer:
         if create:
             _create(disk, self._directory)
         self._inbox = find_inbox(disk, self._directory)
+        self._versions = Versions(disk, self._directory)
 
     def __enter__(self) -> Producer:
         return self
@@ -141,9 +143,10 @@ class Producer:
         self._check()
         if marker is not None:
             marker = checked_marker(marker)
-            if self._is_reached(*marker):
+            if self._versions.is_reached(self._inbox, *marker):
                 self.rollback()
                 return False
+            self._time_ns = max(self._time_ns, self._versions.latest_ns)
         elif not self.pending:
             return True
         if self._draft is not None and self._items:
@@ -234,13 +237,6 @@ class Producer:
         self._time_ns = max(self._disk.time_ns(), self._time_ns + 1)
         return self._time_ns
 
-    def _is_reached(self, name: str, version: int) -> bool:
-        # What another one has published for this marker must come before, also where his clock was ahead: a version
-        # that comes behind a later one is passed over.
-        names = map(parse_name, names_in(self._disk, self._inbox))
-        self._time_ns = max(self._time_ns, *(parsed.time_ns for parsed in names if parsed is not None), 0)
-        return is_reached(self._disk, self._directory, self._inbox, name, version)
-
 
 def find_inbox(disk: Disk, directory: str) -> str:
     """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``."""
@@ -249,19 +245,53 @@ def find_inbox(disk: Disk, directory: str) -> str:
     return read_places(disk, directory).path(INBOX_DIRECTORY)
 
 
-def is_reached(disk: Disk, directory: str, inbox: str, name: str, version: int) -> bool:
-    """Whether a marker of this name is known to have reached the version, durably: by what waits in the inbox of the
-    queue in this directory, or by its log. Raises ``OSError``."""
-    for published in names_in(disk, inbox):
-        if is_published(published):
-            with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
-                marker = read_publication(disk, join(inbox, published)).marker
-                if marker is not None and marker[0] == name and marker[1] >= version:
-                    sync_directory(disk, inbox)  # whoever published it may have been killed before he did
-                    return True
-    with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
-        return look(disk, directory)[1].state.markers.get(name, -1) >= version
-    return False
+class Versions:
+    """What the markers of a queue are known to have reached, for who asks again and again: what waits in the inbox is
+    read once, since it never changes."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._onlooker = Onlooker(disk, directory)
+        self._published: dict[str, tuple[str, int] | None] = {}
+        self.latest_ns = 0
+        """The highest time in the names that were in the inbox; what is published for a version must come behind what
+        was for the one before, also where another's clock was ahead: it would be passed over."""
+
+    def is_reached(self, inbox: str, name: str, version: int) -> bool:
+        """Whether a marker of this name has surely reached the version: by what waits in the queue's inbox, or by its
+        log, which is looked at behind it: what is adopted meanwhile is in there before it leaves.
+
+        Durably, but for the log of a queue that is not synced. Raises ``OSError``.
+        """
+        self._read_new(inbox)
+        if any(
+            marker is not None and marker[0] == name and marker[1] >= version for marker in self._published.values()
+        ):
+            sync_directory(self._disk, inbox)  # whoever published it may have been killed before he did
+            return True
+        with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
+            recovered = self._onlooker.look()[1]
+            if recovered.state.markers.get(name, -1) >= version:
+                if recovered.replay.synced:  # an owner may be about to do so, or was killed before
+                    self._onlooker.look(durably=True)
+                return True
+        return False
+
+    def _read_new(self, inbox: str) -> None:
+        known, self._published = self._published, {}
+        for published in names_in(self._disk, inbox):
+            if published in known:
+                self._published[published] = known[published]
+                continue
+            parsed = parse_name(published)
+            if parsed is not None:
+                self.latest_ns = max(self.latest_ns, parsed.time_ns)
+            self._published[published] = self._marker_of(inbox, published)
+
+    def _marker_of(self, inbox: str, published: str) -> tuple[str, int] | None:
+        with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
+            return read_publication(self._disk, join(inbox, published)).marker if is_published(published) else None
+        return None
 
 
 def _create(disk: Disk, directory: str) -> None:

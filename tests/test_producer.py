@@ -42,11 +42,12 @@ from persistentqueue.disk import DISK, Disk
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
 from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.producer import SPILL_BYTES
+from persistentqueue.producer import SPILL_BYTES, Versions
 from persistentqueue.publication import parse_name, read_publication
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
+from .crash.disk import SimulatedDisk
 from .support import crash, drain, log_file, put, wait_for
 
 
@@ -232,7 +233,7 @@ def test_two_that_publish_the_same_marker_at_once(
     with Producer(directory) as one, Producer(directory) as other:
         one.enqueue(b"one")
         other.enqueue(b"other")
-        monkeypatch.setattr(Producer, "_is_reached", lambda *_: False)
+        monkeypatch.setattr(Versions, "is_reached", lambda *_: False)
         assert one.flush(("app", 1))
         assert other.flush(("app", 1))
     assert drain(queue) == [b"one"]
@@ -898,7 +899,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
         assert session.dequeue() == b"a"
         session.rollback()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Producer, "_is_reached", lambda *_: False)
+        patch.setattr(Versions, "is_reached", lambda *_: False)
         publish(directory, b"again", marker=("app", 1))
         publish(directory, marker=("other", 1))
     generation = queue.stats().generation
@@ -1241,3 +1242,94 @@ def test_a_listing_that_misses_what_came_before(directory: Path) -> None:
     with PersistentQueue(directory, disk=replace(DISK, listdir=listdir)) as queue:
         assert drain(queue) == [b"43", b"44"]
         assert queue.marker("app") == 44
+
+
+def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
+    """That a version was reached is said of a frame in the owner's log only when that outlives the power: an owner may
+    be just about to make it durable."""
+    machine = SimulatedDisk()
+    queue = PersistentQueue("/queues", "a", disk=machine.disk)
+    for number in range(2):
+        put(queue, b"%d" % number)
+    answers: list[bool] = []
+    after: list[SimulatedDisk] = []
+
+    def tick() -> None:
+        log = machine.inodes[machine.names[queue._open().store.generations.path or ""]]
+        if not answers and log.pending:
+            answers.append(True)
+            with Producer("/queues", "a", disk=machine.disk) as producer:
+                producer.enqueue(b"2")
+                answers[:] = [producer.flush(marker=("app", 2))]
+            after.append(machine.cut_power(lambda _: 0))
+
+    machine.on_tick = tick
+    with queue.session() as session:
+        session.enqueue(b"2")
+        session.flush(marker=("app", 2))
+    machine.on_tick = lambda: None
+    queue.close()
+    assert answers == [False]
+    with PersistentQueue("/queues", "a", disk=after[0].disk) as queue:
+        assert queue.marker("app") == 2
+        assert drain(queue) == [b"0", b"1", b"2"]
+
+
+def test_what_waits_is_read_once(directory: Path) -> None:
+    """However many flushes of a producer wait to be adopted, the next reads what is new of them, and no log again."""
+    PersistentQueue(directory).close()
+    opened: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        opened.append(path)
+        return DISK.open(path, flags, mode)
+
+    with Producer(directory, disk=replace(DISK, open=opens)) as producer, Producer(directory) as other:
+        for number in range(60):
+            producer.enqueue(b"%d" % number)
+            assert producer.flush(("app", 2 * number))
+            assert other.flush(("other", number))
+            assert not producer.flush(("other", number))
+            assert not producer.flush(("app", 2 * number))
+    published = [path for path in opened if path.endswith(".seg")]
+    assert len(published) == len(set(published)) == 120
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"%d" % number for number in range(60)]
+
+
+def test_what_was_read_and_is_adopted_is_in_the_log(open_queue: OpenQueue, directory: Path) -> None:
+    """A version that a producer has seen waiting is reached as well when its owner has adopted it; and not where it was
+    set aside, since it was damaged."""
+    queue = open_queue()
+    with Producer(directory) as producer:
+        for version in range(3):
+            publish(directory, b"%d" % version, marker=("app", version))
+            assert not producer.flush(("app", version))
+            assert drain(queue) == [b"%d" % version]
+            assert not producer.flush(("app", version))
+        publish(directory, b"3", marker=("app", 3))
+        assert not producer.flush(("app", 3))
+        (directory / "inbox" / inbox(directory)[0]).unlink()
+        producer.enqueue(b"3")
+        assert producer.flush(("app", 3))
+    assert drain(queue) == [b"3"]
+
+
+@pytest.mark.damages
+def test_what_is_listed_beside_published_files(directory: Path) -> None:
+    """What is no publication, or is gone before it is read, or damaged, tells of no version; the log of a queue that is
+    not synced tells what it has."""
+    queue = PersistentQueue(directory, sync=False)
+    with queue.session() as session:
+        session.flush(marker=("app", 1))
+    answers = [["a stranger", f"{1:016x}-{1:016x}.seg", f"{2:016x}-{2:016x}.seg"]]
+    (directory / "inbox" / answers[0][2]).write_bytes(b"nothing of ours")
+
+    def listdir(path: str) -> list[str]:
+        return answers.pop() if answers and path.endswith("inbox") else DISK.listdir(path)
+
+    with Producer(directory, disk=replace(DISK, listdir=listdir)) as producer:
+        assert not producer.flush(("app", 1))
+        assert producer.flush(("app", 2))
+    assert queue.marker("app") == 1
+    crash(queue)

@@ -14,13 +14,11 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
-from .block import ITEM_BYTES_MAX
 from .directory import names_in, queue_directory
 from .disk import DISK, NO_SPACE, Disk, StrPath, dirname, join, sync_directory
 from .errors import BrokenQueueError, CorruptionError, DataPathError, DiskFullError, PersistentQueueError
 from .header import HEADER_BYTES
-from .items import checked_marker, too_large
-from .pages import ITEM_OVERHEAD_BYTES
+from .items import Batch, checked_marker
 from .producer import SPILL_BYTES, Versions, find_inbox
 from .publication import SUFFIX, Draft, Part, is_published, need_regular, parse_name, read_publication
 
@@ -42,32 +40,18 @@ class PartWriter:
         self._disk = disk
         self._inbox = find_inbox(disk, queue_directory(path, name))
         self._draft: Draft | None = None
-        self._ended = ""
-        self._items: list[bytes] = []
-        self._payload_bytes = 0
+        self._batch = Batch(SPILL_BYTES)
 
     def write(self, items: Sequence[bytes]) -> None:
         """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
 
         Raises ``ItemTooLargeError``, ``DiskFullError`` and ``OSError``; the part is then only to be dropped.
         """
-        sizes = list(map(len, items))
-        longest_bytes = max(sizes, default=0)
-        if longest_bytes > ITEM_BYTES_MAX:
-            raise too_large(longest_bytes)
-        self._make_room(sum(sizes), len(items))
-        if sum(sizes) + ITEM_OVERHEAD_BYTES * len(items) <= SPILL_BYTES:
-            self._items += items
-            self._payload_bytes += sum(sizes)
-            return
-        for item, size_bytes in zip(items, sizes, strict=True):
-            self._make_room(size_bytes, 1)
-            self._items.append(item)
-            self._payload_bytes += size_bytes
+        self._batch.extend(list(items), self._spill)
 
     def end(self) -> Part | None:
         """Make the part durable, with its name; None, and no file, if nothing was written. Raises like ``write``."""
-        if self._items:
+        if self._batch.items:
             self._spill()
         if self._draft is None:
             return None
@@ -79,20 +63,15 @@ class PartWriter:
         ``OSError``."""
         if self._draft is not None:
             self._draft.drop()
-        self._draft, self._items, self._payload_bytes = None, [], 0
-
-    def _make_room(self, size_bytes: int, count: int) -> None:
-        """Spill unless so much goes with what is in memory."""
-        cost_bytes = self._payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self._items) + count)
-        if self._items and cost_bytes > SPILL_BYTES:
-            self._spill()
+        self._draft = None
+        self._batch.clear()
 
     def _spill(self) -> None:
         with _explaining(self._inbox):
             if self._draft is None:
                 self._draft = Draft(self._disk, self._inbox, self._disk.urandom(8).hex(), self._disk.time_ns())
-            self._draft.write(self._items, self._payload_bytes, self._disk.time_ns())
-        self._items, self._payload_bytes = [], 0
+            self._draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
+        self._batch.clear()
 
 
 def publish_parts(

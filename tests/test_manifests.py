@@ -265,7 +265,7 @@ def test_a_part_of_any_size(open_queue: OpenQueue, directory: Path) -> None:
     writer = PartWriter(directory)
     for item in items:
         writer.write([item])
-        assert writer._payload_bytes <= SPILL_BYTES
+        assert writer._batch.payload_bytes <= SPILL_BYTES
     part = writer.end()
     assert part is not None
     assert part.count == len(items)
@@ -322,7 +322,7 @@ def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exc
 
 def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item that is too large, and a queue that is not there, are told of."""
-    monkeypatch.setattr(room, "ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
     with pytest.raises(ItemTooLargeError):
         PartWriter(made).write([bytes(11)])
     for call in (PartWriter, lambda path: publish_parts(path, None, []), lambda path: count_published(path, None)):

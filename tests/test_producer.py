@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 import shutil
 import threading
 import time
@@ -42,6 +43,7 @@ from persistentqueue.disk import DISK, Disk
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
 from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
+from persistentqueue.pages import ITEM_OVERHEAD_BYTES
 from persistentqueue.producer import SPILL_BYTES, Versions
 from persistentqueue.publication import parse_name, read_publication
 from persistentqueue.transaction import Transaction
@@ -292,7 +294,7 @@ def test_what_is_no_item(directory: Path) -> None:
 
 def test_an_item_that_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item beyond the limit is refused before anything is buffered."""
-    monkeypatch.setattr("persistentqueue.producer.ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
     with Producer(directory) as producer, pytest.raises(ItemTooLargeError):
         producer.enqueue(bytes(11))
 
@@ -1333,3 +1335,41 @@ def test_what_is_listed_beside_published_files(directory: Path) -> None:
         assert producer.flush(("app", 2))
     assert queue.marker("app") == 1
     crash(queue)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_at_once_are_buffered_as_one_by_one(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+    """However many items come at once, and however long, at most a few mebibytes of them are in memory, or one, and
+    they come out as they were put in."""
+    chance = random.Random(seed)
+    queue = open_queue()
+    put_in: list[bytes] = []
+    with Producer(directory) as producer:
+        for _ in range(3):
+            length_bytes = chance.choice([0, 10, 100_000, SPILL_BYTES // 2, SPILL_BYTES])
+            count = chance.randrange(1, 3 + 2 * SPILL_BYTES // (length_bytes + ITEM_OVERHEAD_BYTES))
+            some = [bytes(length_bytes)] * count
+            put_in += some
+            producer.enqueue_many(some)
+            if chance.random() < 0.5:
+                producer.enqueue(b"one")
+                put_in.append(b"one")
+            batch = producer._batch
+            assert batch.payload_bytes == sum(map(len, batch.items))
+            assert len(batch.items) == 1 or batch.payload_bytes + ITEM_OVERHEAD_BYTES * len(batch.items) <= SPILL_BYTES
+            assert producer.pending == len(put_in)
+        producer.flush()
+    assert drain(queue) == put_in
+
+
+def test_many_at_once_of_which_one_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the list is buffered."""
+    PersistentQueue(directory).close()
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
+    with Producer(directory) as producer:
+        producer.enqueue(b"before")
+        with pytest.raises(ItemTooLargeError):
+            producer.enqueue_many([b"good", bytes(11), b"good"])
+        producer.enqueue_many([b"short"] * 3)
+        assert producer.pending == 4
+        producer.rollback()

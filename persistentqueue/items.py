@@ -1,4 +1,4 @@
-"""What users hand over: items and markers, checked before anything is buffered."""
+"""What users hand over: items, markers and names, checked before anything is buffered, and items in memory."""
 
 from __future__ import annotations
 
@@ -123,3 +123,12 @@ def checked_marker(marker: tuple[str, int]) -> tuple[str, int]:
     if not 0 <= version <= _VERSION_MAX or not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
         raise ValueError(f"a marker has a name of 1 to 65,535 bytes and a version from 0 to 2**64 - 1, not {marker!r}")
     return name, version
+
+
+def checked_name(name: str) -> str:
+    """The name, if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
+    if not isinstance(name, str):
+        raise TypeError(f"a subscription's name must be text, not {name!r}")
+    if not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
+        raise ValueError(f"a subscription has a name of 1 to 65,535 bytes, not {name!r}")
+    return name

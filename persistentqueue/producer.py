@@ -15,6 +15,7 @@ from .errors import (
     CorruptionError,
     DataPathError,
     DiskFullError,
+    PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
 )
@@ -145,7 +146,7 @@ class Producer:
             return True
         if self._draft is not None and self._batch.items:
             self._spill()
-        draft = self._draft
+        draft, before = self._draft, self.pending
         try:
             if draft is None:
                 draft = self._begin()
@@ -154,7 +155,7 @@ class Producer:
             draft.publish(marker, self._next_time_ns())
         except OSError as error:
             self._fall_back(draft, error)
-            raise self._explained(draft, error) from error
+            raise self._explained(draft, error, self.pending == before) from error
         except BaseException as interruption:
             self._fall_back(draft, interruption)
             raise
@@ -194,7 +195,7 @@ class Producer:
                 self._batch.drop(draft.count - before)
         except OSError as error:
             self._fall_back(draft, error)
-            raise self._explained(draft, error) from error
+            raise self._explained(draft, error, self.pending > 0) from error
 
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
@@ -209,18 +210,13 @@ class Producer:
         if not is_ahead:
             draft.drop()  # what it was made of is in memory
 
-    def _explained(self, draft: Draft | None, error: OSError) -> Exception:
-        """What to raise for it."""
-        if draft is not None and draft.is_published:
-            return BrokenQueueError(f"{self._inbox}: a sync failed ({error}): whether this flush is durable is unknown")
-        if isinstance(error, FileNotFoundError):
-            inbox, self._inbox = self._inbox, find_inbox(self._disk, self._directory)
-            found = "none: the segments are being moved, or were"
-            advice = "flush again" if self.pending else "enqueue it once more"
-            return DataPathError(self._directory, f"an inbox at {inbox}", found, advice)
-        if _is_full(error) and self.pending:
-            return DiskFullError(self._inbox, error.errno or 0, "no room to publish")
-        return error
+    def _explained(self, draft: Draft | None, error: OSError, is_kept: bool) -> Exception:
+        """What to raise for it, where what was to be flushed ``is_kept``, or was dropped."""
+        advice = "flush again" if is_kept else "enqueue it once more"
+        raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
+        if isinstance(raised, DataPathError):
+            self._inbox = find_inbox(self._disk, self._directory)
+        return error if isinstance(raised, DiskFullError) and not is_kept else raised
 
     def _begin(self) -> Draft:
         try:
@@ -233,6 +229,20 @@ class Producer:
         """One above the last, also where the clock was set back: it makes the order."""
         self._time_ns = max(self._disk.time_ns(), self._time_ns + 1)
         return self._time_ns
+
+
+def explained(
+    error: OSError, directory: str, inbox: str, draft: Draft | None, what: str, advice: str
+) -> OSError | PersistentQueueError:
+    """What to raise for an error of who publishes in this inbox, so that it tells him what he can do about it."""
+    if draft is not None and draft.is_published:
+        return BrokenQueueError(f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown")
+    if isinstance(error, FileNotFoundError):
+        found = "none: the segments are being moved, or were"
+        return DataPathError(directory, f"an inbox at {inbox}", found, advice)
+    if _is_full(error):
+        return DiskFullError(inbox, error.errno or 0, "no room to publish", f"then {advice}")
+    return error
 
 
 def find_inbox(disk: Disk, directory: str) -> str:

@@ -642,3 +642,22 @@ def test_repair_keeps_manifests(directory: Path) -> None:
     assert repair(directory).without_log
     with PersistentQueue(directory) as queue:
         assert set(drain(queue)) == {b"adopted", b"too", bytes(200_000), b"waiting", b"also"}
+
+
+@pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, DiskFullError), (errno.ENOENT, DataPathError)])
+def test_a_manifest_that_cannot_be_begun(made: Path, error: int, raised: type[Exception]) -> None:
+    """Where there is no room for a manifest, or no inbox, its publisher hears what he can do; the parts stay."""
+    writer = PartWriter(made)
+    writer.write([b"x"])
+    part = writer.end()
+    assert part is not None
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".tmp"):
+            raise OSError(error, os.strerror(error))
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(raised, match="write it once more"):
+        publish_parts(made, None, [part], disk=replace(DISK, open=opens))
+    assert inbox(made) == [part.name]
+    assert publish_parts(made, None, [part])

@@ -434,6 +434,12 @@ def test_a_full_disk_for_the_producer(directory: Path) -> None:
         full[0] = False
         producer.flush()
         assert len(drain(queue)) == 6
+        full[0] = True
+        for _ in range(2):
+            with pytest.raises(DiskFullError, match="flush again"):
+                producer.flush(marker=("alone", 1))
+        full[0] = False
+        assert producer.flush(marker=("alone", 1))
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "rename", "fsync"])

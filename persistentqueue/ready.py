@@ -107,6 +107,9 @@ class Remaining(Ready):
     def __init__(self, state: State) -> None:
         super().__init__(state, -1, Cursor("", state.gone.frontier))
 
+    def __len__(self) -> int:
+        return self._state.next_sequence - self._state.gone.count
+
     def next_run(self, sequence: int) -> Run | None:
         """The first run of it from ``sequence`` on, as the state is now."""
         return self._state.gone.next_unconsumed(sequence, self._state.next_sequence)

@@ -619,6 +619,7 @@ def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: OpenQueue) -> No
         put(queue, b"9")
         assert list(browsing) == [b"3", b"4", b"7", b"8", b"9"]
         assert list(queue.browse_all()) == [b"3", b"4", b"7", b"8", b"9"]
+        assert len(queue._open().store.subscriptions.of_all().ready) == 5
         other.flush()
     assert list(queue.browse_all()) == [b"7", b"8", b"9"]
     browsing = queue.browse_all()

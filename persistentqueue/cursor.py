@@ -65,6 +65,16 @@ class Cursor:
             at = max(at, start + count)
         return runs
 
+    def next_unconsumed(self, sequence: int, end: int) -> Run | None:
+        """The first run from ``sequence`` on, and below ``end``, that is not consumed; None if there is none."""
+        at = max(sequence, self.frontier)
+        run = self.consumed.run_from(at)
+        if run is not None and run[0] == at:
+            at += run[1]
+            run = self.consumed.run_from(at)
+        stop = min(run[0], end) if run is not None else end
+        return (at, stop - at) if at < stop else None
+
     def done_of(self, runs: Iterable[Run]) -> list[Run]:
         """What is consumed of these runs."""
         done: list[Run] = []

@@ -29,7 +29,7 @@ from typing import NamedTuple
 from .disk import READ, Disk, abspath, basename, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
 from .frame import END, Decision, Enqueue, Frame, Operation, Prepare, Resolution
-from .log import Replay, log_name, parse_log_name, replay
+from .log import Replay, log_name, parse_log_name, read_steadily, replay
 from .place import LOG_DIRECTORY
 from .state import State, StateError
 
@@ -193,21 +193,12 @@ def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | N
     Raises ``CorruptionError``, also for what is being written; ``FileNotFoundError``, ``UnsupportedFormatError``.
     """
     path = join(directory, LOG_DIRECTORY)
-    for _ in range(_TRIES):
+
+    def read(generation: int) -> Replay | None:
         sync_directory(disk, path)
-        newest, damage, generation = None, None, _newest(disk, path)
-        if not generation:
-            return None
-        try:
-            newest = _read(disk, join(path, log_name(generation)), hurried)
-        except (CorruptionError, FileNotFoundError) as error:
-            damage = error
-        # What was superseded meanwhile was perhaps overwritten meanwhile, and read in part.
-        if _newest(disk, path) == generation:
-            if damage is not None:
-                raise damage
-            return newest
-    return None
+        return _read(disk, join(path, log_name(generation)), hurried) if generation else None
+
+    return read_steadily(partial(_newest, disk, path), read)
 
 
 def _newest(disk: Disk, path: str) -> int:

@@ -1,13 +1,15 @@
-"""What users hand over: items and markers, checked before anything is buffered."""
+"""What users hand over: items, markers and names, checked before anything is buffered, and items in memory."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, islice
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from .block import ITEM_BYTES_MAX
 from .errors import ItemTooLargeError
+from .pages import ITEM_OVERHEAD_BYTES
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer
@@ -47,6 +49,72 @@ def too_large(size_bytes: int) -> ItemTooLargeError:
     return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the {ITEM_BYTES_MAX} that an item may have")
 
 
+class Batch:
+    """Items in memory that wait to be written to a file: as many as cost ``most_bytes``, or one."""
+
+    __slots__ = ("_most_bytes", "items", "payload_bytes")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self.items: list[bytes] = []
+        self.payload_bytes = 0
+
+    def add(self, item: bytes, spill: Callable[[], None]) -> None:
+        """Take one item; like ``extend``."""
+        size_bytes = len(item)
+        if size_bytes > ITEM_BYTES_MAX:
+            raise too_large(size_bytes)
+        if self.items and self._cost_bytes(1, size_bytes) > self._most_bytes:
+            spill()
+        self.items.append(item)
+        self.payload_bytes += size_bytes
+
+    def extend(self, items: list[bytes], spill: Callable[[], None]) -> None:
+        """Take the items, in order; before there are too many ``spill`` is called, which writes what is here and drops
+        it.
+
+        Raises ``ItemTooLargeError``, and none is taken; and what ``spill`` raises, and those are not that it was to
+        make room for, nor what is behind them.
+        """
+        size_bytes = sum(map(len, items))
+        if size_bytes > ITEM_BYTES_MAX and (longest_bytes := max(map(len, items))) > ITEM_BYTES_MAX:
+            raise too_large(longest_bytes)
+        if self._cost_bytes(len(items), size_bytes) <= self._most_bytes:
+            self.items += items
+            self.payload_bytes += size_bytes
+            return
+        ends = list(accumulate(map(len, items), initial=0))
+        start = 0
+        while start < len(items):
+            stop = self._fitting(ends, start)
+            if stop == start and self.items:
+                spill()
+                continue
+            stop = max(stop, start + 1)
+            self.items += items[start:stop]
+            self.payload_bytes += ends[stop] - ends[start]
+            start = stop
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        self.items, self.payload_bytes = [], 0
+
+    def drop(self, count: int) -> None:
+        """Let go of the first ones, which were written."""
+        del self.items[:count]
+        self.payload_bytes = sum(map(len, self.items))
+
+    def _cost_bytes(self, count: int, size_bytes: int) -> int:
+        """What so many more would make it cost."""
+        return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self.items) + count)
+
+    def _fitting(self, ends: list[int], start: int) -> int:
+        """Up to where items fit that end there, one behind the other, from ``start`` on."""
+        room_bytes = self._most_bytes - self._cost_bytes(-start, -ends[start])
+        fits = bisect_right(range(start + 1, len(ends)), room_bytes, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
+        return start + fits
+
+
 def checked_marker(marker: tuple[str, int]) -> tuple[str, int]:
     """The marker, if it can be recorded. Raises ``TypeError``, ``ValueError``."""
     name, version = marker
@@ -55,3 +123,12 @@ def checked_marker(marker: tuple[str, int]) -> tuple[str, int]:
     if not 0 <= version <= _VERSION_MAX or not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
         raise ValueError(f"a marker has a name of 1 to 65,535 bytes and a version from 0 to 2**64 - 1, not {marker!r}")
     return name, version
+
+
+def checked_name(name: str) -> str:
+    """The name, if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
+    if not isinstance(name, str):
+        raise TypeError(f"a subscription's name must be text, not {name!r}")
+    if not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
+        raise ValueError(f"a subscription has a name of 1 to 65,535 bytes, not {name!r}")
+    return name

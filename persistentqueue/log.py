@@ -8,8 +8,8 @@ writes.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from typing import NamedTuple, TypeVar
 
 from .direct import DirectAppender
 from .disk import DSYNC, PAGE_BYTES, READ, Disk, basename, dirname, read_all, sync_directory, write_all
@@ -29,10 +29,12 @@ from .frame import (
 )
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 
+T = TypeVar("T")
 SUFFIX = ".log"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
 """What a log of one frame needs beside its body."""
+_TRIES = 100
 
 
 def log_name(generation: int) -> str:
@@ -182,6 +184,27 @@ def read_log(disk: Disk, path: str) -> Replay:
         return replay(read_all(disk, fd, disk.fstat(fd).st_size, 0), path)
     finally:
         disk.close(fd)
+
+
+def read_steadily(newest: Callable[[], int], read: Callable[[int], T]) -> T | None:
+    """What ``read`` makes of the log whose ``newest`` generation it is told, if that was still the newest behind it.
+
+    What was superseded meanwhile was perhaps cut or overwritten meanwhile, and read in part: it is read again; None
+    where a new one comes again and again. Raises what both raise.
+    """
+    generation = newest()
+    for _ in range(_TRIES):
+        result, damage, before = None, None, generation
+        try:
+            result = read(before)
+        except (CorruptionError, FileNotFoundError) as error:
+            damage = error
+        generation = newest()
+        if generation == before:
+            if damage is not None:
+                raise damage
+            return result
+    return None
 
 
 def replay(data: bytes, file: str) -> Replay:

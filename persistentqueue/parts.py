@@ -14,18 +14,17 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
-from .block import ITEM_BYTES_MAX
 from .directory import names_in, queue_directory
-from .disk import DISK, NO_SPACE, Disk, StrPath, dirname, join, sync_directory
-from .errors import BrokenQueueError, CorruptionError, DataPathError, DiskFullError, PersistentQueueError
+from .disk import DISK, Disk, StrPath, join, sync_directory
+from .errors import CorruptionError, PersistentQueueError
 from .header import HEADER_BYTES
-from .items import checked_marker, too_large
-from .pages import ITEM_OVERHEAD_BYTES
-from .producer import SPILL_BYTES, find_inbox, is_reached
+from .items import Batch, checked_marker
+from .producer import SPILL_BYTES, Versions, explained, find_inbox
 from .publication import SUFFIX, Draft, Part, is_published, need_regular, parse_name, read_publication
 
 PART_SECONDS_MAX = 6 * 86400.0
 """An older part is not published: a day later its owner may sweep it."""
+_AGAIN = "write it once more"
 
 
 class ExpiredPartError(PersistentQueueError):
@@ -40,38 +39,25 @@ class PartWriter:
 
     def __init__(self, path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> None:
         self._disk = disk
-        self._inbox = find_inbox(disk, queue_directory(path, name))
+        self._directory = queue_directory(path, name)
+        self._inbox = find_inbox(disk, self._directory)
         self._draft: Draft | None = None
-        self._ended = ""
-        self._items: list[bytes] = []
-        self._payload_bytes = 0
+        self._batch = Batch(SPILL_BYTES)
 
     def write(self, items: Sequence[bytes]) -> None:
         """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
 
         Raises ``ItemTooLargeError``, ``DiskFullError`` and ``OSError``; the part is then only to be dropped.
         """
-        sizes = list(map(len, items))
-        longest_bytes = max(sizes, default=0)
-        if longest_bytes > ITEM_BYTES_MAX:
-            raise too_large(longest_bytes)
-        self._make_room(sum(sizes), len(items))
-        if sum(sizes) + ITEM_OVERHEAD_BYTES * len(items) <= SPILL_BYTES:
-            self._items += items
-            self._payload_bytes += sum(sizes)
-            return
-        for item, size_bytes in zip(items, sizes, strict=True):
-            self._make_room(size_bytes, 1)
-            self._items.append(item)
-            self._payload_bytes += size_bytes
+        self._batch.extend(list(items), self._spill)
 
     def end(self) -> Part | None:
         """Make the part durable, with its name; None, and no file, if nothing was written. Raises like ``write``."""
-        if self._items:
+        if self._batch.items:
             self._spill()
         if self._draft is None:
             return None
-        with _explaining(self._inbox):
+        with self._explaining():
             return self._draft.end_part(self._disk.time_ns())
 
     def drop(self) -> None:
@@ -79,20 +65,22 @@ class PartWriter:
         ``OSError``."""
         if self._draft is not None:
             self._draft.drop()
-        self._draft, self._items, self._payload_bytes = None, [], 0
-
-    def _make_room(self, size_bytes: int, count: int) -> None:
-        """Spill unless so much goes with what is in memory."""
-        cost_bytes = self._payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self._items) + count)
-        if self._items and cost_bytes > SPILL_BYTES:
-            self._spill()
+        self._draft = None
+        self._batch.clear()
 
     def _spill(self) -> None:
-        with _explaining(self._inbox):
+        with self._explaining():
             if self._draft is None:
                 self._draft = Draft(self._disk, self._inbox, self._disk.urandom(8).hex(), self._disk.time_ns())
-            self._draft.write(self._items, self._payload_bytes, self._disk.time_ns())
-        self._items, self._payload_bytes = [], 0
+            self._draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
+        self._batch.clear()
+
+    @contextmanager
+    def _explaining(self) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise explained(error, self._directory, self._inbox, None, "this part", _AGAIN) from error
 
 
 def publish_parts(
@@ -124,22 +112,22 @@ def publish_parts(
         for part in parts:
             _need_part(disk, join(inbox, part.name), part)
     except CorruptionError:
-        if marker is not None and is_reached(disk, directory, inbox, *marker):  # it was they, and they were adopted
+        if marker is not None and Versions(disk, directory).is_reached(inbox, *marker):
+            # It was they, and they were adopted.
             remove_parts(path, name, parts, disk=disk)
             return False
         raise
-    with _explaining(inbox):
+    draft: Draft | None = None
+    try:
         draft, time_ns = _begin_manifest(disk, inbox, producer)
-        try:
-            draft.publish(marker, time_ns, parts)
-        except OSError as error:
-            if draft.is_published:
-                message = f"{inbox}: a sync failed ({error}): whether this transaction is durable is unknown"
-                raise BrokenQueueError(message) from error
-            raise
-        finally:
+        draft.publish(marker, time_ns, parts)
+    except OSError as error:
+        raise explained(error, directory, inbox, draft, "this transaction", _AGAIN) from error
+    else:
+        return True
+    finally:
+        if draft is not None:
             draft.drop()  # nothing that is published
-    return True
 
 
 def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part], *, disk: Disk = DISK) -> None:
@@ -212,17 +200,3 @@ def _begin_manifest(disk: Disk, inbox: str, producer: str) -> tuple[Draft, int]:
         if f"{time_ns:016x}-{producer}{SUFFIX}" not in names_in(disk, inbox):
             return draft, time_ns
         draft.drop()
-
-
-@contextmanager
-def _explaining(inbox: str) -> Iterator[None]:
-    """Raise what tells who writes to this inbox what he can do about it."""
-    try:
-        yield
-    except FileNotFoundError as error:
-        found = "none: the segments are being moved, or were"
-        raise DataPathError(dirname(inbox), f"an inbox at {inbox}", found, "write it once more") from error
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise DiskFullError(inbox, error.errno or 0, "no room to publish", "then write it once more") from error
-        raise

@@ -7,7 +7,6 @@ from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from types import TracebackType
 
-from .block import ITEM_BYTES_MAX
 from .directory import find_generations, names_in, queue_directory
 from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
 from .errors import (
@@ -16,14 +15,14 @@ from .errors import (
     CorruptionError,
     DataPathError,
     DiskFullError,
+    PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
 )
-from .items import Buffer, as_bytes, checked_marker, chunks, too_large
-from .pages import ITEM_OVERHEAD_BYTES
+from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, parse_name, read_publication
-from .splits import look
+from .splits import Onlooker
 from .store import Store
 from .transaction import Settings
 
@@ -51,21 +50,20 @@ class Producer:
 
     __slots__ = (
         "__weakref__",
+        "_batch",
         "_directory",
         "_disk",
         "_draft",
         "_id",
         "_inbox",
-        "_items",
-        "_payload_bytes",
         "_pid",
         "_time_ns",
+        "_versions",
     )
 
     def __init__(self, path: StrPath, name: str | None = None, *, create: bool = True, disk: Disk = DISK) -> None:
         self._draft: Draft | None = None
-        self._items: list[bytes] = []
-        self._payload_bytes = 0
+        self._batch = Batch(SPILL_BYTES)
         self._time_ns = 0
         self._disk = disk
         self._pid: int | None = disk.getpid()
@@ -74,6 +72,7 @@ class Producer:
         if create:
             _create(disk, self._directory)
         self._inbox = find_inbox(disk, self._directory)
+        self._versions = Versions(disk, self._directory)
 
     def __enter__(self) -> Producer:
         return self
@@ -98,7 +97,7 @@ class Producer:
     @property
     def pending(self) -> int:
         """How many items wait for the next flush."""
-        return len(self._items) + (self._draft.count if self._draft is not None else 0)
+        return len(self._batch.items) + (self._draft.count if self._draft is not None else 0)
 
     def enqueue(self, item: Buffer) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
@@ -109,20 +108,18 @@ class Producer:
         """
         self._check()
         data = item if type(item) is bytes else as_bytes(item)
-        if len(data) > ITEM_BYTES_MAX:
-            raise too_large(len(data))
-        if self._items and self._payload_bytes + len(data) + ITEM_OVERHEAD_BYTES * len(self._items) > SPILL_BYTES:
-            self._spill()
-        self._items.append(data)
-        self._payload_bytes += len(data)
+        self._batch.add(data, self._spill)
 
     def enqueue_many(self, items: Iterable[Buffer]) -> None:
-        """Buffer items, in order: ``enqueue`` for each of them. What came before one that raised stays buffered, but
-        of a list or a tuple that holds what is no item nothing is."""
+        """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
+
+        A list or a tuple is checked whole before any of it is buffered; of another iterable what came before the item
+        that raised may stay buffered. Where there was no room to write ahead, what came before stays.
+        """
         for chunk in chunks(items):
-            data = [item if type(item) is bytes else as_bytes(item) for item in chunk]
-            for item in data:
-                self.enqueue(item)
+            self._check()
+            data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
+            self._batch.extend(data, self._spill)
 
     def flush(self, marker: tuple[str, int] | None = None) -> bool:
         """Publish everything since the last flush as one atomic transaction: durable on return.
@@ -141,32 +138,34 @@ class Producer:
         self._check()
         if marker is not None:
             marker = checked_marker(marker)
-            if self._is_reached(*marker):
+            if self._versions.is_reached(self._inbox, *marker):
                 self.rollback()
                 return False
+            self._time_ns = max(self._time_ns, self._versions.latest_ns)
         elif not self.pending:
             return True
-        if self._draft is not None and self._items:
+        if self._draft is not None and self._batch.items:
             self._spill()
-        draft = self._draft
+        draft, before = self._draft, self.pending
         try:
             if draft is None:
                 draft = self._begin()
-                if self._items:
-                    draft.write(self._items, self._payload_bytes, self._disk.time_ns())
+                if self._batch.items:
+                    self._write(draft)
             draft.publish(marker, self._next_time_ns())
         except OSError as error:
             self._fall_back(draft, error)
-            raise self._explained(draft, error) from error
+            raise self._explained(draft, error, self.pending == before) from error
         except BaseException as interruption:
             self._fall_back(draft, interruption)
             raise
-        self._draft, self._items, self._payload_bytes = None, [], 0
+        self._draft = None
+        self._batch.clear()
         return True
 
     def rollback(self) -> None:
         """Drop what was enqueued since the last flush. The producer can be used on."""
-        self._items, self._payload_bytes = [], 0
+        self._batch.clear()
         draft, self._draft = self._draft, None
         if draft is not None:
             draft.drop()
@@ -191,13 +190,15 @@ class Producer:
                 draft = self._draft = self._begin()
             before = draft.count
             try:
-                draft.write(self._items, self._payload_bytes, self._disk.time_ns())
+                self._write(draft)
             finally:  # all of them, or none
-                del self._items[: draft.count - before]
-                self._payload_bytes = sum(map(len, self._items))
+                self._batch.drop(draft.count - before)
         except OSError as error:
             self._fall_back(draft, error)
-            raise self._explained(draft, error) from error
+            raise self._explained(draft, error, self.pending > 0) from error
+
+    def _write(self, draft: Draft) -> None:
+        draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
 
     def _fall_back(self, draft: Draft | None, error: BaseException) -> None:
         """Keep what can be flushed again, where the draft could not be published or written to."""
@@ -209,18 +210,13 @@ class Producer:
         if not is_ahead:
             draft.drop()  # what it was made of is in memory
 
-    def _explained(self, draft: Draft | None, error: OSError) -> Exception:
-        """What to raise for it."""
-        if draft is not None and draft.is_published:
-            return BrokenQueueError(f"{self._inbox}: a sync failed ({error}): whether this flush is durable is unknown")
-        if isinstance(error, FileNotFoundError):
-            inbox, self._inbox = self._inbox, find_inbox(self._disk, self._directory)
-            found = "none: the segments are being moved, or were"
-            advice = "flush again" if self.pending else "enqueue it once more"
-            return DataPathError(self._directory, f"an inbox at {inbox}", found, advice)
-        if _is_full(error) and self.pending:
-            return DiskFullError(self._inbox, error.errno or 0, "no room to publish")
-        return error
+    def _explained(self, draft: Draft | None, error: OSError, is_kept: bool) -> Exception:
+        """What to raise for it, where what was to be flushed ``is_kept``, or was dropped."""
+        advice = "flush again" if is_kept else "enqueue it once more"
+        raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
+        if isinstance(raised, DataPathError):
+            self._inbox = find_inbox(self._disk, self._directory)
+        return error if isinstance(raised, DiskFullError) and not is_kept else raised
 
     def _begin(self) -> Draft:
         try:
@@ -234,12 +230,19 @@ class Producer:
         self._time_ns = max(self._disk.time_ns(), self._time_ns + 1)
         return self._time_ns
 
-    def _is_reached(self, name: str, version: int) -> bool:
-        # What another one has published for this marker must come before, also where his clock was ahead: a version
-        # that comes behind a later one is passed over.
-        names = map(parse_name, names_in(self._disk, self._inbox))
-        self._time_ns = max(self._time_ns, *(parsed.time_ns for parsed in names if parsed is not None), 0)
-        return is_reached(self._disk, self._directory, self._inbox, name, version)
+
+def explained(
+    error: OSError, directory: str, inbox: str, draft: Draft | None, what: str, advice: str
+) -> OSError | PersistentQueueError:
+    """What to raise for an error of who publishes in this inbox, so that it tells him what he can do about it."""
+    if draft is not None and draft.is_published:
+        return BrokenQueueError(f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown")
+    if isinstance(error, FileNotFoundError):
+        found = "none: the segments are being moved, or were"
+        return DataPathError(directory, f"an inbox at {inbox}", found, advice)
+    if _is_full(error):
+        return DiskFullError(inbox, error.errno or 0, "no room to publish", f"then {advice}")
+    return error
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
@@ -249,19 +252,53 @@ def find_inbox(disk: Disk, directory: str) -> str:
     return read_places(disk, directory).path(INBOX_DIRECTORY)
 
 
-def is_reached(disk: Disk, directory: str, inbox: str, name: str, version: int) -> bool:
-    """Whether a marker of this name is known to have reached the version, durably: by what waits in the inbox of the
-    queue in this directory, or by its log. Raises ``OSError``."""
-    for published in names_in(disk, inbox):
-        if is_published(published):
-            with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
-                marker = read_publication(disk, join(inbox, published)).marker
-                if marker is not None and marker[0] == name and marker[1] >= version:
-                    sync_directory(disk, inbox)  # whoever published it may have been killed before he did
-                    return True
-    with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
-        return look(disk, directory)[1].state.markers.get(name, -1) >= version
-    return False
+class Versions:
+    """What the markers of a queue are known to have reached, for who asks again and again: what waits in the inbox is
+    read once, since it never changes."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._onlooker = Onlooker(disk, directory)
+        self._published: dict[str, tuple[str, int] | None] = {}
+        self.latest_ns = 0
+        """The highest time in the names that were in the inbox; what is published for a version must come behind what
+        was for the one before, also where another's clock was ahead: it would be passed over."""
+
+    def is_reached(self, inbox: str, name: str, version: int) -> bool:
+        """Whether a marker of this name has surely reached the version: by what waits in the queue's inbox, or by its
+        log, which is looked at behind it: what is adopted meanwhile is in there before it leaves.
+
+        Durably, but for the log of a queue that is not synced. Raises ``OSError``.
+        """
+        self._read_new(inbox)
+        if any(
+            marker is not None and marker[0] == name and marker[1] >= version for marker in self._published.values()
+        ):
+            sync_directory(self._disk, inbox)  # whoever published it may have been killed before he did
+            return True
+        with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
+            recovered = self._onlooker.look()[1]
+            if recovered.state.markers.get(name, -1) >= version:
+                if recovered.replay.synced:  # an owner may be about to do so, or was killed before
+                    self._onlooker.look(durably=True)
+                return True
+        return False
+
+    def _read_new(self, inbox: str) -> None:
+        known, self._published = self._published, {}
+        for published in names_in(self._disk, inbox):
+            if published in known:
+                self._published[published] = known[published]
+                continue
+            parsed = parse_name(published)
+            if parsed is not None:
+                self.latest_ns = max(self.latest_ns, parsed.time_ns)
+            self._published[published] = self._marker_of(inbox, published)
+
+    def _marker_of(self, inbox: str, published: str) -> tuple[str, int] | None:
+        with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
+            return read_publication(self._disk, join(inbox, published)).marker if is_published(published) else None
+        return None
 
 
 def _create(disk: Disk, directory: str) -> None:

@@ -19,6 +19,7 @@ from .directory import names_in, place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath, join
 from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
+from .items import checked_name
 from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .place import DATA_DIRECTORY
@@ -332,10 +333,7 @@ class PersistentQueue:
         queue that was made with ``fan_out`` has none. Durable on return. Raises ``DiskFullError``,
         ``BrokenQueueError``, and ``ValueError`` for a name that is empty or longer than 65,535 bytes.
         """
-        if not isinstance(name, str):
-            raise TypeError(f"a subscription's name must be text, not {name!r}")
-        if not 0 < len(name.encode()) < 2**16:
-            raise ValueError(f"a subscription has a name of 1 to 65,535 bytes, not {name!r}")
+        checked_name(name)
         if start not in {"earliest", "latest"}:
             raise ValueError(f'start must be "earliest" or "latest", got {start!r}')
         group = self._open()

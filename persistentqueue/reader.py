@@ -45,8 +45,6 @@ class Reader:
         self._pages = pages
         self._mutex = mutex
         self._reading = reading
-        self.closed = False
-        """Set by whoever closes the files, under ``reading``."""
         self._cursors: Cursors = {}
         self.page_hits = 0
         """How often a page that was asked for was in memory."""
@@ -173,7 +171,7 @@ class Reader:
         consumed.
         """
         with self._reading:
-            if self.closed:
+            if self._segments.is_closed:
                 raise ClosedError("the queue was closed while it was read")
             with self._mutex:
                 page = self._pages.find(sequence)

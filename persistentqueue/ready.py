@@ -91,9 +91,25 @@ class Ready:
                 self.damaged.add(low, high - low)
 
     def next_run(self, sequence: int) -> Run | None:
-        """What is ready from ``sequence`` on: the first run of it, in order."""
+        """What is ready from ``sequence`` on: the first run of it, in order; nothing where it was removed."""
+        if self.is_closed:
+            return None
         run = self.returned.run_from(sequence)
         if run is not None:
             return run
         low = max(self.position, sequence)
         return (low, self._state.next_sequence - low) if low < self._state.next_sequence else None
+
+
+class Remaining(Ready):
+    """What anybody may still dequeue, on hold or not, for who only looks: what is gone meanwhile is not there."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state, -1, Cursor("", state.gone.frontier))
+
+    def __len__(self) -> int:
+        return self._state.next_sequence - self._state.gone.count
+
+    def next_run(self, sequence: int) -> Run | None:
+        """The first run of it from ``sequence`` on, as the state is now."""
+        return self._state.gone.next_unconsumed(sequence, self._state.next_sequence)

@@ -181,9 +181,9 @@ def _is_written(
     for operation in operations:
         if isinstance(operation, Enqueue) and operation.inline is None:
             number = operation.segment
-            path = _segment_path(places, number, adopted)
+            paths = [_segment_path(places, number, names) for names in (adopted, {})]
             try:
-                segment = Segment.open(disk, path, number, salts.get(number, 0), 0)
+                segment = Segment.open_to_read(disk, paths, number, salts.get(number, 0))
                 try:
                     end = operation.offset + operation.length_bytes
                     if segment.checksums(operation.offset, end) != (operation.checksum, operation.count):

@@ -6,22 +6,21 @@ looks into the inbox, or opens the queue. Nobody waits for his lock.
 
 from __future__ import annotations
 
-from contextlib import suppress
-
 from .directory import queue_directory
 from .disk import DISK, Disk, StrPath
-from .errors import BrokenQueueError
-from .producer import find_inbox
-from .publication import Draft, Request
+from .items import checked_name
+from .producer import explained, find_inbox
+from .publication import LATEST, Draft, Request
 
 
 def request_subscription(path: StrPath, name: str | None, subscription: str, first: int, *, disk: Disk = DISK) -> None:
     """Have a subscription made, if it is not there, which begins with the sequence ``first``, or ``LATEST``.
 
-    Durable on return, but perhaps not answered. Raises ``QueueNotFoundError``, ``DataMissingError``, ``OSError``, and
-    ``BrokenQueueError``: whether it is durable is unknown; it may be asked for again.
+    Durable on return, but perhaps not answered. Raises ``QueueNotFoundError``, ``DataMissingError``, ``DiskFullError``,
+    ``DataPathError`` (the segments are being moved), ``OSError``, ``TypeError`` and ``ValueError`` for what is no name
+    or no sequence, and ``BrokenQueueError``: whether it is durable is unknown; it may be asked for again.
     """
-    _ask(path, name, Request(subscription, first), disk)
+    _ask(path, name, Request(checked_name(subscription), _checked_sequence(first)), disk)
 
 
 def acknowledge(path: StrPath, name: str | None, subscription: str, end: int, *, disk: Disk = DISK) -> None:
@@ -30,22 +29,28 @@ def acknowledge(path: StrPath, name: str | None, subscription: str, end: int, *,
     Nothing is done where there is no such subscription, or it was further. The sequence must be one that was looked for
     ``durably`` (see ``splits``). Raises like ``request_subscription``.
     """
-    if end > 0:
-        _ask(path, name, Request(subscription, 0, end), disk)
+    request = Request(checked_name(subscription), 0, _checked_sequence(end))
+    if end:
+        _ask(path, name, request, disk)
+
+
+def _checked_sequence(sequence: int) -> int:
+    if not isinstance(sequence, int):
+        raise TypeError(f"a sequence must be an int, not {sequence!r}")
+    if not 0 <= sequence <= LATEST:
+        raise ValueError(f"a sequence is from 0 to 2**64 - 1, not {sequence}")
+    return sequence
 
 
 def _ask(path: StrPath, name: str | None, request: Request, disk: Disk) -> None:
-    inbox = find_inbox(disk, queue_directory(path, name))
-    time_ns = disk.time_ns()
-    draft = Draft(disk, inbox, disk.urandom(8).hex(), time_ns)
+    directory = queue_directory(path, name)
+    inbox, time_ns = find_inbox(disk, directory), disk.time_ns()
+    draft: Draft | None = None
     try:
+        draft = Draft(disk, inbox, disk.urandom(8).hex(), time_ns)
         draft.ask(request, time_ns)
     except OSError as error:
-        if draft.is_published:
-            raise BrokenQueueError(
-                f"{inbox}: a sync failed ({error}): whether the request is durable is unknown"
-            ) from error
-        raise
+        raise explained(error, directory, inbox, draft, "the request", "ask once more") from error
     finally:
-        with suppress(OSError):
-            draft.drop()
+        if draft is not None:
+            draft.drop()  # nothing that is published

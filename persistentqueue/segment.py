@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from typing import NamedTuple
 
 from .block import (
@@ -190,10 +191,32 @@ class Segment:
 
         Raises ``CorruptionError`` when it does not, or when the file is missing.
         """
-        try:
-            fd = disk.open(path, WRITE, 0)
-        except FileNotFoundError:
-            raise CorruptionError(path, 0, "a segment that holds items", "no file") from None
+        return cls._open(disk, [path], WRITE, number, salt, capacity_bytes, trusted)
+
+    @classmethod
+    def open_to_read(cls, disk: Disk, paths: Sequence[str], number: int, salt: int) -> Segment:
+        """The same at the first of these paths where there is a file, and only to read it: beside an owner, who may
+        rename it meanwhile, from each to the next."""
+        return cls._open(disk, paths, READ, number, salt, 0)
+
+    @classmethod
+    def _open(
+        cls,
+        disk: Disk,
+        paths: Sequence[str],
+        flags: int,
+        number: int,
+        salt: int,
+        capacity_bytes: int,
+        trusted: bool = False,
+    ) -> Segment:
+        fd = -1
+        for path in paths:
+            with suppress(FileNotFoundError):
+                fd = disk.open(path, flags, 0)
+                break
+        else:
+            raise CorruptionError(path, 0, "a segment that holds items", "no file")
         try:
             if not trusted:
                 header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)

@@ -87,6 +87,7 @@ class Segments:
         self.unlogged: list[SegmentCreated] = []
         """Segments that were made and that no frame has told of yet."""
         self.syncs = 0
+        self.is_closed = False
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
@@ -350,7 +351,9 @@ class Segments:
         return bool(dropped)
 
     def close(self) -> None:
-        """Close every file. Without the mutex, which a forked child may find taken for ever; nobody else is here."""
+        """Close every file, for good; under ``reading``, unless nobody is left who could. Without the mutex, which a
+        forked child may find taken for ever; nobody else is here."""
+        self.is_closed = True
         for segment in self._open.values():
             segment.close()
         self._open.clear()

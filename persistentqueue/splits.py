@@ -11,15 +11,20 @@ were consumed, or compacted, or moved: then the log is asked once more where tho
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
-from .disk import READ, Disk, join, read_all
+from .directory import find_generations
+from .disk import READ, Disk, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, PersistentQueueError, QueueNotFoundError
-from .frame import Enqueue
+from .frame import END, LOG_MAGIC, Enqueue
+from .header import HEADER_BYTES, encode_header
 from .intervals import Run
+from .log import Replay, read_steadily
 from .place import DATA_DIRECTORY, Places, read_places
 from .recovery import Recovered, recover
 from .segment import Segment, find_salt, segment_name
@@ -94,29 +99,91 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     while True:
         looks -= 1
         try:
-            places = read_places(disk, directory)
-            recovered = recover(disk, places)
-        except (CorruptionError, FileNotFoundError):
+            found = read_steadily(partial(_newest, disk, directory), lambda _: _look(disk, directory, durably))
+            break
+        except (CorruptionError, FileNotFoundError):  # also of what is just being written
             if not looks:
                 raise
-            continue
-        if recovered is None:
-            raise QueueNotFoundError(f"{directory}: no queue here to read")
-        if durably:
-            if not recovered.replay.synced:
-                raise ValueError(f"{directory}: without syncs a power cut gives sequences out again: use sync=True")
-            with suppress(FileNotFoundError):  # trimmed meanwhile, which made it durable
-                _sync(disk, recovered.replay.file)
-        return places, recovered
+    if found is None:
+        raise TimeoutError(errno.ETIMEDOUT, "its owner begins a new log again and again: look once more", directory)
+    places, recovered = found
+    if recovered is None:
+        raise QueueNotFoundError(f"{directory}: no queue here to read")
+    return places, recovered
 
 
-def _sync(disk: Disk, path: str) -> None:
-    """Make durable what was read of a file: an owner who was killed may have left it in the page cache."""
-    fd = disk.open(path, READ, 0)
+def _newest(disk: Disk, directory: str) -> int:
+    return max(find_generations(disk, directory), default=0)
+
+
+def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered | None]:
+    places = read_places(disk, directory)
+    recovered = recover(disk, places)
+    if durably and recovered is not None:
+        _make_durable(disk, recovered.replay)
+    return places, recovered
+
+
+def _make_durable(disk: Disk, replay: Replay) -> None:
+    """Make durable what was read of a log, and its name: an owner who was killed may have left both in the page cache.
+
+    Raises ``FileNotFoundError`` where it is not the newest any more, and ``ValueError``.
+    """
+    if not replay.synced:
+        raise ValueError(f"{replay.file}: without syncs a power cut gives sequences out again: use sync=True")
+    fd = disk.open(replay.file, READ, 0)
     try:
         disk.fdatasync(fd)
     finally:
         disk.close(fd)
+    sync_directory(disk, dirname(replay.file))
+
+
+class Onlooker:
+    """Looks at one queue again and again, for who waits for something new; where nothing is, that is a few calls of the
+    system, and no sync. For one thread at a time. Pickled, it has seen nothing yet.
+    """
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._last: tuple[Places, Recovered] | None = None
+        self._is_durable = False
+
+    def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str]]:
+        return Onlooker, (self._disk, self._directory)
+
+    def look(self, durably: bool = False) -> tuple[Places, Recovered]:
+        """What ``look`` finds, which may be what it found the last time, and is not to be changed. Raises like it."""
+        try:
+            if self._last is not None and self._is_unchanged(*self._last):
+                if durably and not self._is_durable:
+                    _make_durable(self._disk, self._last[1].replay)
+                    self._is_durable = True
+                return self._last
+        except (CorruptionError, FileNotFoundError):  # superseded just now
+            pass
+        self._last, self._is_durable = None, durably
+        self._last = look(self._disk, self._directory, durably)
+        return self._last
+
+    def _is_unchanged(self, places: Places, recovered: Recovered) -> bool:
+        """Whether the log is the same file, with nothing behind its last frame, and was the newest even then.
+
+        A file that was adopted may have its usual name by now: a split says both.
+        """
+        disk, replay = self._disk, recovered.replay
+        if replay.torn_bytes or recovered.lost_transactions:  # it may be that more of it is there by now
+            return False
+        fd = disk.open(replay.file, READ, 0)
+        try:
+            header = read_all(disk, fd, HEADER_BYTES, 0)
+            behind = read_all(disk, fd, len(END), replay.end)
+        finally:
+            disk.close(fd)
+        is_same = header == encode_header(LOG_MAGIC, replay.header) and behind == END[: len(behind)]
+        newest = _newest(disk, self._directory)
+        return is_same and newest == replay.header.number and read_places(disk, self._directory) == places
 
 
 def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) -> list[Split]:
@@ -157,14 +224,15 @@ def read(
     Raises ``CorruptionError`` for what does not check out, and ``GoneError`` for what is not there any more, unless it
     ``skips`` that; and what ``look`` raises.
     """
-    left = split.runs
+    end = split.runs[0][0]
     try:
         for found in _read(disk, split):
             yield found
-            left = _behind(left, found.first + len(found.items))
+            end = found.first + len(found.items)
     except CorruptionError:
         if not relocations or not _is_gone(disk, split):
             raise
+    left = _between(split.runs, end, sum(split.runs[-1]))
     if not left:
         return
     places, recovered = look(disk, directory)
@@ -177,18 +245,18 @@ def read(
 
 
 def _read(disk: Disk, split: Split) -> Iterator[Found]:
-    runs = list(split.runs)
-    wanted = split.ordinal + runs[0][0] - split.first
+    runs = list(reversed(split.runs))
+    wanted = split.ordinal + runs[-1][0] - split.first
     with _opened(disk, split) as segment:
         for header, items in segment.blocks(split.offset, split.ordinal, split.end, split.end_ordinal, wanted):
             first = split.first + header.ordinal - split.ordinal
             end = first + header.count
-            while runs and runs[0][0] < end:
-                start, count = runs.pop(0)
+            while runs and runs[-1][0] < end:
+                start, count = runs.pop()
                 stop = min(start + count, end)
                 yield Found(start, header.time_ns, items[start - first : stop - first])
                 if stop < start + count:
-                    runs.insert(0, (stop, start + count - stop))
+                    runs.append((stop, start + count - stop))
             if not runs:
                 return
 
@@ -202,19 +270,11 @@ def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
         segment.defer([split.blocks], len(split.blocks), split.end_ordinal - split.ordinal)
         yield segment
         return
-    *others, last = split.paths
-    path = next((path for path in others if _exists(disk, path)), last)
-    segment = Segment.open(disk, path, split.number, split.salt, 0)
+    segment = Segment.open_to_read(disk, split.paths, split.number, split.salt)
     try:
         yield segment
     finally:
         segment.close()
-
-
-def _behind(runs: Sequence[Run], sequence: int) -> tuple[Run, ...]:
-    """What there is of the runs from this sequence on."""
-    ends = ((max(first, sequence), first + count) for first, count in runs)
-    return tuple((first, end - first) for first, end in ends if first < end)
 
 
 def _is_gone(disk: Disk, split: Split) -> bool:
@@ -262,6 +322,7 @@ def _plan_extent(
 
 
 def _between(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
+    """What there is of the runs in ``start … end - 1``."""
     ends = ((max(first, start), min(first + count, end)) for first, count in runs)
     return tuple((first, stop - first) for first, stop in ends if first < stop)
 

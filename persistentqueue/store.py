@@ -56,6 +56,7 @@ _LOGS_PER_LIMIT = 16
 """``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
 _DRAINED_SEGMENTS_MAX = 16
 _DRAINED_SEGMENTS_WORTH = 2
+_DRAINED_SEGMENTS_PART = 8
 
 
 class Store:
@@ -274,7 +275,6 @@ class Store:
 
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
-        self.subscriptions.close()
         self.generations.close()
         self.segments.close()
         self.pages.clear()
@@ -531,7 +531,9 @@ class Store:
         waiting = self._drained()
         waiting_bytes = sum(self.state.segments[number].end for number in waiting)
         youngest_bytes = self.segments.next_bytes - HEADER_BYTES
-        return len(waiting) >= _DRAINED_SEGMENTS_MAX or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
+        # A checkpoint costs what there is: of many segments it takes a part, or all of them would cost their square.
+        many = max(_DRAINED_SEGMENTS_MAX, len(self.state.segments) // _DRAINED_SEGMENTS_PART)
+        return len(waiting) >= many or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
     def _drained(self, is_idle: bool = False) -> set[int]:
         """The segments that a trim would retire; when ``is_idle``, the one that is written on, too, if it has grown."""

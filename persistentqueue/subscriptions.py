@@ -9,7 +9,7 @@ from __future__ import annotations
 from .errors import SubscriptionNotFoundError
 from .pages import Pages
 from .reader import Guard, Reader
-from .ready import Ready
+from .ready import Ready, Remaining
 from .segments import Segments
 from .state import State
 
@@ -58,7 +58,7 @@ class Subscriptions:
 
     def of_all(self) -> Reader:
         """A reader of what anybody may still dequeue, for who only looks."""
-        return self._reader(Ready(self._state, -1, self._state.gone))
+        return self._reader(Remaining(self._state))
 
     def front(self) -> int:
         """The lowest sequence that anybody may ask for next."""
@@ -102,11 +102,6 @@ class Subscriptions:
         """Forget where reading of a segment stopped, since it is retired."""
         for reader in self._readers.values():
             reader.forget(number)
-
-    def close(self) -> None:
-        """Nobody reads any more; under ``reading``, unless nobody is left who could."""
-        for reader in list(self._readers.values()):
-            reader.closed = True
 
     def _reader(self, ready: Ready) -> Reader:
         return Reader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)

@@ -265,7 +265,7 @@ def test_a_part_of_any_size(open_queue: OpenQueue, directory: Path) -> None:
     writer = PartWriter(directory)
     for item in items:
         writer.write([item])
-        assert writer._payload_bytes <= SPILL_BYTES
+        assert writer._batch.payload_bytes <= SPILL_BYTES
     part = writer.end()
     assert part is not None
     assert part.count == len(items)
@@ -322,7 +322,7 @@ def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exc
 
 def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item that is too large, and a queue that is not there, are told of."""
-    monkeypatch.setattr(room, "ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
     with pytest.raises(ItemTooLargeError):
         PartWriter(made).write([bytes(11)])
     for call in (PartWriter, lambda path: publish_parts(path, None, []), lambda path: count_published(path, None)):
@@ -642,3 +642,22 @@ def test_repair_keeps_manifests(directory: Path) -> None:
     assert repair(directory).without_log
     with PersistentQueue(directory) as queue:
         assert set(drain(queue)) == {b"adopted", b"too", bytes(200_000), b"waiting", b"also"}
+
+
+@pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, DiskFullError), (errno.ENOENT, DataPathError)])
+def test_a_manifest_that_cannot_be_begun(made: Path, error: int, raised: type[Exception]) -> None:
+    """Where there is no room for a manifest, or no inbox, its publisher hears what he can do; the parts stay."""
+    writer = PartWriter(made)
+    writer.write([b"x"])
+    part = writer.end()
+    assert part is not None
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".tmp"):
+            raise OSError(error, os.strerror(error))
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(raised, match="write it once more"):
+        publish_parts(made, None, [part], disk=replace(DISK, open=opens))
+    assert inbox(made) == [part.name]
+    assert publish_parts(made, None, [part])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import gc
 import os
+import random
 import shutil
 import threading
 import time
@@ -42,11 +43,13 @@ from persistentqueue.disk import DISK, Disk
 from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
 from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.producer import SPILL_BYTES
+from persistentqueue.pages import ITEM_OVERHEAD_BYTES
+from persistentqueue.producer import SPILL_BYTES, Versions
 from persistentqueue.publication import parse_name, read_publication
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
+from .crash.disk import SimulatedDisk
 from .support import crash, drain, log_file, put, wait_for
 
 
@@ -232,7 +235,7 @@ def test_two_that_publish_the_same_marker_at_once(
     with Producer(directory) as one, Producer(directory) as other:
         one.enqueue(b"one")
         other.enqueue(b"other")
-        monkeypatch.setattr(Producer, "_is_reached", lambda *_: False)
+        monkeypatch.setattr(Versions, "is_reached", lambda *_: False)
         assert one.flush(("app", 1))
         assert other.flush(("app", 1))
     assert drain(queue) == [b"one"]
@@ -291,7 +294,7 @@ def test_what_is_no_item(directory: Path) -> None:
 
 def test_an_item_that_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item beyond the limit is refused before anything is buffered."""
-    monkeypatch.setattr("persistentqueue.producer.ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
     with Producer(directory) as producer, pytest.raises(ItemTooLargeError):
         producer.enqueue(bytes(11))
 
@@ -431,6 +434,12 @@ def test_a_full_disk_for_the_producer(directory: Path) -> None:
         full[0] = False
         producer.flush()
         assert len(drain(queue)) == 6
+        full[0] = True
+        for _ in range(2):
+            with pytest.raises(DiskFullError, match="flush again"):
+                producer.flush(marker=("alone", 1))
+        full[0] = False
+        assert producer.flush(marker=("alone", 1))
 
 
 @pytest.mark.parametrize("call", ["fdatasync", "rename", "fsync"])
@@ -898,7 +907,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
         assert session.dequeue() == b"a"
         session.rollback()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Producer, "_is_reached", lambda *_: False)
+        patch.setattr(Versions, "is_reached", lambda *_: False)
         publish(directory, b"again", marker=("app", 1))
         publish(directory, marker=("other", 1))
     generation = queue.stats().generation
@@ -1241,3 +1250,132 @@ def test_a_listing_that_misses_what_came_before(directory: Path) -> None:
     with PersistentQueue(directory, disk=replace(DISK, listdir=listdir)) as queue:
         assert drain(queue) == [b"43", b"44"]
         assert queue.marker("app") == 44
+
+
+def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
+    """That a version was reached is said of a frame in the owner's log only when that outlives the power: an owner may
+    be just about to make it durable."""
+    machine = SimulatedDisk()
+    queue = PersistentQueue("/queues", "a", disk=machine.disk)
+    for number in range(2):
+        put(queue, b"%d" % number)
+    answers: list[bool] = []
+    after: list[SimulatedDisk] = []
+
+    def tick() -> None:
+        log = machine.inodes[machine.names[queue._open().store.generations.path or ""]]
+        if not answers and log.pending:
+            answers.append(True)
+            with Producer("/queues", "a", disk=machine.disk) as producer:
+                producer.enqueue(b"2")
+                answers[:] = [producer.flush(marker=("app", 2))]
+            after.append(machine.cut_power(lambda _: 0))
+
+    machine.on_tick = tick
+    with queue.session() as session:
+        session.enqueue(b"2")
+        session.flush(marker=("app", 2))
+    machine.on_tick = lambda: None
+    queue.close()
+    assert answers == [False]
+    with PersistentQueue("/queues", "a", disk=after[0].disk) as queue:
+        assert queue.marker("app") == 2
+        assert drain(queue) == [b"0", b"1", b"2"]
+
+
+def test_what_waits_is_read_once(directory: Path) -> None:
+    """However many flushes of a producer wait to be adopted, the next reads what is new of them, and no log again."""
+    PersistentQueue(directory).close()
+    opened: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        opened.append(path)
+        return DISK.open(path, flags, mode)
+
+    with Producer(directory, disk=replace(DISK, open=opens)) as producer, Producer(directory) as other:
+        for number in range(60):
+            producer.enqueue(b"%d" % number)
+            assert producer.flush(("app", 2 * number))
+            assert other.flush(("other", number))
+            assert not producer.flush(("other", number))
+            assert not producer.flush(("app", 2 * number))
+    published = [path for path in opened if path.endswith(".seg")]
+    assert len(published) == len(set(published)) == 120
+    with PersistentQueue(directory) as queue:
+        assert drain(queue) == [b"%d" % number for number in range(60)]
+
+
+def test_what_was_read_and_is_adopted_is_in_the_log(open_queue: OpenQueue, directory: Path) -> None:
+    """A version that a producer has seen waiting is reached as well when its owner has adopted it; and not where it was
+    set aside, since it was damaged."""
+    queue = open_queue()
+    with Producer(directory) as producer:
+        for version in range(3):
+            publish(directory, b"%d" % version, marker=("app", version))
+            assert not producer.flush(("app", version))
+            assert drain(queue) == [b"%d" % version]
+            assert not producer.flush(("app", version))
+        publish(directory, b"3", marker=("app", 3))
+        assert not producer.flush(("app", 3))
+        (directory / "inbox" / inbox(directory)[0]).unlink()
+        producer.enqueue(b"3")
+        assert producer.flush(("app", 3))
+    assert drain(queue) == [b"3"]
+
+
+@pytest.mark.damages
+def test_what_is_listed_beside_published_files(directory: Path) -> None:
+    """What is no publication, or is gone before it is read, or damaged, tells of no version; the log of a queue that is
+    not synced tells what it has."""
+    queue = PersistentQueue(directory, sync=False)
+    with queue.session() as session:
+        session.flush(marker=("app", 1))
+    answers = [["a stranger", f"{1:016x}-{1:016x}.seg", f"{2:016x}-{2:016x}.seg"]]
+    (directory / "inbox" / answers[0][2]).write_bytes(b"nothing of ours")
+
+    def listdir(path: str) -> list[str]:
+        return answers.pop() if answers and path.endswith("inbox") else DISK.listdir(path)
+
+    with Producer(directory, disk=replace(DISK, listdir=listdir)) as producer:
+        assert not producer.flush(("app", 1))
+        assert producer.flush(("app", 2))
+    assert queue.marker("app") == 1
+    crash(queue)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_many_at_once_are_buffered_as_one_by_one(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+    """However many items come at once, and however long, at most a few mebibytes of them are in memory, or one, and
+    they come out as they were put in."""
+    chance = random.Random(seed)
+    queue = open_queue()
+    put_in: list[bytes] = []
+    with Producer(directory) as producer:
+        for _ in range(3):
+            length_bytes = chance.choice([0, 10, 100_000, SPILL_BYTES // 2, SPILL_BYTES])
+            count = chance.randrange(1, 3 + 2 * SPILL_BYTES // (length_bytes + ITEM_OVERHEAD_BYTES))
+            some = [bytes(length_bytes)] * count
+            put_in += some
+            producer.enqueue_many(some)
+            if chance.random() < 0.5:
+                producer.enqueue(b"one")
+                put_in.append(b"one")
+            batch = producer._batch
+            assert batch.payload_bytes == sum(map(len, batch.items))
+            assert len(batch.items) == 1 or batch.payload_bytes + ITEM_OVERHEAD_BYTES * len(batch.items) <= SPILL_BYTES
+            assert producer.pending == len(put_in)
+        producer.flush()
+    assert drain(queue) == put_in
+
+
+def test_many_at_once_of_which_one_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nothing of the list is buffered."""
+    PersistentQueue(directory).close()
+    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
+    with Producer(directory) as producer:
+        producer.enqueue(b"before")
+        with pytest.raises(ItemTooLargeError):
+            producer.enqueue_many([b"good", bytes(11), b"good"])
+        producer.enqueue_many([b"short"] * 3)
+        assert producer.pending == 4
+        producer.rollback()

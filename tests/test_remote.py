@@ -10,7 +10,15 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, QueueNotFoundError, check
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    DataPathError,
+    DiskFullError,
+    PersistentQueue,
+    QueueNotFoundError,
+    check,
+)
 from persistentqueue.disk import DISK
 from persistentqueue.publication import LATEST, Draft, Request, read_publication
 from persistentqueue.remote import acknowledge, request_subscription
@@ -89,7 +97,9 @@ def test_what_is_acknowledged_for_nobody(open_queue: OpenQueue, directory: Path)
     queue = open_queue()
     put(queue, b"0")
     acknowledge(directory, None, "gone", 5)
-    acknowledge(directory, None, "", 5)
+    with pytest.raises(ValueError, match="1 to 65,535 bytes"):
+        acknowledge(directory, None, "", 5)
+    Draft(DISK, str(directory / "inbox"), f"{7:016x}", 5).ask(Request("", 0, 5), 5)  # who does not check
     ask(queue)
     assert queue.subscriptions() == []
     assert len(queue) == 1
@@ -205,6 +215,49 @@ def test_a_request_that_fails(open_queue: OpenQueue, directory: Path) -> None:
     assert open_queue().subscriptions() == ["fsync"]
     with pytest.raises(QueueNotFoundError):
         acknowledge(directory / "nowhere", None, "a", 1)
+
+
+@pytest.mark.parametrize("subscription", ["", "x" * 2**16, "\ud800", b"a", None])
+def test_what_is_no_name(open_queue: OpenQueue, directory: Path, subscription: Any) -> None:
+    """What cannot be a subscription's name is refused, alike by who owns the queue and by who asks."""
+    queue = open_queue()
+    for call in (
+        lambda: queue.subscribe(subscription),
+        lambda: request_subscription(directory, None, subscription, 0),
+        lambda: acknowledge(directory, None, subscription, 1),
+    ):
+        with pytest.raises(ValueError if isinstance(subscription, str) else TypeError):
+            call()
+    assert os.listdir(directory / "inbox") == []
+
+
+@pytest.mark.parametrize("sequence", [-1, 2**64, 1.5, "1"])
+def test_what_is_no_sequence(open_queue: OpenQueue, directory: Path, sequence: Any) -> None:
+    """What cannot be a sequence is refused before anything is written."""
+    open_queue()
+    for call in (request_subscription, acknowledge):
+        with pytest.raises(ValueError if isinstance(sequence, int) else TypeError):
+            call(directory, None, "a", sequence)
+    assert os.listdir(directory / "inbox") == []
+
+
+@pytest.mark.parametrize("call", ["open", "pwritev"])
+@pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, DiskFullError), (errno.ENOENT, DataPathError)])
+def test_a_request_without_room(
+    open_queue: OpenQueue, directory: Path, call: str, error: int, raised: type[Exception]
+) -> None:
+    """Who asks on a full disk, or of a queue that is being moved, hears what he can do, and leaves no file."""
+    open_queue()
+
+    def fails(*arguments: Any) -> Any:
+        if call == "pwritev" or "/inbox/" in arguments[0]:
+            raise OSError(error, os.strerror(error))
+        return getattr(DISK, call)(*arguments)
+
+    doors: dict[str, Any] = {call: fails}
+    with pytest.raises(raised, match="ask once more"):
+        acknowledge(directory, None, "a", 1, disk=replace(DISK, **doors))
+    assert os.listdir(directory / "inbox") == []
 
 
 @pytest.mark.damages

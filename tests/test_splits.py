@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import errno
 import os
+import pickle
 import random
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,10 +16,10 @@ import pytest
 from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
 from persistentqueue.disk import DISK, Disk
 from persistentqueue.intervals import Run
-from persistentqueue.splits import GoneError, Split, look, partition, plan, read
+from persistentqueue.splits import GoneError, Onlooker, Split, look, partition, plan, read
 
 from .conftest import OpenQueue
-from .support import crash, drain, flip, put, put_each, segment_files
+from .support import crash, drain, flip, log_file, put, put_each, segment_files
 from .test_manifests import LISTS
 from .test_manifests import publish as publish_manifest
 from .test_producer import publish
@@ -379,3 +381,216 @@ def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int
         else:
             queue.trim() if chance.random() < 0.5 else queue.compact()
         assert items_of(directory, planned(directory)) == expected
+
+
+# --- beside an owner who is quicker ----------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: OpenQueue) -> None:
+    """A log that its owner supersedes and cuts under the reader's hands is read no less than whole: the next one is."""
+    queue = open_queue(log_bytes=4096)
+    put_each(queue, items(300, 50))
+    cut: list[int] = []
+
+    def fstat(fd: int) -> os.stat_result:
+        found = os.fstat(fd)
+        if not cut and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            queue.trim()
+            cut.append(fd)
+            os.truncate(f"/proc/self/fd/{fd}", 2000)
+        return found
+
+    assert look(replace(DISK, fstat=fstat), str(directory))[1].state.next_sequence == 300
+    assert cut
+
+
+def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: OpenQueue) -> None:
+    """Who never gets to read a log to its end says so, after a while."""
+    queue = open_queue()
+
+    def fstat(fd: int) -> os.stat_result:
+        queue.trim()
+        return os.fstat(fd)
+
+    with pytest.raises(TimeoutError, match="look once more"):
+        look(replace(DISK, fstat=fstat), str(directory))
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_an_adoption_between_a_look_and_a_read(directory: Path, sync: bool) -> None:
+    """An adopted file that its owner renames at any moment is found, under either name: nothing seems damaged, nor lost
+    where the log is believed only as far as its blocks are there."""
+    killed = killed_before_the_rename(directory, sync)
+    (published,) = (directory / "inbox").iterdir()
+    renamed: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path == str(published) and not renamed:
+            renamed.append(path)
+            published.rename(directory / "data" / "000000000002.seg")
+        return DISK.open(path, flags, mode)
+
+    disk = replace(DISK, open=opens)
+    splits = planned(directory, disk=disk)
+    found = [item for split in splits for part in read(disk, str(directory), split) for item in part.items]
+    assert found == [b"0", b"1", b"2"]
+    assert renamed
+    crash(killed)
+
+
+def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
+    """An owner who has adopted a file, by his log, and has not renamed it."""
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            raise KeyboardInterrupt
+
+    queue = PersistentQueue(directory, sync=sync, disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"0")
+    publish(directory, b"1", b"2")
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        session.dequeue()
+    return queue
+
+
+def test_many_gaps(directory: Path) -> None:
+    """What is left of a split is read in time that grows with its gaps, and not with their square."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(40_000))
+    (split,) = planned(directory)
+    odd = split._replace(runs=tuple((sequence, 1) for sequence in range(1, 40_000, 2)))
+    assert list(items_of(directory, [odd])) == list(range(1, 40_000, 2))
+
+
+def test_a_file_system_that_is_read_only(directory: Path) -> None:
+    """To look, to plan and to read takes no file that can be written to."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(3))
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return DISK.open(path, flags, mode)
+
+    disk = replace(DISK, open=opens)
+    (split,) = planned(directory, disk=disk)
+    assert [found.items for found in read(disk, str(directory), split)] == [items(3)]
+
+
+# --- looking again and again -----------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A disk that counts what is asked of it, and what it reads."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.read_bytes = 0
+        names = ("open", "pread", "fdatasync", "fsync", "listdir", "fstat", "lstat")
+        self.disk = replace(DISK, **{name: self._door(name) for name in names})
+
+    def _door(self, name: str) -> Any:
+        def door(*arguments: Any) -> Any:
+            self.calls.append(name)
+            found = getattr(DISK, name)(*arguments)
+            self.read_bytes += len(found) if name == "pread" else 0
+            return found
+
+        return door
+
+    def told(self) -> tuple[list[str], int]:
+        """What there was since the last time."""
+        told, self.calls, self.read_bytes = (self.calls, self.read_bytes), [], 0
+        return told
+
+
+def test_looking_again_costs_little_where_nothing_is_new(open_queue: OpenQueue, directory: Path) -> None:
+    """What was looked at once is not read, nor synced, again; what is new is seen at once, in whatever way it came."""
+    queue = open_queue()
+    put_each(queue, items(500))
+    counting = Counting()
+    onlooker = Onlooker(counting.disk, str(directory))
+    found = onlooker.look()
+    assert counting.told()[1] > 500 * 60
+    assert onlooker.look(durably=True) is found
+    assert {"fdatasync", "fsync"} <= set(counting.told()[0])
+    for durably in (True, False, True):
+        assert onlooker.look(durably) is found
+        calls, read_bytes = counting.told()
+        assert not {"fdatasync", "fsync"} & set(calls)
+        assert len(calls) < 8
+        assert read_bytes < 100
+    put(queue, b"new")
+    assert onlooker.look(durably=True)[1].state.next_sequence == 501
+    assert "fdatasync" in counting.told()[0]
+    queue.trim()
+    put(queue, b"newer")
+    assert onlooker.look()[1].state.next_sequence == 502
+    queue.close()
+    assert onlooker.look()[1].replay.sealed
+    with PersistentQueue(directory) as again:
+        again.clear()
+    assert onlooker.look()[1].state.gone_count == 502
+
+
+def test_looking_again_at_another_queue_of_the_same_name(directory: Path, tmp_path: Path) -> None:
+    """A queue that was deleted, made anew, or moved is not taken for what it was."""
+    onlooker = Onlooker(DISK, str(directory))
+    with pytest.raises(QueueNotFoundError):
+        onlooker.look()
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    assert onlooker.look()[1].state.next_sequence == 1
+    number = onlooker.look()[1].replay.header.number
+    crash(queue)
+    shutil.rmtree(directory)
+    with pytest.raises(QueueNotFoundError):
+        onlooker.look()
+    queue = PersistentQueue(directory)
+    assert onlooker.look()[1].state.next_sequence == 0
+    assert onlooker.look()[1].replay.header.number == number
+    queue.close()
+    move_data(directory, data_path=tmp_path / "elsewhere")
+    places, recovered = onlooker.look()
+    assert places.place.path == str(tmp_path / "elsewhere")
+    assert onlooker.look() == (places, recovered)
+
+
+def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
+    """A frame that was met while it was written is seen when it is whole; and a log that is superseded while it is
+    synced is looked at anew."""
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    log = log_file(directory)
+    before = log.read_bytes()
+    put(queue, b"b")
+    whole = log.read_bytes()
+    end = look(DISK, str(directory))[1].replay.end
+    log.write_bytes(whole[: end - 5] + before[end - 5 :])
+    onlooker = Onlooker(DISK, str(directory))
+    recovered = onlooker.look()[1]
+    assert (recovered.state.next_sequence, bool(recovered.replay.torn_bytes)) == (1, True)
+    log.write_bytes(whole)
+    assert onlooker.look()[1].state.next_sequence == 2
+    crash(queue)
+
+    def fdatasync(fd: int) -> None:
+        raise FileNotFoundError(errno.ENOENT, "superseded meanwhile")
+
+    failing = Onlooker(replace(DISK, fdatasync=fdatasync), str(directory))
+    failing.look()
+    with pytest.raises(FileNotFoundError):
+        failing.look(durably=True)
+    assert failing.look()[1].state.next_sequence == 2
+
+
+def test_an_onlooker_travels_light(directory: Path) -> None:
+    """Who is sent to another process takes nothing along of what he has seen, and sees it there."""
+    with PersistentQueue(directory) as queue:
+        put_each(queue, items(500))
+        onlooker = Onlooker(DISK, str(directory))
+        onlooker.look()
+        sent = pickle.dumps(onlooker)
+        assert len(sent) < 2000
+        assert pickle.loads(sent).look()[1].state.next_sequence == 500

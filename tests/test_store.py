@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Session, check
+from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Producer, Session, check
 from persistentqueue.disk import DISK, DSYNC, Disk
 from persistentqueue.generations import LOG_BYTES_MAX
 from persistentqueue.segments import OPEN_FILES, SEGMENT_BYTES_FIRST
@@ -594,3 +594,22 @@ def test_maintenance_lets_memory_go(open_queue: OpenQueue, sync: bool) -> None:
     queue.close()
     queue = open_queue()
     queue.maintain()  # before anything was written to the log
+
+
+def test_many_small_segments_are_retired_a_part_at_a_time(directory: Path) -> None:
+    """What a checkpoint costs grows with the segments that there are, and so does what has to be drained for one: a
+    backlog of small publications is consumed in time that grows with it, and not with its square."""
+    PersistentQueue(directory).close()
+    with Producer(directory) as producer:
+        for number in range(600):
+            producer.enqueue(b"%d" % number)
+            producer.flush()
+    with PersistentQueue(directory) as queue, queue.session() as session:
+        before = queue.stats().generation
+        most = 0
+        while session.dequeue() is not None:
+            session.flush()
+            most = max(most, len(queue._open().store.state.drained))
+        assert queue.stats().generation - before < 25
+        assert most <= 600 // 8 + 1
+        assert len(segment_files(directory)) < 20

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 
 from persistentqueue import (
     BrokenQueueError,
+    ClosedError,
     CorruptionError,
     DiskFullError,
     PersistentQueue,
@@ -599,3 +601,56 @@ def test_many_threads_on_many_subscriptions(open_queue: OpenQueue) -> None:
     for name in names:
         assert sorted(got[name]) == expected
     assert len(queue) == 800
+
+
+# --- browsing while others consume -----------------------------------------------------------------------------------
+
+
+def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: OpenQueue) -> None:
+    """Who browses what anybody still has to consume is not held up by what goes meanwhile, in any order."""
+    queue = open_queue(memory_bytes=0)
+    put_each(queue, [b"%d" % number for number in range(9)])
+    browsing = queue.browse_all()
+    assert next(browsing) == b"0"
+    with queue.session() as one, queue.session() as other:
+        for session, count in ((one, 3), (other, 2), (one, 2)):
+            assert len(session.dequeue_many(count)) == count
+        one.flush()
+        put(queue, b"9")
+        assert list(browsing) == [b"3", b"4", b"7", b"8", b"9"]
+        assert list(queue.browse_all()) == [b"3", b"4", b"7", b"8", b"9"]
+        assert len(queue._open().store.subscriptions.of_all().ready) == 5
+        other.flush()
+    assert list(queue.browse_all()) == [b"7", b"8", b"9"]
+    browsing = queue.browse_all()
+    assert next(browsing) == b"7"
+    drain(queue)
+    assert list(browsing) == []
+
+
+def test_browsing_a_subscription_that_is_removed(open_queue: OpenQueue) -> None:
+    """It ends, at the latest behind what was read before, whatever becomes of the items."""
+    queue = open_queue(memory_bytes=0)
+    subscription = queue.subscribe("b")
+    put_each(queue, [b"0", b"1", b"2"])
+    browsing = subscription.browse()
+    assert next(browsing) == b"0"
+    queue.unsubscribe("b")
+    assert list(browsing) == []
+    drain(queue)
+    assert list(subscription.browse()) == []
+
+
+@pytest.mark.parametrize("kind", ["all", "removed"])
+def test_a_read_that_comes_behind_a_close(open_queue: OpenQueue, kind: str) -> None:
+    """Whoever browses while the queue is closed opens none of its files again."""
+    queue = open_queue(memory_bytes=0)
+    subscription = queue.subscribe("b")
+    put(queue, *[bytes(5000)] * 10)
+    group = queue._open()
+    reader = group.store.subscriptions.of_all() if kind == "all" else subscription._reader
+    queue.unsubscribe("b")
+    batches = reader.browse()
+    queue.close()
+    with pytest.raises(ClosedError) if kind == "all" else nullcontext():
+        assert next(batches, None) is None

@@ -26,7 +26,7 @@ from persistentqueue import PersistentQueueError, Producer
 from persistentqueue.disk import DISK
 from persistentqueue.remote import acknowledge as acknowledge_sequence
 from persistentqueue.remote import request_subscription
-from persistentqueue.splits import GoneError, look, plan
+from persistentqueue.splits import GoneError, Onlooker, plan
 
 from .options import StreamOptions, stream_read_options
 from .rows import SCHEMA, adopt, batches, partitions
@@ -49,6 +49,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         if schema != SCHEMA:
             raise ValueError(f"persistentqueue reads {SCHEMA.simpleString()}, not {schema.simpleString()}")
         self._options = options
+        self._onlooker = Onlooker(DISK, options.place.directory)
         self._target: int | None = None
         """What the queue had when a query began that is to read that, and to end."""
         self._position: int | None = None
@@ -110,7 +111,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         if begin >= end["offset"]:
             return []
         directory = options.place.directory
-        places, recovered = look(DISK, directory, durably=True)
+        places, recovered = self._onlooker.look(durably=True)
         splits = plan(DISK, places, recovered, [(begin, end["offset"] - begin)])
         missing = end["items"] - sum(split.items for split in splits)
         if end["items"] != _UNKNOWN and missing and options.fail_on_data_loss:
@@ -129,7 +130,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     def _state(self) -> Any:
         """What the queue holds, durably; also what is published, if nobody owns it."""
         adopt(self._options.place)
-        return look(DISK, self._options.place.directory, durably=True)[1].state
+        return self._onlooker.look(durably=True)[1].state
 
     def _offset(self, sequence: int, items: int) -> Offset:
         place = self._options.place
@@ -147,7 +148,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         most_bytes = self._options.max_bytes or inf
         if most_rows == most_bytes == inf:
             return end
-        places, recovered = look(DISK, self._options.place.directory, durably=True)
+        places, recovered = self._onlooker.look(durably=True)
         rows = size_bytes = 0
         for split in plan(DISK, places, recovered, [(begin, end - begin)]):
             item_bytes = max(split.length_bytes / split.items, 1.0)

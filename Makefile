@@ -15,8 +15,8 @@ COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats s
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
-# The processes of Spark, killed where make test kills only some of them.
-KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py
+# The processes of Spark, killed where make test kills only some of them; and what only rehearses make perf.
+KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py perf/test_spark_perf.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

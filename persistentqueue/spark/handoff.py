@@ -31,7 +31,7 @@ from persistentqueue import (
     SubscriptionNotFoundError,
 )
 
-from .payload import payloads
+from .payload import payload_id, payloads
 from .progress import Report, reporting
 
 _FORMAT = "persistentqueue stage 1"
@@ -75,10 +75,12 @@ class StageHandoff:
     """A named queue of whole DataFrames, each handed over exactly once, by ``put`` and ``take``.
 
     ``path`` and ``name`` say which queue, as for ``PersistentQueue``. The payloads lie under ``payload_root``, by
-    default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). From the
-    constructor until ``close()``, or for the ``with`` block, the hand-off owns the queue: no other process can put or
-    take meanwhile, and so no payload is swept that somebody is still writing. The root may lie on any file system that
-    Spark can write, by Hadoop's name for it: ``payload_root="s3a://bucket/payloads"``.
+    default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). Many queues may
+    share a root, of many machines: the names of a queue's payloads bear the id in its directory, which only a copy of
+    that has as well, and none is swept that bears another. From the constructor until ``close()``, or for the ``with``
+    block, the hand-off owns the queue: no other process can put or take meanwhile, and so no payload is swept that
+    somebody is still writing. The root may lie on any file system that Spark can write, by Hadoop's name for it:
+    ``payload_root="s3a://bucket/payloads"``.
 
     Several consumers may each take every stage: by ``subscribe``, and ``take(subscription=…)``; a payload stays until
     all of them, and those who take without a name, have taken it. A new hand-off with ``fan_out`` has no others.
@@ -102,10 +104,10 @@ class StageHandoff:
     ) -> None:
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
-        self._tag = self._payloads.tag(Path(path, name).resolve())
         self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out)
         try:
             self._payloads.prepare()
+            self._id = payload_id(Path(path, name))
             self._sweep()
         except BaseException:
             self._queue.close()
@@ -126,7 +128,7 @@ class StageHandoff:
         """
         if marker is not None and self._is_recorded(marker):
             return False
-        directory = f"stage-{self._tag}-{uuid.uuid4().hex}"
+        directory = f"stage-{self._id}-{uuid.uuid4().hex}"
         address = self._payloads.make(directory)
         try:
             # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
@@ -273,7 +275,7 @@ class StageHandoff:
         """Remove the payloads of this queue that no waiting manifest names. The queue's lock makes this safe."""
         needed = self._needed()
         for name in self._payloads.names():
-            if name.startswith(f"stage-{self._tag}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
+            if name.startswith(f"stage-{self._id}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
                 self._payloads.remove(name)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
 import shutil
@@ -22,7 +23,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import persistentqueue
-from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, Session, SubscriptionNotFoundError
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    DiskFullError,
+    PersistentQueue,
+    QueueLockedError,
+    Session,
+    SubscriptionNotFoundError,
+)
 from persistentqueue.spark import JavaNotFoundError, NotAStageError, Progress, StageHandoff
 from persistentqueue.spark import handoff as room
 from persistentqueue.spark import java as java_room
@@ -354,6 +363,27 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
         assert payloads(tmp_path / "q+payload") == set()
 
 
+def test_a_put_that_surely_failed_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk nothing is committed, and the payload, which takes its room, goes at once; where nobody knows, it
+    stays."""
+
+    def fails(error: Exception) -> None:
+        def flush(*_: object, **__: object) -> bool:
+            raise error
+
+        with monkeypatch.context() as patch, pytest.raises(type(error)):
+            patch.setattr(Session, "flush", flush)
+            handoff.put(spark.range(3))
+
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        fails(DiskFullError("q", errno.ENOSPC, "no space left"))
+        assert payloads(tmp_path / "q+payload") == set()
+        fails(BrokenQueueError("injected"))
+        assert len(payloads(tmp_path / "q+payload")) == 1
+
+
 def test_the_payload_is_removed_only_after_the_commit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -474,6 +504,27 @@ def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: 
             numbers(handoff)
         file.write_bytes(whole)
         assert numbers(handoff) == list(range(50))
+
+
+@pytest.mark.parametrize("setting", ["ignoreCorruptFiles", "ignoreMissingFiles"])
+def test_a_session_that_reads_past_damage(spark: SparkSession, tmp_path: Path, setting: str) -> None:
+    """A session that is told to leave out what it cannot read takes no part of a stage for the whole."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(100).repartition(2))
+        (manifest,) = handoff.waiting()
+        file = tmp_path / "q+payload" / manifest.directory / manifest.files[0]
+        spark.conf.set(f"spark.sql.files.{setting}", "true")
+        try:
+            with pytest.raises(Exception, match=file.name), handoff.take() as stage:
+                assert stage is not None
+                if setting == "ignoreMissingFiles":
+                    file.unlink()
+                else:
+                    file.write_bytes(bytes(manifest.sizes[0]))
+                stage.df.collect()
+        finally:
+            spark.conf.unset(f"spark.sql.files.{setting}")
+        assert list(handoff.waiting()) == [manifest]
 
 
 def test_another_owner_is_refused(spark: SparkSession, tmp_path: Path) -> None:

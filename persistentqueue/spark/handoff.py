@@ -25,6 +25,7 @@ from pyspark.sql.types import StructType
 
 from persistentqueue import (
     CorruptionError,
+    DiskFullError,
     PersistentQueue,
     PersistentQueueError,
     Subscription,
@@ -123,8 +124,9 @@ class StageHandoff:
         ``progress`` is called twice a second, by a thread of its own, with how many of Spark's tasks are done, of those
         that it knows of, and once at the end; what it raises is raised here.
 
-        The order of rows is not kept. Raises what Spark raises while it writes, with nothing handed over and the
-        files removed, and what ``Session.flush`` raises. ``TypeError`` or ``ValueError`` for a marker that cannot be.
+        The order of rows is not kept. Raises what Spark raises while it writes, and ``DiskFullError``, with nothing
+        handed over and the files removed; and what else ``Session.flush`` raises, after which the next opening removes
+        them, if they were not handed over. ``TypeError`` or ``ValueError`` for a marker that cannot be.
         """
         if marker is not None and self._is_recorded(marker):
             return False
@@ -139,10 +141,14 @@ class StageHandoff:
         except BaseException:
             self._payloads.remove(directory)
             raise
-        # 3. One item commits it. From here on a failure leaves the payload alone: its manifest may be durable.
-        with self._queue.session() as session:
-            session.enqueue(_encode(manifest))
-            committed = session.flush(marker=marker)
+        # 3. One item commits it. Any other failure leaves the payload alone: its manifest may be durable.
+        try:
+            with self._queue.session() as session:
+                session.enqueue(_encode(manifest))
+                committed = session.flush(marker=marker)
+        except DiskFullError:
+            self._payloads.remove(directory)
+            raise
         if not committed:
             self._payloads.remove(directory)
         return committed
@@ -249,7 +255,9 @@ class StageHandoff:
                 raise CorruptionError(file, 0, f"{size} bytes", found, "the stage stays in the queue")
         schema = StructType.fromJson(manifest.schema)
         addresses = (self._payloads.address(manifest.directory, name) for name in manifest.files)
-        return spark.read.schema(schema).parquet(*addresses)
+        # Whatever the session says: a stage is taken as a whole or not at all.
+        reader = spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
+        return reader.schema(schema).parquet(*addresses)
 
     def _measure(self, directory: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
         """Describe the payload from the files themselves; their footers tell that each one was finished."""

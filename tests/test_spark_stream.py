@@ -14,14 +14,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
-from persistentqueue import PersistentQueue, check
+from persistentqueue import PersistentQueue, QueueNotFoundError, check
 from persistentqueue.publication import LATEST
 from persistentqueue.spark import acknowledge
 from persistentqueue.spark.options import StreamOptions, stream_read_options
 from persistentqueue.spark.rows import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
-from persistentqueue.spark.stream import StreamReader, limits
-from persistentqueue.splits import GoneError
+from persistentqueue.spark.stream import DataLossError, StreamReader, limits
 
 from .support import drain, put, segment_files
 
@@ -214,12 +213,16 @@ def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
     end = first.latestOffset()
     assert (end["offset"], end["items"]) == (4, 4)
     assert len(first.partitions(start, end)) == 1
-    assert first.latestOffset()["offset"] == 8
+    then = first.latestOffset()
+    assert (then["offset"], then["items"]) == (8, 4)
+    assert first.partitions(end, then)
+    assert first.partitions(then, first.latestOffset())
+    assert first.latestOffset() == first.latestOffset()
     again = reader(tmp_path)
     end = again.latestOffset()
     assert (end["offset"], end["items"]) == (10, -1)
     assert again.partitions(start, end)
-    assert again.latestOffset() == {**end, "items": 0}
+    assert again.latestOffset() == end
 
 
 def test_where_a_query_begins(tmp_path: Path) -> None:
@@ -242,18 +245,98 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
         assert reader(tmp_path).reportLatestOffset()["offset"] == 11
 
 
-def test_a_queue_that_went_back(tmp_path: Path) -> None:
-    """A queue that was replaced by an older one, and has not what was read, is told of."""
+def goes_on(root: Path, offset: Any, reason: str) -> list[int]:
+    """What a query that is at this offset reads next with ``failOnDataLoss=false``; else it fails."""
+    with pytest.raises(DataLossError, match=f"subscription 'spark' is at offset {offset['offset']}.*{reason}.*failOn"):
+        reader(root).latestOffset(offset, limits.ReadAllAvailable())
+    lenient = reader(root, failOnDataLoss="false")
+    end = lenient.latestOffset(offset, limits.ReadAllAvailable())
+    split = lenient.partitions(offset, end)
+    found = [n for each in split for batch in lenient.read(each) for n in batch.column(1).to_pylist()]
+    assert lenient.latestOffset(end, limits.ReadAllAvailable()) == end
+    lenient.commit(end)
+    return found
+
+
+def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
+    """A queue that was replaced by another one, shorter or longer than what was read, is told of."""
     enqueue(tmp_path, *numbers(3))
     planner = reader(tmp_path)
     end = planner.latestOffset(planner.initialOffset(), limits.ReadAllAvailable())
     shutil.rmtree(tmp_path / "in")
     enqueue(tmp_path, b"0")
-    with pytest.raises(GoneError, match="2 items"):
-        reader(tmp_path).latestOffset(end, limits.ReadAllAvailable())
-    lenient = reader(tmp_path, failOnDataLoss="false")
-    assert lenient.latestOffset(end, limits.ReadAllAvailable()) == end
-    assert lenient.partitions(end, end) == []
+    assert goes_on(tmp_path, end, "the queue ends at 1") == [0]
+    shutil.rmtree(tmp_path / "in")
+    enqueue(tmp_path, *numbers(5))
+    assert goes_on(tmp_path, end, "no such subscription") == [3, 4]
+    assert left(tmp_path) == []
+
+
+def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:
+    """A query whose subscription was removed, or that somebody else has consumed, does not pass over what is gone."""
+    enqueue(tmp_path, *numbers(10))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset(), limits.ReadMaxRows(1))
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        assert len(drain(queue)) == 10
+        with queue.subscribe("spark").transaction() as session:
+            assert session.dequeue_many(4) == numbers(4)
+    middle = planner.initialOffset()
+    with PersistentQueue(str(tmp_path), "in") as queue, queue.subscribe("spark").transaction() as session:
+        session.dequeue_many(2)
+    assert goes_on(tmp_path, middle, "before 6 was consumed by others, 2 items") == [6, 7, 8, 9]
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.unsubscribe("spark")
+        put(queue, b"10", b"11")
+    assert goes_on(tmp_path, end, "no such subscription") == [10, 11]
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        assert queue.subscriptions() == ["spark"]
+
+
+def test_what_was_consumed_out_of_order_is_no_loss(tmp_path: Path) -> None:
+    """What was consumed out of order before there was a subscription is passed over, wherever a
+    query, or a batch, begins."""
+    with PersistentQueue(str(tmp_path), "in") as queue, queue.session() as session:
+        put(queue, *numbers(10))
+        assert session.dequeue_many(2) == numbers(2)
+        with queue.transaction() as another:
+            assert another.dequeue_many(3) == numbers(2, 5)
+    for starting, expected in (("earliest", [0, 1, 5, 6, 7, 8, 9]), ("3", [5, 6, 7, 8, 9])):
+        planner = reader(tmp_path, maxOffsetsPerTrigger="2", startingOffsets=starting, subscription=starting)
+        end, found = planner.initialOffset(), []
+        for _ in range(4):
+            start, end = end, planner.latestOffset(end, limits.ReadMaxRows(2))
+            split = planner.partitions(start, end)
+            found += [n for each in split for batch in planner.read(each) for n in batch.column(1).to_pylist()]
+            planner.commit(end)
+        assert found == expected
+
+
+def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
+    """Spark plans the first batch of a query again from where its subscription is by then: it has the same rows all the
+    same, or fails."""
+    enqueue(tmp_path, *numbers(10))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset(), limits.ReadAllAvailable())
+    planner.commit(end)
+    again = reader(tmp_path)
+    start = again.initialOffset()
+    assert start["offset"] == 10
+    (split,) = again.partitions(start, end)  # the plain consumer has not had them
+    assert sum(len(batch) for batch in again.read(split)) == 10
+    assert len(taken(tmp_path, "in")) == 10
+    with pytest.raises(DataLossError, match="10 items of the batch that ends at 10 are gone"):
+        again.partitions(start, end)
+    with pytest.raises(DataLossError, match="10 items"):
+        again.partitions(start, {key: end[key] for key in end if key != "begin"})
+    assert reader(tmp_path, failOnDataLoss="false").partitions(start, end) == []
+
+
+def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
+    """A misspelt queue is told of, and not made."""
+    with pytest.raises(QueueNotFoundError, match=r"in: no queue here.*make it first"):
+        reader(tmp_path / "nowhere").initialOffset()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_acknowledging_fails_no_query(tmp_path: Path) -> None:

@@ -216,6 +216,21 @@ def test_options_that_make_no_sense() -> None:
     assert stream_write_options({"path": "p", "checkpointLocation": "c"}).place.directory == os.path.abspath("p")
 
 
+@pytest.mark.parametrize("path", ["file:///a b/q", "file:/a b/q", "FILE://localhost/a b/q", "/a b/q"])
+def test_a_path_may_be_a_local_address(path: str) -> None:
+    """What Spark means by a local address is the path in it."""
+    assert read_options({"path": path}).place.directory == "/a b/q"
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/q", "hdfs://bucket", "file://elsewhere/q"])
+def test_an_address_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """An address that is not local is told, and no directory of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="on a local file system"):
+        QueueDataSource({"path": path}).writer(TEXTS, False)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
     """A queue that is not there is not made by looking at it, and no other columns are read."""
     with pytest.raises(PySparkException, match="no queue here"):

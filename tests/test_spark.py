@@ -71,8 +71,18 @@ def refuse(*_: object, **__: object) -> bool:
 def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list[bool]) -> None:
     """Run a query that hands over what is new in ``root/in``, one file in each batch, until there is nothing."""
 
+    computed = spark.sparkContext.accumulator(0)
+
+    def count(number: Any) -> bool:
+        computed.add(1)
+        return bool(number < 1000)
+
+    counted = F.udf(lambda number: count(number), "boolean")  # noqa: PLW0108 - PySpark warns of some type hints
+
     def put(frame: DataFrame, batch_id: int) -> None:
-        results.append(handoff.put_batch(frame, batch_id))
+        before = computed.value
+        results.append(handoff.put_batch(frame.where(counted("id")), batch_id))
+        assert computed.value - before in {0, 5}
 
     source = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(root / "in"))
     writer = source.writeStream.foreachBatch(put).option("checkpointLocation", str(root / "checkpoint"))
@@ -80,8 +90,9 @@ def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list
 
 
 def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Each micro-batch is a stage. One that Spark runs again, since its commit log was rolled back, is none; one that
-    was never committed, since the hand-off failed, is handed over when the query is started again."""
+    """Each micro-batch is a stage, and computed once; one without rows is none. Nor is one that Spark runs again, since
+    its commit log was rolled back; one that was never committed, since the hand-off failed, is handed over when the
+    query is started again."""
     for number in range(3):
         spark.range(10 * number, 10 * number + 5).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
     results: list[bool] = []
@@ -100,6 +111,11 @@ def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path)
         assert len(list(handoff.waiting())) == 3
         stream(spark, tmp_path, handoff, results)
         assert results == [True] * 3 + [False, True]
+        spark.range(1000, 1005).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        before = payloads(tmp_path / "q+payload")
+        stream(spark, tmp_path, handoff, results)
+        assert results == [True] * 3 + [False, True, False]
+        assert payloads(tmp_path / "q+payload") == before
         found = [numbers(handoff) for _ in range(5)]
     assert sorted(filter(None, found)) == [list(range(start, start + 5)) for start in (0, 10, 20, 100)]
     assert found[-1] is None

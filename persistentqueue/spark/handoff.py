@@ -34,11 +34,10 @@ from persistentqueue import (
 
 from .payload import payload_id, payloads
 from .progress import Report, reporting
+from .workers import QUERY_ID
 
 _FORMAT = "persistentqueue stage 1"
 _PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
-_QUERY_ID = "sql.streaming.queryId"
-"""The property of its thread in which Spark names the query that a micro-batch is of."""
 
 
 class NotAStageError(PersistentQueueError, ValueError):
@@ -128,6 +127,11 @@ class StageHandoff:
         handed over and the files removed; and what else ``Session.flush`` raises, after which the next opening removes
         them, if they were not handed over. ``TypeError`` or ``ValueError`` for a marker that cannot be.
         """
+        return self._put(df, marker, progress)
+
+    def _put(
+        self, df: DataFrame, marker: tuple[str, int] | None, progress: Report | None = None, *, keeps_empty: bool = True
+    ) -> bool:
         if marker is not None and self._is_recorded(marker):
             return False
         directory = f"stage-{self._id}-{uuid.uuid4().hex}"
@@ -137,6 +141,9 @@ class StageHandoff:
             with reporting(df.sparkSession, progress):
                 df.write.mode("append").parquet(address)
             manifest = self._measure(directory, df, marker)
+            if not (manifest.rows or keeps_empty):
+                self._payloads.remove(directory)
+                return False
             self._payloads.sync(directory)
         except BaseException:
             self._payloads.remove(directory)
@@ -159,16 +166,16 @@ class StageHandoff:
         The marker is ``(query id, batch id)``: a batch that Spark runs again, since it does not know whether it was
         committed, is handed over only if it was not; then the result is ``False``, and Spark writes nothing. The query
         keeps its id with its checkpoint: a new checkpoint is another query. A batch without rows is no stage, and
-        nothing is recorded of it.
+        nothing is recorded of it; Spark computes each batch once. Of one batch one DataFrame is handed over: a second
+        one, as it has the same marker, is ``False`` and lost, so put it into a hand-off of its own.
 
         For the driver process that owns the hand-off, where Spark calls it; not for Spark Connect, which calls it
         elsewhere. Raises ``ValueError`` outside of a streaming query, and what ``put`` raises.
         """
-        query = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
             raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
-        marker = (query, batch_id)
-        return not self._is_recorded(marker) and not df.isEmpty() and self.put(df, marker)
+        return self._put(df, (query, batch_id), keeps_empty=False)
 
     @contextmanager
     def take(

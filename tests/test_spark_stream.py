@@ -5,7 +5,9 @@ from __future__ import annotations
 import json
 import os
 import shutil
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import pytest
@@ -14,7 +16,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
-from persistentqueue import PersistentQueue, QueueNotFoundError, check
+from persistentqueue import PersistentQueue, Producer, QueueNotFoundError, check
 from persistentqueue.publication import LATEST
 from persistentqueue.spark import acknowledge
 from persistentqueue.spark.options import StreamOptions, stream_read_options
@@ -33,16 +35,21 @@ def read(spark: SparkSession, root: Path, queue: str = "in", **options: str | in
     return spark.readStream.format("persistentqueue").options(**chosen).load(str(root))
 
 
-def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint", **trigger: Any) -> StreamingQuery:
-    """Write the values of a stream to the queue "out", until all that is available now is done."""
-    query = (
+def begin(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """Begin to write the values of a stream to the queue "out", until all that is available now is done."""
+    return (
         frame.select("value")
         .writeStream.format("persistentqueue")
         .option("queue", "out")
         .option("checkpointLocation", str(root / checkpoint))
-        .trigger(**(trigger or {"availableNow": True}))
+        .trigger(availableNow=True)
         .start(str(root))
     )
+
+
+def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """The same, and wait for its end."""
+    query = begin(frame, root, checkpoint)
     query.awaitTermination(300)
     assert not query.isActive
     return query
@@ -160,6 +167,45 @@ def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
     assert taken(tmp_path) == numbers(3, 5)
     to_queue(read(spark, tmp_path, subscription="other"), tmp_path, "other")
     assert taken(tmp_path) == numbers(5)
+
+
+def test_two_queries_into_one_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """Two queries write to one queue at once: it has all items of both."""
+    enqueue(tmp_path, *numbers(20))
+
+    names = ("one", "two")
+    frames = [read(spark, tmp_path, subscription=name, maxOffsetsPerTrigger=10) for name in names]
+    for query in [begin(frame, tmp_path, name) for frame, name in zip(frames, names, strict=True)]:
+        assert query.awaitTermination(300)
+    assert sorted(taken(tmp_path)) == sorted(2 * numbers(20))
+
+
+def test_available_now_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """A query of what is available ends while somebody goes on producing, with all that there was; in a directory of
+    any name."""
+    root = tmp_path / "größer, 100 % & mehr"
+    enqueue(root, *numbers(50))
+    ended = Event()
+
+    def produce() -> int:
+        number = 50
+        with Producer(str(root), "in") as producer:
+            while not ended.wait(0.02):
+                producer.enqueue(b"%d" % number)
+                producer.flush()
+                number += 1
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce)
+        try:
+            to_queue(read(spark, root, maxOffsetsPerTrigger=40), root)
+        finally:
+            ended.set()
+    found = taken(root)
+    assert found == numbers(len(found))
+    assert 50 <= len(found) < producing.result()
+    assert taken(root, "in") == numbers(producing.result())
 
 
 def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:

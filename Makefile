@@ -15,9 +15,9 @@ COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats s
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
-# The processes of Spark, killed where make test kills only some of them.
+# The processes of Spark, killed where make test kills only some of them; what they call; what only rehearses make perf.
 KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py \
-	tests/test_spark_processes.py
+	tests/test_spark_processes.py perf/test_spark_perf.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

@@ -26,7 +26,6 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 import time
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
@@ -39,7 +38,7 @@ from pyspark.sql import Column, DataFrame, Observation, SparkSession
 from pyspark.sql import functions as F  # noqa: N812 - the name that Spark's own manual uses
 
 from persistentqueue import PersistentQueue, QueueLockedError
-from persistentqueue.spark import Manifest, StageHandoff, local_session
+from persistentqueue.spark import Manifest, Progress, StageHandoff, local_session
 
 MARKER = ("flights", 1)
 MONTHS = ("Jan", "Feb", "Mar", "Apr", "May", "Jun", "Jul", "Aug", "Sep", "Oct", "Nov", "Dec")
@@ -102,8 +101,8 @@ def run_stage_1(place: Place) -> None:
         counts = Observation("cleaning")
         cleaned = clean(flights, counts)
         began = time.monotonic()
-        with progress(spark, "cleaning and handing over"):
-            handoff.put(cleaned, marker=MARKER)
+        with progress("cleaning and handing over") as show:
+            handoff.put(cleaned, marker=MARKER, progress=show)
         seconds = time.monotonic() - began
         report_cleaning(counts.get)
         (manifest,) = handoff.waiting()
@@ -167,11 +166,14 @@ def run_stage_2(place: Place) -> None:
         waits = any(handoff.waiting())
     if waits:
         say(2, "a hand-over waits, starting Spark")
-        with spark_stage("flights: delays", place) as (spark, handoff), handoff.take() as stage:
+        with (
+            spark_stage("flights: delays", place) as (_, handoff),
+            progress("adding up the delays") as show,
+            handoff.take(progress=show) as stage,
+        ):
             if stage is not None:
                 say(2, f"took over {describe(stage.manifest)}")
-                with progress(spark, "adding up the delays"):
-                    result = add_up(stage.df)
+                result = add_up(stage.df)
                 if result["flights"] != stage.manifest.rows:
                     raise RuntimeError(f"{stage.manifest.rows} rows came in, {result['flights']} were counted")
                 write_whole(place.result, lambda file: file.write(json.dumps(result, indent=1).encode()))
@@ -308,43 +310,21 @@ def spark_stage(app_name: str, place: Place) -> Iterator[tuple[SparkSession, Sta
 
 
 @contextmanager
-def progress(spark: SparkSession, what: str) -> Iterator[None]:
-    """Show how many of its tasks Spark has finished, as long as the block runs: a bar, or lines if nobody watches."""
-    spark.sparkContext.setJobGroup(what, what)
-    finished = threading.Event()
-    watcher = threading.Thread(target=watch_tasks, args=(spark, what, finished))
-    watcher.start()
-    try:
-        yield
-    finally:
-        finished.set()
-        watcher.join()
-
-
-def watch_tasks(spark: SparkSession, what: str, finished: threading.Event) -> None:
+def progress(what: str) -> Iterator[Callable[[Progress], None]]:
+    """Show how many of its tasks Spark has finished, whenever it is told: a bar, or lines if nobody watches."""
     from tqdm import tqdm  # noqa: PLC0415 - stage 1 and 2 load it only where there is something to show
 
-    shown = (0, 0)
     watched = sys.stderr.isatty()
     form = "{desc} {percentage:3.0f}% |{bar}| {n_fmt} of {total_fmt} tasks, {elapsed}"
-    with tqdm(desc=f"  {what}", total=0, bar_format=form, disable=not watched) as bar:
-        running = True
-        while running:
-            running = not finished.wait(0.1)
-            bar.n, bar.total = counted = count_tasks(spark, what)
+    with tqdm(desc=f"  {what}", total=0, bar_format=form, disable=not watched, delay=0.1) as bar:
+
+        def show(found: Progress) -> None:
+            if not watched and found != (bar.n, bar.total):
+                print(f"  {what}: {found.done} of {found.total} tasks", file=sys.stderr, flush=True)
+            bar.n, bar.total = found
             bar.refresh()
-            if counted != shown and not watched:
-                print(f"  {what}: {counted[0]} of {counted[1]} tasks", file=sys.stderr, flush=True)
-            shown = counted
 
-
-def count_tasks(spark: SparkSession, job_group: str) -> tuple[int, int]:
-    """Return how many tasks are complete, and how many there are, in the stages that Spark has started so far."""
-    tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(job_group)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job for stage in job.stageIds]
-    started = [stage for stage in stages if stage and stage.numActiveTasks + stage.numCompletedTasks]
-    return sum(stage.numCompletedTasks for stage in started), sum(stage.numTasks for stage in started)
+        yield show
 
 
 def say(stage: int, text: str) -> None:

@@ -68,6 +68,7 @@ def measurement(number: int) -> bytes:
 def start_query(spark: SparkSession, directory: Path) -> StreamingQuery:
     """From "raw" to "clean", a batch whenever there is something."""
     queues = str(directory / "queues")
+    Producer(queues, RAW).close()  # makes the queue, if the sensor never did: a misspelt one is none to wait for
     raw = spark.readStream.format("persistentqueue").options(queue=RAW, subscription=SUBSCRIPTION)
     writer = clean(raw.option("maxOffsetsPerTrigger", 100).load(queues)).writeStream.format("persistentqueue")
     writer = writer.option("queue", CLEAN).option("checkpointLocation", str(directory / "checkpoint"))

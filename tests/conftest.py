@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OpenQueue = Callable[..., PersistentQueue]
+ONE_JAVA = {"test_spark.py", "test_spark_source.py", "test_spark_stream.py", "test_spark_workers.py"}
+"""The tests that use the fixture ``spark``: what it starts takes ten seconds, and a gibibyte."""
 
 
 def _descriptors() -> dict[int, str]:
@@ -41,6 +43,21 @@ def _descriptors() -> dict[int, str]:
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """What takes longest begins first, so that no process is left with it at the end."""
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """With ``--dist loadfile`` the files of ``ONE_JAVA`` go to one process, whose tests have one Spark."""
+    if config.getvalue("dist") != "loadfile":
+        return None
+    from xdist.scheduler import LoadFileScheduling
+
+    class Scheduling(LoadFileScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            file = str(super()._split_scope(nodeid))
+            return "one Java" if os.path.basename(file) in ONE_JAVA else file
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_finish() -> None:

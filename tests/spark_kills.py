@@ -54,6 +54,8 @@ STREAM_PLACES = {
     "ended": "the query has ended, and its last batch is not acknowledged",
 }
 BATCH_PLACES = ("writing", "publishing", "published", "adopting", "committed")
+WATCHED = ("checkpoint/offsets", "checkpoint/commits", "in/inbox", "out/inbox")
+"""What is in these directories, it writes down."""
 _ROOT = "PERSISTENTQUEUE_KILLS"
 _LIVES = 4
 
@@ -131,9 +133,10 @@ def strike(place: str) -> None:
         return
     is_executor = TaskContext.get() is not None
     victims = [os.getpid()] if is_executor and cell.victim == "executor" else find(cell.victim)
-    names = {name: _names(cell.directory / name) for name in ("checkpoint/offsets", "checkpoint/commits", "out/inbox")}
+    names = {name: _names(cell.directory / name) for name in WATCHED}
     with os.fdopen(fd, "w") as file:
-        json.dump({"by": os.getpid(), "in a task": is_executor, "victims": len(victims), **names}, file)
+        who = {"by the program": os.getpid() == os.getsid(0), "in a task": is_executor, "victims": len(victims)}
+        json.dump(who | names, file)
     for pid in sorted(victims, key=os.getpid().__eq__):  # oneself last
         if pid == os.getpid():
             _let_java_go()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import errno
 import json
 import os
 import shutil
@@ -22,7 +23,15 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 
 import persistentqueue
-from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, Session, SubscriptionNotFoundError
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    DiskFullError,
+    PersistentQueue,
+    QueueLockedError,
+    Session,
+    SubscriptionNotFoundError,
+)
 from persistentqueue.spark import JavaNotFoundError, NotAStageError, Progress, StageHandoff
 from persistentqueue.spark import handoff as room
 from persistentqueue.spark import java as java_room
@@ -62,8 +71,18 @@ def refuse(*_: object, **__: object) -> bool:
 def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list[bool]) -> None:
     """Run a query that hands over what is new in ``root/in``, one file in each batch, until there is nothing."""
 
+    computed = spark.sparkContext.accumulator(0)
+
+    def count(number: Any) -> bool:
+        computed.add(1)
+        return bool(number < 1000)
+
+    counted = F.udf(lambda number: count(number), "boolean")  # noqa: PLW0108 - PySpark warns of some type hints
+
     def put(frame: DataFrame, batch_id: int) -> None:
-        results.append(handoff.put_batch(frame, batch_id))
+        before = computed.value
+        results.append(handoff.put_batch(frame.where(counted("id")), batch_id))
+        assert computed.value - before in {0, 5}
 
     source = spark.readStream.schema("id BIGINT").option("maxFilesPerTrigger", 1).parquet(str(root / "in"))
     writer = source.writeStream.foreachBatch(put).option("checkpointLocation", str(root / "checkpoint"))
@@ -71,8 +90,9 @@ def stream(spark: SparkSession, root: Path, handoff: StageHandoff, results: list
 
 
 def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path) -> None:
-    """Each micro-batch is a stage. One that Spark runs again, since its commit log was rolled back, is none; one that
-    was never committed, since the hand-off failed, is handed over when the query is started again."""
+    """Each micro-batch is a stage, and computed once; one without rows is none. Nor is one that Spark runs again, since
+    its commit log was rolled back; one that was never committed, since the hand-off failed, is handed over when the
+    query is started again."""
     for number in range(3):
         spark.range(10 * number, 10 * number + 5).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
     results: list[bool] = []
@@ -91,6 +111,11 @@ def test_micro_batches_are_handed_over_once(spark: SparkSession, tmp_path: Path)
         assert len(list(handoff.waiting())) == 3
         stream(spark, tmp_path, handoff, results)
         assert results == [True] * 3 + [False, True]
+        spark.range(1000, 1005).coalesce(1).write.mode("append").parquet(str(tmp_path / "in"))
+        before = payloads(tmp_path / "q+payload")
+        stream(spark, tmp_path, handoff, results)
+        assert results == [True] * 3 + [False, True, False]
+        assert payloads(tmp_path / "q+payload") == before
         found = [numbers(handoff) for _ in range(5)]
     assert sorted(filter(None, found)) == [list(range(start, start + 5)) for start in (0, 10, 20, 100)]
     assert found[-1] is None
@@ -354,6 +379,27 @@ def test_progress_is_told(spark: SparkSession, tmp_path: Path) -> None:
         assert payloads(tmp_path / "q+payload") == set()
 
 
+def test_a_put_that_surely_failed_leaves_nothing(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a full disk nothing is committed, and the payload, which takes its room, goes at once; where nobody knows, it
+    stays."""
+
+    def fails(error: Exception) -> None:
+        def flush(*_: object, **__: object) -> bool:
+            raise error
+
+        with monkeypatch.context() as patch, pytest.raises(type(error)):
+            patch.setattr(Session, "flush", flush)
+            handoff.put(spark.range(3))
+
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        fails(DiskFullError("q", errno.ENOSPC, "no space left"))
+        assert payloads(tmp_path / "q+payload") == set()
+        fails(BrokenQueueError("injected"))
+        assert len(payloads(tmp_path / "q+payload")) == 1
+
+
 def test_the_payload_is_removed_only_after_the_commit(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -422,6 +468,23 @@ def test_nothing_foreign_is_swept(spark: SparkSession, tmp_path: Path) -> None:
         assert numbers(other) == [0, 1]
 
 
+def test_a_queue_of_the_same_path_is_another_one(spark: SparkSession, tmp_path: Path) -> None:
+    """Of two queues that had one path, on two machines or one after the other, none sweeps what the other's root has;
+    nor does one whose id was cut short by a crash."""
+    root = tmp_path / "shared"
+    with StageHandoff(spark, tmp_path / "app", "q", payload_root=root) as handoff:
+        handoff.put(spark.range(2))
+        (waiting,) = handoff.waiting()
+    (tmp_path / "app").rename(tmp_path / "aside")
+    with StageHandoff(spark, tmp_path / "app", "q", payload_root=root):
+        assert payloads(root) == {waiting.directory}
+    (tmp_path / "aside" / "q" / payload_room.ID_NAME).write_text("0123")
+    with StageHandoff(spark, tmp_path / "aside", "q", payload_root=root) as handoff:
+        assert handoff._id not in waiting.directory
+        assert numbers(handoff) == [0, 1]
+    assert payloads(root) == set()
+
+
 def test_the_whole_tree_can_be_moved(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A moved queue takes what was put before, and still knows its orphans."""
     with StageHandoff(spark, tmp_path / "old", "q") as handoff:
@@ -457,6 +520,27 @@ def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: 
             numbers(handoff)
         file.write_bytes(whole)
         assert numbers(handoff) == list(range(50))
+
+
+@pytest.mark.parametrize("setting", ["ignoreCorruptFiles", "ignoreMissingFiles"])
+def test_a_session_that_reads_past_damage(spark: SparkSession, tmp_path: Path, setting: str) -> None:
+    """A session that is told to leave out what it cannot read takes no part of a stage for the whole."""
+    with StageHandoff(spark, tmp_path, "q") as handoff:
+        handoff.put(spark.range(100).repartition(2))
+        (manifest,) = handoff.waiting()
+        file = tmp_path / "q+payload" / manifest.directory / manifest.files[0]
+        spark.conf.set(f"spark.sql.files.{setting}", "true")
+        try:
+            with pytest.raises(Exception, match=file.name), handoff.take() as stage:
+                assert stage is not None
+                if setting == "ignoreMissingFiles":
+                    file.unlink()
+                else:
+                    file.write_bytes(bytes(manifest.sizes[0]))
+                stage.df.collect()
+        finally:
+            spark.conf.unset(f"spark.sql.files.{setting}")
+        assert list(handoff.waiting()) == [manifest]
 
 
 def test_another_owner_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ from .support import drain
 
 pytestmark = [
     pytest.mark.spark,
-    pytest.mark.skipif(not os.environ.get("EVERY_PLACE"), reason="six Javas: make flights starts them"),
+    pytest.mark.skipif(not os.environ.get("EVERY_PLACE"), reason="six Javas: make kills starts them"),
     pytest.mark.skipif(sys.platform != "linux", reason="needs the addresses 127.0.0.2 and 127.0.0.3"),
 ]
 

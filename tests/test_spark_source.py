@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -18,9 +18,9 @@ from pyspark.errors import PySparkException, StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
-from pyspark.sql.types import LongType, StringType, StructField, StructType
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from persistentqueue import CorruptionError, PersistentQueue, check
+from persistentqueue import CorruptionError, InvalidNameError, PersistentQueue, check
 from persistentqueue.adopt import PART_GRACE_SECONDS
 from persistentqueue.errors import BrokenQueueError
 from persistentqueue.publication import is_part, is_published
@@ -157,30 +157,43 @@ def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.Monk
 # --- what is refused -------------------------------------------------------------------------------------------------
 
 
+def test_what_cannot_be_written_is_refused_before_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    """No task is run, and no queue is made."""
+    writer = failing(spark).withColumnRenamed("value", "item").write.format("persistentqueue").mode("append")
+    with pytest.raises(PySparkException, match="one column, named value"):
+        writer.option("queue", "q").save(str(tmp_path / "queues"))
+    assert not (tmp_path / "queues").exists()
+
+
 @pytest.mark.parametrize(
-    ("change", "options", "mode", "match"),
+    ("columns", "overwrite", "options", "error", "match"),
     [
-        (lambda frame: frame.withColumnRenamed("value", "item"), {}, "append", "one column, named value"),
-        (lambda frame: frame.withColumn("key", F.lit(1)), {}, "append", "here are value string, key int"),
-        (lambda frame: frame.select(F.length("value").alias("value")), {}, "append", "here are value int"),
-        (lambda frame: frame, {}, "overwrite", "only appends"),
-        (lambda frame: frame, {"valuee": "x"}, "append", "has no option valuee: it has path, queue, txnAppId"),
-        (lambda frame: frame, {"txnAppId": "me"}, "append", "belong together"),
-        (lambda frame: frame, {"queue": "../q"}, "append", "cannot be a queue's name"),
+        ({"value": StringType(), "key": IntegerType()}, False, {}, TypeError, "here are value string, key int"),
+        ({"value": IntegerType()}, False, {}, TypeError, "here are value int"),
+        ({"value": StringType()}, True, {}, ValueError, "only appends"),
+        (
+            {"value": StringType()},
+            False,
+            {"valuee": "x"},
+            ValueError,
+            "has no option valuee: it has path, queue, txnAppId",
+        ),
+        ({"value": StringType()}, False, {"txnAppId": "me"}, ValueError, "belong together"),
+        ({"value": StringType()}, False, {"queue": "../q"}, InvalidNameError, "cannot be a queue's name"),
     ],
 )
-def test_what_cannot_be_written_is_refused_before_the_job(
-    spark: SparkSession,
+def test_what_cannot_be_written(
     tmp_path: Path,
-    change: Callable[[DataFrame], DataFrame],
+    columns: dict[str, DataType],
+    overwrite: bool,
     options: dict[str, str],
-    mode: str,
+    error: type[Exception],
     match: str,
 ) -> None:
-    """Another column, another type, another mode, another option: no task is run, and no queue is made."""
-    writer = change(failing(spark)).write.format("persistentqueue").mode(mode).options(**({"queue": "q"} | options))
-    with pytest.raises(PySparkException, match=match):
-        writer.save(str(tmp_path / "queues"))
+    """Another column, another type, another mode, another option: each is told, and no queue is made."""
+    source = QueueDataSource({"path": str(tmp_path / "queues"), "queue": "q"} | options)
+    with pytest.raises(error, match=match):
+        source.writer(StructType([StructField(*column) for column in columns.items()]), overwrite)
     assert not (tmp_path / "queues").exists()
 
 
@@ -202,6 +215,21 @@ def test_options_that_make_no_sense() -> None:
     with pytest.raises(ValueError, match="writeStream of persistentqueue has no option txnappid"):
         stream_write_options({"path": "p", "txnAppId": "x"})
     assert stream_write_options({"path": "p", "checkpointLocation": "c"}).place.directory == os.path.abspath("p")
+
+
+@pytest.mark.parametrize("path", ["file:///a b/q", "file:/a b/q", "FILE://localhost/a b/q", "/a b/q"])
+def test_a_path_may_be_a_local_address(path: str) -> None:
+    """What Spark means by a local address is the path in it."""
+    assert read_options({"path": path}).place.directory == "/a b/q"
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/q", "hdfs://bucket", "file://elsewhere/q"])
+def test_an_address_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """An address that is not local is told, and no directory of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="on a local file system"):
+        QueueDataSource({"path": path}).writer(TEXTS, False)
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:

@@ -6,7 +6,9 @@ import json
 import os
 import shutil
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
 from types import SimpleNamespace
 from typing import Any
 
@@ -16,14 +18,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
-from persistentqueue import PersistentQueue, check
+from persistentqueue import PersistentQueue, Producer, QueueNotFoundError, check
 from persistentqueue.publication import LATEST
 from persistentqueue.spark import acknowledge
 from persistentqueue.spark.options import StreamOptions, stream_read_options
 from persistentqueue.spark.rows import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
-from persistentqueue.spark.stream import StreamReader, limits
-from persistentqueue.splits import GoneError
+from persistentqueue.spark.stream import DataLossError, StreamReader, limits
 
 from .support import drain, put, segment_files
 
@@ -36,16 +37,21 @@ def read(spark: SparkSession, root: Path, queue: str = "in", **options: str | in
     return spark.readStream.format("persistentqueue").options(**chosen).load(str(root))
 
 
-def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint", **trigger: Any) -> StreamingQuery:
-    """Write the values of a stream to the queue "out", until all that is available now is done."""
-    query = (
+def begin(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """Begin to write the values of a stream to the queue "out", until all that is available now is done."""
+    return (
         frame.select("value")
         .writeStream.format("persistentqueue")
         .option("queue", "out")
         .option("checkpointLocation", str(root / checkpoint))
-        .trigger(**(trigger or {"availableNow": True}))
+        .trigger(availableNow=True)
         .start(str(root))
     )
+
+
+def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """The same, and wait for its end."""
+    query = begin(frame, root, checkpoint)
     query.awaitTermination(300)
     assert not query.isActive
     return query
@@ -124,38 +130,33 @@ def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
     assert taken(tmp_path) == numbers(6)
 
 
+def roll_back(root: Path, batch: int) -> None:
+    """Have Spark not know any more that it was done with this batch, which was the last."""
+    (root / "checkpoint" / "commits" / f"{batch}").unlink()
+    (root / "checkpoint" / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+
+
 def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
     """Where the commit log is rolled back, the same batch is run again with the same rows, and the sink skips it; also
-    when others have consumed and the queue was trimmed meanwhile."""
+    when others have consumed and the queue was trimmed meanwhile. One that was acknowledged all the same fails; with
+    ``failOnDataLoss=false`` it has what there is."""
     enqueue(tmp_path, *numbers(4))
     to_queue(read(spark, tmp_path), tmp_path)
-    enqueue(tmp_path, *numbers(4, 8))
-    to_queue(read(spark, tmp_path), tmp_path)
-    (tmp_path / "checkpoint" / "commits" / "1").unlink()
-    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
+    roll_back(tmp_path, 0)
     with PersistentQueue(str(tmp_path), "in") as queue:
         drain(queue)
         queue.trim()
-        put(queue, b"8")
+        put(queue, b"4", b"5", b"6")
     query = to_queue(read(spark, tmp_path), tmp_path)
-    assert [progress["numInputRows"] for progress in query.recentProgress][:2] == [4, 1]
-    assert taken(tmp_path) == numbers(9)
-
-
-def test_what_is_gone_is_told(spark: SparkSession, tmp_path: Path) -> None:
-    """A batch that was acknowledged, and is to be run again all the same, fails; with ``failOnDataLoss=false`` it has
-    what there is."""
-    enqueue(tmp_path, *numbers(2), fan_out=True)
-    to_queue(read(spark, tmp_path), tmp_path)
-    enqueue(tmp_path, *numbers(2, 6))
-    acknowledge(to_queue(read(spark, tmp_path), tmp_path))
+    assert [progress["numInputRows"] for progress in query.recentProgress][:2] == [4, 3]
+    acknowledge(query)
     assert left(tmp_path) == []
-    (tmp_path / "checkpoint" / "commits" / "1").unlink()
-    (tmp_path / "checkpoint" / "commits" / ".1.crc").unlink(missing_ok=True)
-    with pytest.raises(StreamingQueryException, match="4 items"):
+    assert taken(tmp_path, "in") == [b"4", b"5", b"6"]  # the plain consumer's
+    roll_back(tmp_path, 1)
+    with pytest.raises(StreamingQueryException, match="3 items"):
         to_queue(read(spark, tmp_path), tmp_path)
     to_queue(read(spark, tmp_path, failOnDataLoss="false"), tmp_path)
-    assert taken(tmp_path) == numbers(6)
+    assert taken(tmp_path) == numbers(7)
 
 
 def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
@@ -168,6 +169,45 @@ def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
     assert taken(tmp_path) == numbers(3, 5)
     to_queue(read(spark, tmp_path, subscription="other"), tmp_path, "other")
     assert taken(tmp_path) == numbers(5)
+
+
+def test_two_queries_into_one_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """Two queries write to one queue at once: it has all items of both."""
+    enqueue(tmp_path, *numbers(20))
+
+    names = ("one", "two")
+    frames = [read(spark, tmp_path, subscription=name, maxOffsetsPerTrigger=10) for name in names]
+    for query in [begin(frame, tmp_path, name) for frame, name in zip(frames, names, strict=True)]:
+        assert query.awaitTermination(300)
+    assert sorted(taken(tmp_path)) == sorted(2 * numbers(20))
+
+
+def test_available_now_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """A query of what is available ends while somebody goes on producing, with all that there was; in a directory of
+    any name."""
+    root = tmp_path / "größer, 100 % & mehr"
+    enqueue(root, *numbers(50))
+    ended = Event()
+
+    def produce() -> int:
+        number = 50
+        with Producer(str(root), "in") as producer:
+            while not ended.wait(0.02):
+                producer.enqueue(b"%d" % number)
+                producer.flush()
+                number += 1
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce)
+        try:
+            to_queue(read(spark, root, maxOffsetsPerTrigger=40), root)
+        finally:
+            ended.set()
+    found = taken(root)
+    assert found == numbers(len(found))
+    assert 50 <= len(found) < producing.result()
+    assert taken(root, "in") == numbers(producing.result())
 
 
 def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
@@ -221,12 +261,16 @@ def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
     end = first.latestOffset()
     assert (end["offset"], end["items"]) == (4, 4)
     assert len(first.partitions(start, end)) == 1
-    assert first.latestOffset()["offset"] == 8
+    then = first.latestOffset()
+    assert (then["offset"], then["items"]) == (8, 4)
+    assert first.partitions(end, then)
+    assert first.partitions(then, first.latestOffset())
+    assert first.latestOffset() == first.latestOffset()
     again = reader(tmp_path)
     end = again.latestOffset()
     assert (end["offset"], end["items"]) == (10, -1)
     assert again.partitions(start, end)
-    assert again.latestOffset() == {**end, "items": 0}
+    assert again.latestOffset() == end
 
 
 def test_where_a_query_begins(tmp_path: Path) -> None:
@@ -249,18 +293,98 @@ def test_where_a_query_begins(tmp_path: Path) -> None:
         assert reader(tmp_path).reportLatestOffset()["offset"] == 11
 
 
-def test_a_queue_that_went_back(tmp_path: Path) -> None:
-    """A queue that was replaced by an older one, and has not what was read, is told of."""
+def goes_on(root: Path, offset: Any, reason: str) -> list[int]:
+    """What a query that is at this offset reads next with ``failOnDataLoss=false``; else it fails."""
+    with pytest.raises(DataLossError, match=f"subscription 'spark' is at offset {offset['offset']}.*{reason}.*failOn"):
+        reader(root).latestOffset(offset, limits.ReadAllAvailable())
+    lenient = reader(root, failOnDataLoss="false")
+    end = lenient.latestOffset(offset, limits.ReadAllAvailable())
+    split = lenient.partitions(offset, end)
+    found = [n for each in split for batch in lenient.read(each) for n in batch.column(1).to_pylist()]
+    assert lenient.latestOffset(end, limits.ReadAllAvailable()) == end
+    lenient.commit(end)
+    return found
+
+
+def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
+    """A queue that was replaced by another one, shorter or longer than what was read, is told of."""
     enqueue(tmp_path, *numbers(3))
     planner = reader(tmp_path)
     end = planner.latestOffset(planner.initialOffset(), limits.ReadAllAvailable())
     shutil.rmtree(tmp_path / "in")
     enqueue(tmp_path, b"0")
-    with pytest.raises(GoneError, match="2 items"):
-        reader(tmp_path).latestOffset(end, limits.ReadAllAvailable())
-    lenient = reader(tmp_path, failOnDataLoss="false")
-    assert lenient.latestOffset(end, limits.ReadAllAvailable()) == end
-    assert lenient.partitions(end, end) == []
+    assert goes_on(tmp_path, end, "the queue ends at 1") == [0]
+    shutil.rmtree(tmp_path / "in")
+    enqueue(tmp_path, *numbers(5))
+    assert goes_on(tmp_path, end, "no such subscription") == [3, 4]
+    assert left(tmp_path) == []
+
+
+def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:
+    """A query whose subscription was removed, or that somebody else has consumed, does not pass over what is gone."""
+    enqueue(tmp_path, *numbers(10))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset(), limits.ReadMaxRows(1))
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        assert len(drain(queue)) == 10
+        with queue.subscribe("spark").transaction() as session:
+            assert session.dequeue_many(4) == numbers(4)
+    middle = planner.initialOffset()
+    with PersistentQueue(str(tmp_path), "in") as queue, queue.subscribe("spark").transaction() as session:
+        session.dequeue_many(2)
+    assert goes_on(tmp_path, middle, "before 6 was consumed by others, 2 items") == [6, 7, 8, 9]
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.unsubscribe("spark")
+        put(queue, b"10", b"11")
+    assert goes_on(tmp_path, end, "no such subscription") == [10, 11]
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        assert queue.subscriptions() == ["spark"]
+
+
+def test_what_was_consumed_out_of_order_is_no_loss(tmp_path: Path) -> None:
+    """What was consumed out of order before there was a subscription is passed over, wherever a
+    query, or a batch, begins."""
+    with PersistentQueue(str(tmp_path), "in") as queue, queue.session() as session:
+        put(queue, *numbers(10))
+        assert session.dequeue_many(2) == numbers(2)
+        with queue.transaction() as another:
+            assert another.dequeue_many(3) == numbers(2, 5)
+    for starting, expected in (("earliest", [0, 1, 5, 6, 7, 8, 9]), ("3", [5, 6, 7, 8, 9])):
+        planner = reader(tmp_path, maxOffsetsPerTrigger="2", startingOffsets=starting, subscription=starting)
+        end, found = planner.initialOffset(), []
+        for _ in range(4):
+            start, end = end, planner.latestOffset(end, limits.ReadMaxRows(2))
+            split = planner.partitions(start, end)
+            found += [n for each in split for batch in planner.read(each) for n in batch.column(1).to_pylist()]
+            planner.commit(end)
+        assert found == expected
+
+
+def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
+    """Spark plans the first batch of a query again from where its subscription is by then: it has the same rows all the
+    same, or fails."""
+    enqueue(tmp_path, *numbers(10))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset(), limits.ReadAllAvailable())
+    planner.commit(end)
+    again = reader(tmp_path)
+    start = again.initialOffset()
+    assert start["offset"] == 10
+    (split,) = again.partitions(start, end)  # the plain consumer has not had them
+    assert sum(len(batch) for batch in again.read(split)) == 10
+    assert len(taken(tmp_path, "in")) == 10
+    with pytest.raises(DataLossError, match="10 items of the batch that ends at 10 are gone"):
+        again.partitions(start, end)
+    with pytest.raises(DataLossError, match="10 items"):
+        again.partitions(start, {key: end[key] for key in end if key != "begin"})
+    assert reader(tmp_path, failOnDataLoss="false").partitions(start, end) == []
+
+
+def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
+    """A misspelt queue is told of, and not made."""
+    with pytest.raises(QueueNotFoundError, match=r"in: no queue here.*make it first"):
+        reader(tmp_path / "nowhere").initialOffset()
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_acknowledging_fails_no_query(tmp_path: Path) -> None:

@@ -25,19 +25,19 @@ from pyspark.sql.types import StructType
 
 from persistentqueue import (
     CorruptionError,
+    DiskFullError,
     PersistentQueue,
     PersistentQueueError,
     Subscription,
     SubscriptionNotFoundError,
 )
 
-from .payload import payloads
+from .payload import payload_id, payloads
 from .progress import Report, reporting
+from .workers import QUERY_ID
 
 _FORMAT = "persistentqueue stage 1"
 _PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
-_QUERY_ID = "sql.streaming.queryId"
-"""The property of its thread in which Spark names the query that a micro-batch is of."""
 
 
 class NotAStageError(PersistentQueueError, ValueError):
@@ -75,10 +75,12 @@ class StageHandoff:
     """A named queue of whole DataFrames, each handed over exactly once, by ``put`` and ``take``.
 
     ``path`` and ``name`` say which queue, as for ``PersistentQueue``. The payloads lie under ``payload_root``, by
-    default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). From the
-    constructor until ``close()``, or for the ``with`` block, the hand-off owns the queue: no other process can put or
-    take meanwhile, and so no payload is swept that somebody is still writing. The root may lie on any file system that
-    Spark can write, by Hadoop's name for it: ``payload_root="s3a://bucket/payloads"``.
+    default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). Many queues may
+    share a root, of many machines: the names of a queue's payloads bear the id in its directory, which only a copy of
+    that has as well, and none is swept that bears another. From the constructor until ``close()``, or for the ``with``
+    block, the hand-off owns the queue: no other process can put or take meanwhile, and so no payload is swept that
+    somebody is still writing. The root may lie on any file system that Spark can write, by Hadoop's name for it:
+    ``payload_root="s3a://bucket/payloads"``.
 
     Several consumers may each take every stage: by ``subscribe``, and ``take(subscription=…)``; a payload stays until
     all of them, and those who take without a name, have taken it. A new hand-off with ``fan_out`` has no others.
@@ -102,10 +104,10 @@ class StageHandoff:
     ) -> None:
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
-        self._tag = self._payloads.tag(Path(path, name).resolve())
         self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out)
         try:
             self._payloads.prepare()
+            self._id = payload_id(Path(path, name))
             self._sweep()
         except BaseException:
             self._queue.close()
@@ -121,26 +123,39 @@ class StageHandoff:
         ``progress`` is called twice a second, by a thread of its own, with how many of Spark's tasks are done, of those
         that it knows of, and once at the end; what it raises is raised here.
 
-        The order of rows is not kept. Raises what Spark raises while it writes, with nothing handed over and the
-        files removed, and what ``Session.flush`` raises. ``TypeError`` or ``ValueError`` for a marker that cannot be.
+        The order of rows is not kept. Raises what Spark raises while it writes, and ``DiskFullError``, with nothing
+        handed over and the files removed; and what else ``Session.flush`` raises, after which the next opening removes
+        them, if they were not handed over. ``TypeError`` or ``ValueError`` for a marker that cannot be.
         """
+        return self._put(df, marker, progress)
+
+    def _put(
+        self, df: DataFrame, marker: tuple[str, int] | None, progress: Report | None = None, *, keeps_empty: bool = True
+    ) -> bool:
         if marker is not None and self._is_recorded(marker):
             return False
-        directory = f"stage-{self._tag}-{uuid.uuid4().hex}"
+        directory = f"stage-{self._id}-{uuid.uuid4().hex}"
         address = self._payloads.make(directory)
         try:
             # 1. Spark writes the payload. 2. The payload is made durable, files first, then the names that lead to it.
             with reporting(df.sparkSession, progress):
                 df.write.mode("append").parquet(address)
             manifest = self._measure(directory, df, marker)
+            if not (manifest.rows or keeps_empty):
+                self._payloads.remove(directory)
+                return False
             self._payloads.sync(directory)
         except BaseException:
             self._payloads.remove(directory)
             raise
-        # 3. One item commits it. From here on a failure leaves the payload alone: its manifest may be durable.
-        with self._queue.session() as session:
-            session.enqueue(_encode(manifest))
-            committed = session.flush(marker=marker)
+        # 3. One item commits it. Any other failure leaves the payload alone: its manifest may be durable.
+        try:
+            with self._queue.session() as session:
+                session.enqueue(_encode(manifest))
+                committed = session.flush(marker=marker)
+        except DiskFullError:
+            self._payloads.remove(directory)
+            raise
         if not committed:
             self._payloads.remove(directory)
         return committed
@@ -151,16 +166,16 @@ class StageHandoff:
         The marker is ``(query id, batch id)``: a batch that Spark runs again, since it does not know whether it was
         committed, is handed over only if it was not; then the result is ``False``, and Spark writes nothing. The query
         keeps its id with its checkpoint: a new checkpoint is another query. A batch without rows is no stage, and
-        nothing is recorded of it.
+        nothing is recorded of it; Spark computes each batch once. Of one batch one DataFrame is handed over: a second
+        one, as it has the same marker, is ``False`` and lost, so put it into a hand-off of its own.
 
         For the driver process that owns the hand-off, where Spark calls it; not for Spark Connect, which calls it
         elsewhere. Raises ``ValueError`` outside of a streaming query, and what ``put`` raises.
         """
-        query = df.sparkSession.sparkContext.getLocalProperty(_QUERY_ID)
+        query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
             raise ValueError("put_batch is for foreachBatch of a streaming query: use put(df, marker=…) elsewhere")
-        marker = (query, batch_id)
-        return not self._is_recorded(marker) and not df.isEmpty() and self.put(df, marker)
+        return self._put(df, (query, batch_id), keeps_empty=False)
 
     @contextmanager
     def take(
@@ -247,7 +262,9 @@ class StageHandoff:
                 raise CorruptionError(file, 0, f"{size} bytes", found, "the stage stays in the queue")
         schema = StructType.fromJson(manifest.schema)
         addresses = (self._payloads.address(manifest.directory, name) for name in manifest.files)
-        return spark.read.schema(schema).parquet(*addresses)
+        # Whatever the session says: a stage is taken as a whole or not at all.
+        reader = spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
+        return reader.schema(schema).parquet(*addresses)
 
     def _measure(self, directory: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
         """Describe the payload from the files themselves; their footers tell that each one was finished."""
@@ -273,7 +290,7 @@ class StageHandoff:
         """Remove the payloads of this queue that no waiting manifest names. The queue's lock makes this safe."""
         needed = self._needed()
         for name in self._payloads.names():
-            if name.startswith(f"stage-{self._tag}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
+            if name.startswith(f"stage-{self._id}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
                 self._payloads.remove(name)
 
 

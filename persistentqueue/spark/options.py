@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -20,13 +21,15 @@ _STREAMING = (
     "failOnDataLoss",
 )
 _WRITING = (*_PLACE, "txnAppId", "txnVersion")
+_ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*)?", re.DOTALL)
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
 """What Spark itself is told by options, which it hands over with the others."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which queue: as for ``PersistentQueue``, but the path is absolute, since tasks have a directory of their own."""
+    """Which queue: as for ``PersistentQueue``, but the path is absolute, since tasks have a directory of their own; a
+    relative one began in that of Spark's driver, which is where its Java was started."""
 
     path: str
     queue: str | None
@@ -126,7 +129,18 @@ def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Pla
         raise ValueError(
             f"{what} of persistentqueue needs a path: that of the queue, or of the queues, and which queue"
         )
-    return Place(os.path.abspath(path), options.get("queue"))
+    return Place(os.path.abspath(_local(path)), options.get("queue"))
+
+
+def _local(path: str) -> str:
+    """The path in a local address, or what is none."""
+    address = _ADDRESS.fullmatch(path)
+    if address is None:
+        return path
+    scheme, host, local = address.groups()
+    if scheme.lower() != "file" or host not in {None, "", "localhost"} or not local:
+        raise ValueError(f"a queue lies on a local file system, or one that is mounted, under a path, not at {path!r}")
+    return str(local)
 
 
 def _number(name: str, text: str, meaning: str) -> int:

@@ -7,8 +7,8 @@ closed is as durable as that storage makes it.
 
 from __future__ import annotations
 
-import hashlib
 import os
+import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,6 +21,23 @@ from pyspark.sql import SparkSession
 
 _PATTERN = set("*?[]{}\\")
 SCHEME = "://"
+ID_NAME = "payload.id"
+
+
+def payload_id(queue: Path) -> str:
+    """What tells the payloads of the queue in this directory from those of all others, wherever these are.
+
+    It is random, and durable in the directory, as ``payload.id``, before it is told, so that it goes where the queue
+    goes, and a queue that is made anew has another one. For who owns the queue; raises ``OSError``.
+    """
+    path = queue / ID_NAME
+    line = path.read_text() if path.exists() else ""
+    if not re.fullmatch("[0-9a-f]{16}\n", line):  # none, or cut short by a crash before any payload bore it
+        line = f"{os.urandom(8).hex()}\n"
+        path.write_text(line)
+    _sync(path)
+    _sync(queue)
+    return line.strip()
 
 
 class Payloads(Protocol):
@@ -28,9 +45,6 @@ class Payloads(Protocol):
 
     root: str
     """The root, as messages show it."""
-
-    def tag(self, queue: Path) -> str:
-        """What tells the payloads of this queue from those of others under the same root."""
 
     def prepare(self) -> None:
         """Make the root, if it is not there."""
@@ -73,9 +87,6 @@ class _Local:
     def __init__(self, root: Path) -> None:
         self._root = root
         self.root = str(root)
-
-    def tag(self, queue: Path) -> str:
-        return _tag(os.path.relpath(queue, self._root))  # the same when the whole tree is moved
 
     def prepare(self) -> None:
         _make_directory(self._root)
@@ -130,9 +141,6 @@ class _Remote:
         with _explaining(root):
             self._files = self._path(root).getFileSystem(context._jsc.hadoopConfiguration())
 
-    def tag(self, queue: Path) -> str:
-        return _tag(str(queue))
-
     def prepare(self) -> None:
         with _explaining(self.root):
             self._files.mkdirs(self._path(self.root))
@@ -173,10 +181,6 @@ def _explaining(address: str) -> Iterator[None]:
         yield
     except Py4JJavaError as error:
         raise OSError(f"{address}: {error.java_exception.toString()}") from error
-
-
-def _tag(place: str) -> str:
-    return hashlib.sha256(os.fsencode(place)).hexdigest()[:16]
 
 
 def _is_data(file: str) -> bool:

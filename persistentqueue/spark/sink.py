@@ -28,12 +28,10 @@ from persistentqueue.parts import PartWriter, publish_parts, remove_parts
 from persistentqueue.publication import Part
 
 from .options import Place, WriteOptions, stream_write_options, write_options
-from .workers import settle
+from .workers import QUERY_ID, settle
 
 _HAS_ARROW_STREAMS = hasattr(datasource, "DataSourceStreamArrowWriter")
 """From Spark 4.1 on."""
-_QUERY_ID = "sql.streaming.queryId"
-"""The property of its tasks in which Spark names the query that a micro-batch is of."""
 
 
 @dataclass
@@ -141,7 +139,7 @@ def _write(place: Place, batches: Iterable[Sequence[bytes]]) -> Message:
         for batch in batches:
             writer.write(batch)
         context = TaskContext.get()
-        return Message(writer.end(), context.getLocalProperty(_QUERY_ID) if context is not None else None)
+        return Message(writer.end(), context.getLocalProperty(QUERY_ID) if context is not None else None)
     except BaseException:
         writer.drop()
         raise

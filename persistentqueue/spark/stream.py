@@ -1,8 +1,9 @@
 """Streaming reads: a query is a consumer of its own, by a subscription, and consumes what it has surely done with.
 
-An offset is the sequence of the first item that was not read yet, and how many items the batch before it has, so that a
-batch that is run again has the same rows or fails. What a query has committed is acknowledged, through the inbox, and
-goes when nobody else needs it; whoever owns the queue answers when he looks into it, and nobody waits for him.
+An offset is the sequence of the first item that was not read yet, and says of the batch before it where it begins and
+how many items it has, so that a batch that is run again has the same rows or fails. What a query has committed is
+acknowledged, through the inbox, and goes when nobody else needs it; whoever owns the queue answers when he looks into
+it, and nobody waits for him.
 
 Spark tells a source that a batch is done when it plans the next one. So that of the last one stays until the query goes
 on, or ``acknowledge`` is called with it when it has ended.
@@ -14,7 +15,6 @@ import json
 from ast import literal_eval
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from math import inf
 from typing import Any
 
 import pyarrow as pa
@@ -22,11 +22,12 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
-from persistentqueue import PersistentQueueError, Producer
-from persistentqueue.disk import DISK
+from persistentqueue import PersistentQueueError, QueueNotFoundError
+from persistentqueue.disk import DISK, join
+from persistentqueue.publication import is_published, read_publication
 from persistentqueue.remote import acknowledge as acknowledge_sequence
 from persistentqueue.remote import request_subscription
-from persistentqueue.splits import GoneError, Onlooker, plan
+from persistentqueue.splits import Onlooker, plan
 
 from .options import StreamOptions, stream_read_options
 from .rows import SCHEMA, adopt, batches, partitions
@@ -40,6 +41,21 @@ _AvailableNow: Any = limits.SupportsTriggerAvailableNow if limits is not None el
 Offset = dict[str, Any]
 _UNKNOWN = -1
 """How many items a batch has whose beginning is not known: Spark 4.0 and 4.1 do not tell it."""
+_UNLIMITED = 2**63
+
+
+class DataLossError(PersistentQueueError):
+    """What a query was to read is gone, or is not kept for it any more.
+
+    Nothing is damaged. With ``failOnDataLoss=false`` the query goes on with what there is.
+    """
+
+    def __init__(self, options: StreamOptions, offset: int, reason: str) -> None:
+        super().__init__(
+            f"{options.place.directory}: the query that reads by subscription {options.subscription!r} is at offset "
+            f"{offset}, and {reason}: begin a new query, with another checkpoint, or go on with what there is by "
+            "failOnDataLoss=false"
+        )
 
 
 class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
@@ -52,23 +68,26 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         self._onlooker = Onlooker(DISK, options.place.directory)
         self._target: int | None = None
         """What the queue had when a query began that is to read that, and to end."""
-        self._position: int | None = None
+        self._last: Offset | None = None
         """Where the next batch begins, as far as that is known here."""
-        Producer(options.place.path, options.place.queue).close()  # makes the queue, if it is not there
+        self._is_asked = False
+        """Whether the subscription was asked for by this very process."""
+        self._was_there = False
+        """Whether it was seen since."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """Where a new query begins: where its subscription is, which is made if it is not there."""
-        options = self._options
-        place, name = options.place, options.subscription
-        state = self._state()
-        number = state.number_of(name)
+        state = self._look()[1]
+        number = state.number_of(self._options.subscription)
         if number is not None:
             first = state.subscriptions[number].frontier
         else:
-            first = max(min(options.start, state.next_sequence), state.gone.frontier)
-            request_subscription(place.path, place.queue, name, first)
-        self._position = first
-        return self._offset(first, 0)
+            first = max(min(self._options.start, state.next_sequence), state.gone.frontier)
+            # Behind what was consumed out of order there: the subscription will begin there as well.
+            first = next((at for at, _ in state.gone.unconsumed(first, state.next_sequence)), state.next_sequence)
+            self._ask(first)
+        self._last = self._offset(first, 0)
+        return self._last
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
         """What the options say; ``latestOffset`` knows both."""
@@ -82,40 +101,43 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         self, start: Offset | None = None, limit: Any = None
     ) -> Offset:
         """Up to where the next batch may go: as far as the limits allow, and one item at least, if there is one."""
-        state = self._state()
-        begin = start["offset"] if start is not None else self._position
+        inbox, state = self._look()
+        last = start if start is not None else self._last
         end = state.next_sequence if self._target is None else min(self._target, state.next_sequence)
-        if begin is None:
+        if last is None:
             return self._offset(end, _UNKNOWN)
-        if state.next_sequence < begin and self._options.fail_on_data_loss:
-            raise GoneError(self._options.place.directory, self._options.place.directory, begin - state.next_sequence)
-        items = state.gone.live_between(begin, end)
-        if not items:
-            return start if start is not None else self._offset(begin, 0)
+        begin = self._resumed(last["offset"], inbox, state)
+        if not state.gone.live_between(begin, end):
+            return last
         if limits is None or not isinstance(limit, limits.ReadAllAvailable):
             end = self._limited(begin, end)
-        return self._offset(end, state.gone.live_between(begin, end))
+        return self._offset(end, state.gone.live_between(begin, end)) | {"begin": begin}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
         """What there is, for the progress of the query."""
-        return self._offset(self._state().next_sequence, 0)
+        return self._offset(self._look()[1].next_sequence, 0)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
         """What is there now is all that this query is to read."""
-        self._target = self._state().next_sequence
+        self._target = self._look()[1].next_sequence
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Plan a batch. Raises ``GoneError`` where it has not the items that it had, and what a batch read raises."""
-        options, begin = self._options, start["offset"]
-        self._position = end["offset"]
-        if begin >= end["offset"]:
+        """Plan a batch. Raises ``DataLossError`` where it has not the items that it had, and what a batch read raises.
+
+        Spark asks the first batch of a query to begin where the subscription is, also when it runs that batch again:
+        what it had is in ``end``.
+        """
+        options, self._last = self._options, end
+        if start == end or not end["items"]:
             return []
-        directory = options.place.directory
+        count = end["items"]
+        begin: int = end["begin"] if "begin" in end else start["offset"]
         places, recovered = self._onlooker.look(durably=True)
-        splits = plan(DISK, places, recovered, [(begin, end["offset"] - begin)])
-        missing = end["items"] - sum(split.items for split in splits)
-        if end["items"] != _UNKNOWN and missing and options.fail_on_data_loss:
-            raise GoneError(directory, directory, missing)
+        runs = [(begin, end["offset"] - begin)] if begin < end["offset"] else []
+        splits = plan(DISK, places, recovered, runs)
+        missing = count - sum(split.items for split in splits)
+        if count != _UNKNOWN and missing and options.fail_on_data_loss:
+            raise DataLossError(options, begin, f"{missing} items of the batch that ends at {end['offset']} are gone")
         return partitions(splits, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
@@ -127,10 +149,55 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         with suppress(PersistentQueueError, OSError):
             _acknowledge(end)
 
-    def _state(self) -> Any:
-        """What the queue holds, durably; also what is published, if nobody owns it."""
-        adopt(self._options.place)
-        return self._onlooker.look(durably=True)[1].state
+    def _look(self) -> tuple[str, Any]:
+        """The inbox, and what the queue holds, durably; also what is published, if nobody owns it."""
+        place = self._options.place
+        adopt(place)
+        try:
+            places, recovered = self._onlooker.look(durably=True)
+        except QueueNotFoundError as error:
+            raise QueueNotFoundError(f"{error}: name another path or queue, or make it first, by opening it") from error
+        return places.path("inbox"), recovered.state
+
+    def _resumed(self, offset: int, inbox: str, state: Any) -> int:
+        """Where a query that is at this offset goes on. Raises ``DataLossError``."""
+        name = self._options.subscription
+        number = state.number_of(name)
+        is_there = number is not None
+        cursor = state.subscriptions[number] if is_there else state.gone
+        reason = None
+        if state.next_sequence < offset:
+            reason = f"the queue ends at {state.next_sequence}: it was made anew, or put back"
+        elif offset < cursor.frontier:
+            reason = f"what comes before {cursor.frontier} was consumed by others, {cursor.frontier - offset} items"
+        elif not is_there and not self._is_pending(inbox):
+            reason = "the queue has no such subscription, by which it would keep what is to be read: it was removed"
+        self._was_there |= is_there
+        if reason is None:
+            return offset
+        if self._options.fail_on_data_loss:
+            raise DataLossError(self._options, offset, reason)
+        first = cursor.frontier if state.next_sequence < offset else max(offset, cursor.frontier)
+        if not is_there and not self._is_pending(inbox):
+            self._ask(first)
+        return int(first)
+
+    def _is_pending(self, inbox: str) -> bool:
+        """Whether the subscription, which is not there, was asked for, and the owner has not looked yet."""
+        if self._is_asked:
+            return not self._was_there
+        for published in filter(is_published, DISK.listdir(inbox)):
+            with suppress(PersistentQueueError, FileNotFoundError):
+                request = read_publication(DISK, join(inbox, published)).request
+                if request is not None and request.name == self._options.subscription and not request.end:
+                    return True
+        # It may have been answered between the two looks.
+        return self._onlooker.look()[1].state.number_of(self._options.subscription) is not None
+
+    def _ask(self, first: int) -> None:
+        place = self._options.place
+        request_subscription(place.path, place.queue, self._options.subscription, first)
+        self._is_asked, self._was_there = True, False
 
     def _offset(self, sequence: int, items: int) -> Offset:
         place = self._options.place
@@ -144,9 +211,9 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
 
     def _limited(self, begin: int, end: int) -> int:
         """Up to where the options allow: both limits count, whichever Spark speaks of."""
-        most_rows = self._options.max_rows or inf
-        most_bytes = self._options.max_bytes or inf
-        if most_rows == most_bytes == inf:
+        most_rows = self._options.max_rows or _UNLIMITED
+        most_bytes = self._options.max_bytes or _UNLIMITED
+        if most_rows == most_bytes == _UNLIMITED:
             return end
         places, recovered = self._onlooker.look(durably=True)
         rows = size_bytes = 0
@@ -162,7 +229,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
-    """The reader of a query; the queue is made if it is not there. Raises ``ValueError``, and like ``Producer``."""
+    """The reader of a query. Raises ``ValueError``."""
     return StreamReader(stream_read_options(options), schema)
 
 

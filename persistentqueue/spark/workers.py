@@ -6,6 +6,9 @@ import gc
 import sys
 from functools import cache
 
+QUERY_ID = "sql.streaming.queryId"
+"""The property in which Spark names the query of a micro-batch, to the thread that runs it, and to its tasks."""
+
 
 @cache
 def settle() -> None:

@@ -107,7 +107,8 @@ class Adopter:
                 if publication.name != self._listed[0]:
                     raise CorruptionError(path, 0, f"what was published as {self._listed[0]}", publication.name)
                 self._need_parts(path, publication)
-                self._take(publication)
+                if publication.request is None:  # which needs no room but in the log, where some is kept for it
+                    self._take(publication)
             except FileNotFoundError:  # somebody has taken it away
                 pass
             except CorruptionError as damage:
@@ -250,11 +251,12 @@ class Adopter:
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
 
     def _take(self, publication: Publication) -> None:
-        """Count the files of the publication for the limits on the disk. Raises ``OverLimitError``, ``OSError``."""
+        """Count the files of the publication for the limits on the disk. Raises ``OverLimitError``."""
         taken: list[str] = []
         try:
             for part in (*publication.parts, publication.own):
-                self._quota.take(self._path(part.name), self._segments.directory)
+                size_bytes = HEADER_BYTES + part.capacity_bytes
+                self._quota.take(self._path(part.name), size_bytes, self._segments.directory)
                 taken.append(part.name)
         except BaseException:
             for name in taken:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError
+from persistentqueue import CorruptionError, PersistentQueue, Producer
 from persistentqueue.disk import DISK
 from persistentqueue.publication import Draft, Part, TooManyPartsError
+from persistentqueue.remote import acknowledge, request_subscription
 
 from .conftest import OpenQueue
 from .support import drain, put
@@ -20,6 +22,50 @@ PRODUCER = f"{7:016x}"
 def inbox(directory: Path) -> list[str]:
     """The names in the inbox, in order."""
     return sorted(os.listdir(directory / "inbox"))
+
+
+def publish(directory: Path, *items: bytes) -> None:
+    """One flush of a producer of its own."""
+    with Producer(directory) as producer:
+        producer.enqueue_many(items)
+        producer.flush()
+
+
+def look(queue: PersistentQueue) -> None:
+    """Have the owner look into his inbox at once."""
+    queue._open()._look(insists=True)
+
+
+# --- what there is no room for ---------------------------------------------------------------------------------------
+
+
+def test_to_adopt_takes_nothing_of_the_file_system(open_queue: OpenQueue, directory: Path) -> None:
+    """With no more free than ``min_free_bytes`` what is published is adopted, since it is there already, and what is
+    asked for is answered, though nobody may enqueue."""
+    free = [10**12]
+    queue = open_queue(fan_out=True, min_free_bytes=10**9, disk=replace(DISK, free_bytes=lambda path: free[0]))
+    spark = queue.subscribe("spark")
+    put(queue, b"a", b"b")
+    free[0] = 10**9
+    acknowledge(directory, None, "spark", 1)
+    publish(directory, b"c")
+    look(queue)
+    assert inbox(directory) == []
+    assert list(spark.browse()) == [b"b", b"c"]
+
+
+def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """At ``max_disk_bytes`` a request is answered: it takes no more than its place in the log."""
+    queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
+    put(queue, b"x")
+    store = queue._open().store
+    store._quota._most_bytes = store._quota.used_bytes + store._quota.reserve_bytes
+    request_subscription(directory, None, "spark", 0)
+    look(queue)
+    assert queue.subscriptions() == ["spark"]
+    publish(directory, bytes(1000))
+    look(queue)
+    assert len(inbox(directory)) == 1
 
 
 # --- what does not fit a frame ---------------------------------------------------------------------------------------

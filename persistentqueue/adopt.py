@@ -34,7 +34,6 @@ from .frame import Adoption
 from .header import HEADER_BYTES
 from .publication import (
     DRAFT_SUFFIX,
-    Name,
     Publication,
     is_part,
     is_published,
@@ -55,7 +54,10 @@ PART_GRACE_SECONDS = 7 * 86400.0
 _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
 """Two changes of a directory within this time may have left it with the same time of change: Linux counts in steps of
 up to 10 ms, and a file system that keeps whole milliseconds, or less, perhaps in steps of two seconds."""
-_PATIENCE_NS = 1_000_000
+_PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
+"""Between two looks of those who only pass by there is so much time, and"""
+_PATIENCE = 10
+"""so many times what the last listing took, in which the files of others may be many."""
 
 
 class Adopter:
@@ -70,17 +72,19 @@ class Adopter:
         """The time of the directory's last change when it was looked into, and found empty."""
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
+        self._patience_ns = _PATIENCE_NS
         self._looked_ns = -_PATIENCE_NS
-        self._listed: deque[str] = deque()
+        self._listed: dict[str, None] = {}
         """What was found when the directory was last looked into, in order, and not dealt with yet."""
         self.damage: deque[CorruptionError] = deque()
         """What was set aside, and told to nobody yet."""
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
-        millisecond of the last look, unless who asks ``insists``. Raises ``OSError``."""
+        millisecond of the last look, or longer where listing takes long, unless who asks ``insists``. Raises
+        ``OSError``."""
         now_ns = self._disk.time_ns()
-        if not insists and self._looked_ns <= now_ns < self._looked_ns + _PATIENCE_NS:
+        if not insists and self._looked_ns <= now_ns < self._looked_ns + self._patience_ns:
             return False
         self._looked_ns = now_ns
         try:
@@ -88,44 +92,39 @@ class Adopter:
         except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
             return False
 
-    def begin(self) -> list[Transaction]:
-        """Step 1, but for the sync: the transactions to commit, each of one published file.
-
-        Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, if none is before it: it stays
-        where it is, and so does what is behind it. Nothing has changed then.
-        """
+    def look(self) -> None:
+        """List what is published, unless some of what was listed before is left. Raises ``OSError``."""
         if not self._listed:
             self._list()
+
+    def begin(self) -> list[Transaction]:
+        """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
+        none where no more is listed. For the last of them there may be no room: its ``error`` says so.
+
+        Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, or not be set aside, if none
+        is before it: it stays where it is, and so does what is behind it.
+        """
         if self._listed:
             self._disk.failpoint("adopt.1 read")
         transactions: list[Transaction] = []
-        files = 0
-        while self._listed and files < ADOPTED_MAX:
-            path = self._path(self._listed[0])
+        taken: set[str] = set()
+        for name in list(self._listed):
             try:
-                publication = read_publication(self._disk, path)
-                if publication.name != self._listed[0]:
-                    raise CorruptionError(path, 0, f"what was published as {self._listed[0]}", publication.name)
-                self._need_parts(path, publication)
-                if publication.request is None:  # which needs no room but in the log, where some is kept for it
-                    self._take(publication)
-            except FileNotFoundError:  # somebody has taken it away
-                pass
-            except CorruptionError as damage:
-                set_aside(self._disk, path)
-                self.damage.append(damage)
-            except OverLimitError:
-                break
+                publication = self._read(name)
             except (OSError, UnsupportedFormatError):
                 if not transactions:
                     raise
                 break
-            else:
-                if publication.request is not None and transactions:
-                    break  # what it asks for depends on what is before it
-                transactions.append(self._transaction(publication))
-                files += ADOPTED_MAX if publication.request is not None else 1 + len(publication.parts)
-            self._listed.popleft()
+            if publication is None:
+                del self._listed[name]
+                continue
+            is_request = publication.request is not None
+            if transactions and (is_request or not taken.isdisjoint(part.name for part in publication.parts)):
+                break  # what it asks for depends on what is before it, and what it names has gone by then
+            transactions.append(self._transaction(publication))
+            taken.update(file.name for file in (*publication.parts, publication.own))
+            if transactions[-1].error is not None or is_request or len(taken) >= ADOPTED_MAX:
+                break
         return transactions
 
     def sync(self) -> None:
@@ -139,38 +138,32 @@ class Adopter:
                 self._disk.failpoint("adopt.3 rename")
                 self._segments.adopt(number, self._path(name))
 
-    def end(self, transactions: Sequence[Transaction]) -> bool:
-        """Step 4, the end of it: delete what was skipped, and what had no items. Whether any file has left the inbox;
-        nothing happened to those that are not settled. Raises ``OSError`` for a request that does not go."""
-        has_left = False
-        refused = [transaction.published for transaction in transactions if not transaction.settled]
-        self._listed.extendleft(reversed(refused))
+    def end(self, transactions: Sequence[Transaction]) -> None:
+        """Step 4, the end of it: delete what was skipped, and what had no items. What is settled is listed no more;
+        nothing happened to the others. Raises ``OSError`` for a request that does not go."""
         parts: list[str] = []
         for transaction in transactions:
             names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
             if not transaction.settled:
                 for name in names:
                     self._quota.leave(self._path(name))
-            elif transaction.request is not None:
+                continue
+            self._listed.pop(transaction.published, None)
+            if transaction.request is not None:
                 with suppress(FileNotFoundError):  # somebody has taken it away
                     self._disk.unlink(self._path(transaction.published))
                 # Were it to come back, it would make a subscription again that was removed, or consume what a session
                 # has held.
                 sync_directory(self._disk, self.directory)
-                has_left = True
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # found again, it is skipped again
                     self._disk.unlink(self._path(transaction.published))
-                    has_left = True
                     parts += filter(is_part, names)
-            else:
-                has_left = True
         if parts:
             with suppress(OSError):  # they are swept
                 sync_directory(self._disk, self.directory)
                 for name in parts:
                     self._disk.unlink(self._path(name))
-        return has_left
 
     def take_back(self, names: Mapping[int, str]) -> None:
         """Put segments back into the inbox under these names, durably, since a power cut took their adoption. They are
@@ -200,8 +193,7 @@ class Adopter:
         if not old or any(name.endswith(DAMAGED_SUFFIX) for name in names):
             return
         # Listed once more: a manifest may have come before this look at it, and none comes for what is so old.
-        published = [name for name, _ in self._published()]
-        manifests = [read_publication(self._disk, self._path(name)) for name in published]
+        manifests = [read_publication(self._disk, self._path(name)) for name in self._published()]
         named = {part.name for manifest in manifests for part in manifest.parts}
         sync_directory(self._disk, self.directory)  # no manifest that has gone comes back without its parts
         for name in old:
@@ -222,23 +214,41 @@ class Adopter:
     def _list(self) -> None:
         """Look for what is published: none is left out that was published before one that is found, by its own
         producer, or by one who was there when the other began."""
-        now_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
-        found = self._published()
-        last_ns = max((parsed.time_ns for _, parsed in found), default=0)
-        # A listing may miss what came while it was made, and have what came later. When the next one has no more, of
-        # what is as old, nothing was missed that came before anything in it.
-        before: list[tuple[str, Name]] = []
-        while found != before:
-            before, found = found, [each for each in self._published() if each[1].time_ns <= last_ns]
-        self._listed.extend(name for name, _ in found)
+        began_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
+        # A listing may miss what came while it was made, and have what came later. Whatever was published before
+        # anything in it is in the next one, and is older. So of that one only what is older than what was new in the
+        # one before may not wait, and that soon is nothing: what comes meanwhile is younger. It also is where a name
+        # lies in the future, since that is new only once.
+        found = new = dict.fromkeys(self._published())
+        while new:
+            youngest = max(new)
+            new = {name: None for name in self._published() if name <= youngest and name not in found}
+            found |= new
+        self._listed = dict.fromkeys(sorted(found))
         self._seen_ns = -1 if found else changed_ns
-        tick_ns = _TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS
-        self._is_doubtful = now_ns - changed_ns <= tick_ns
+        self._is_doubtful = began_ns - changed_ns <= (_TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS)
+        took_ns = self._disk.time_ns() - began_ns
+        self._patience_ns = min(max(_PATIENCE_NS, _PATIENCE * took_ns), _PATIENCE_NS_MAX)
 
-    def _published(self) -> list[tuple[str, Name]]:
-        """The names of what is published, in order."""
-        names = sorted(self._disk.listdir(self.directory))
-        return [(name, parsed) for name in names if is_published(name) and (parsed := parse_name(name)) is not None]
+    def _published(self) -> list[str]:
+        """The names of what is published, in no order."""
+        return list(filter(is_published, self._disk.listdir(self.directory)))
+
+    def _read(self, name: str) -> Publication | None:
+        """What was published under this name; None if it is gone, or was set aside, since it does not check out."""
+        path = self._path(name)
+        try:
+            publication = read_publication(self._disk, path)
+            if publication.name != name:
+                raise CorruptionError(path, 0, f"what was published as {name}", publication.name)
+            self._need_parts(path, publication)
+        except FileNotFoundError:  # somebody has taken it away
+            return None
+        except CorruptionError as damage:
+            set_aside(self._disk, path)
+            self.damage.append(damage)
+            return None
+        return publication
 
     def _need_parts(self, path: str, publication: Publication) -> None:
         """Raise ``CorruptionError`` unless the parts of what was published at ``path`` are there."""
@@ -247,23 +257,11 @@ class Adopter:
             with suppress(FileNotFoundError):
                 found = need_regular(self._disk, self._path(part.name))
             if found != size_bytes:
-                there = "no file" if found < 0 else f"{found} bytes"
+                there = "no file: it is gone, or was published before" if found < 0 else f"{found} bytes"
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
 
-    def _take(self, publication: Publication) -> None:
-        """Count the files of the publication for the limits on the disk. Raises ``OverLimitError``."""
-        taken: list[str] = []
-        try:
-            for part in (*publication.parts, publication.own):
-                size_bytes = HEADER_BYTES + part.capacity_bytes
-                self._quota.take(self._path(part.name), size_bytes, self._segments.directory)
-                taken.append(part.name)
-        except BaseException:
-            for name in taken:
-                self._quota.leave(self._path(name))
-            raise
-
     def _transaction(self, publication: Publication) -> Transaction:
+        """The transaction that it is; with an ``error`` if the limits on the disk leave no room for its files."""
         transaction = Transaction()
         transaction.published = publication.name
         transaction.marker = publication.marker
@@ -277,6 +275,12 @@ class Adopter:
             for number, file in numbered
             if file.count
         ]
+        try:
+            for adoption in transaction.adoptions:
+                size_bytes = HEADER_BYTES + adoption.capacity_bytes
+                self._quota.take(self._path(adoption.name), size_bytes, self._segments.directory)
+        except OverLimitError as error:
+            transaction.error = error
         return transaction
 
     def _path(self, name: str) -> str:

@@ -6,6 +6,7 @@ The write order is at the top of ``adopt``. Everything here is for the thread th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from .adopt import Adopter
@@ -64,39 +65,46 @@ class Inbox:
         """How many items were gone, and trims made, when there was no room for what is published."""
 
     def adopt(self, insists: bool = False) -> int:
-        """Adopt what other processes have published, as far as there is room; how many transactions.
+        """Adopt what other processes have published until now, as far as there is room; how many transactions.
 
-        Where there was none it is tried again once something is gone, or who calls ``insists``. What does not check
-        out is set aside, and told of in the adopter's ``damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for
-        what cannot be read, which stays, and ``BrokenQueueError``.
+        What comes meanwhile is left to the next call, so that this one ends. Where there was no room it is tried again
+        once something is gone, or who calls ``insists``. What does not check out is set aside, and told of in the
+        adopter's ``damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays,
+        and ``BrokenQueueError``.
         """
-        adopted, goes_on = 0, True
-        while goes_on:
-            self._store.check()
-            if self._full_at == self._progress and not insists:
-                break
+        self._store.check()
+        self._adopter.look()
+        adopted = 0
+        while insists or self._full_at != self._progress:
             try:
                 published = self._adopter.begin()
             except (OSError, UnsupportedFormatError):
                 if adopted:
                     break  # first what is there, then what is wrong
                 raise
-            try:
-                self._adopt(published)
-                self._committer.come_again(published)
-                dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
-                if dropped and not self._sync:
-                    self._store.trim()  # a power cut must not take a marker when nothing is left that it stands for
-                goes_on = self._adopter.end(published)
-                self._store.trim_if_worth()
-            except BaseException as error:
-                self._store.doubt(error)
-                raise
-            settled = sum(transaction.settled for transaction in published)
-            adopted += settled - sum(transaction.skipped for transaction in published)
-            if settled < len(published):
+            if not published:
+                break
+            adopted += self._commit(published)
+            if not all(transaction.settled for transaction in published):
                 self._full_at = self._progress
+                break
+            self._store.check()
         return adopted
+
+    def _commit(self, published: list[Transaction]) -> int:
+        """Commit what the adopter has begun, as far as there is room; how many transactions."""
+        try:
+            self._adopt(published)
+            self._committer.come_again(published)
+            dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
+            if dropped and not self._sync:
+                self._store.trim()  # a power cut must not take a marker when nothing is left that it stands for
+            self._adopter.end(published)
+            self._store.trim_if_worth()
+        except BaseException as error:
+            self._store.doubt(error)
+            raise
+        return sum(transaction.settled and not transaction.skipped for transaction in published)
 
     @property
     def _progress(self) -> tuple[int, int]:
@@ -104,15 +112,13 @@ class Inbox:
         return self._state.gone_count, self._generations.trims
 
     def _adopt(self, published: list[Transaction]) -> None:
-        if not published:
-            return
         self._adopter.sync()
         if published[0].request is not None:
             self._answer(published[0], published[0].request)
             return
-        admitted = self._committer.admit(published)
-        refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
-        group = [each for each in admitted if each in published[:refused]]
+        self._committer.admit(published)
+        group = list(takewhile(lambda each: each.error is None, published))  # the others wait, and keep their order
+        group = [each for each in group if not each.skipped]
         if group:
             self._store.log_group(group, inline=False)
 

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import time
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, PersistentQueue, Producer
-from persistentqueue.disk import DISK
+from persistentqueue import CorruptionError, PersistentQueue, Producer, check
+from persistentqueue.adopt import ADOPTED_MAX
+from persistentqueue.disk import DISK, Disk
+from persistentqueue.parts import PartWriter, publish_parts
 from persistentqueue.publication import Draft, Part, TooManyPartsError
 from persistentqueue.remote import acknowledge, request_subscription
 
 from .conftest import OpenQueue
-from .support import drain, put
+from .support import drain, flip, put
 
 PRODUCER = f"{7:016x}"
 
@@ -24,9 +28,9 @@ def inbox(directory: Path) -> list[str]:
     return sorted(os.listdir(directory / "inbox"))
 
 
-def publish(directory: Path, *items: bytes) -> None:
+def publish(directory: Path, *items: bytes, disk: Disk = DISK) -> None:
     """One flush of a producer of its own."""
-    with Producer(directory) as producer:
+    with Producer(directory, disk=disk) as producer:
         producer.enqueue_many(items)
         producer.flush()
 
@@ -66,6 +70,155 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: P
     publish(directory, bytes(1000))
     look(queue)
     assert len(inbox(directory)) == 1
+
+
+# --- looking into it -------------------------------------------------------------------------------------------------
+
+
+def test_a_name_in_the_future_ends_no_look_later(open_queue: OpenQueue, directory: Path) -> None:
+    """Where the clock was set back, so that a name lies in the future, and others publish during each look, a look
+    ends, has that one, and of each producer all that came before what it has."""
+    busy: list[Producer] = []
+    count = [0]
+
+    def listdir(path: str) -> list[str]:
+        if busy and path.endswith("inbox"):
+            for producer in busy:
+                count[0] += 1
+                producer.enqueue(b"%d" % count[0])
+                producer.flush()
+            assert count[0] < 100, "it does not end"
+        return os.listdir(path)
+
+    queue = open_queue(disk=replace(DISK, listdir=listdir))
+    ahead = replace(DISK, time_ns=lambda: time.time_ns() + 10**12)
+    publish(directory, b"future", disk=ahead)
+    with Producer(directory) as one, Producer(directory) as other:
+        busy += [one, other]
+        look(queue)
+        busy.clear()
+        found = drain(queue)
+        assert b"future" in found
+        found.remove(b"future")
+        assert found + drain(queue) == [b"%d" % (n + 1) for n in range(count[0])]
+
+
+def test_who_publishes_all_the_time_keeps_nobody(open_queue: OpenQueue, directory: Path) -> None:
+    """One look adopts what was there when it began, however many publish meanwhile; opening adopts all there was."""
+    busy: list[Producer] = []
+
+    def failpoint(name: str) -> None:
+        if busy and name == "adopt.3 rename":
+            busy[0].enqueue(b"more")
+            busy[0].flush()
+
+    with Producer(directory) as producer:
+        for n in range(2 * ADOPTED_MAX):
+            producer.enqueue(b"%d" % n)
+            producer.flush()
+        busy.append(producer)
+        queue = open_queue(disk=replace(DISK, failpoint=failpoint))
+        busy.clear()
+        assert drain(queue) == [b"%d" % n for n in range(2 * ADOPTED_MAX)]
+        assert drain(queue) == [b"more"] * 2 * ADOPTED_MAX
+
+
+def test_what_a_listing_missed(open_queue: OpenQueue, directory: Path) -> None:
+    """What a listing has is adopted behind all that was there before it, though the listing missed that, and the next
+    one, which has it, missed what was there before that."""
+    shown: list[list[str]] = []
+
+    def listdir(path: str) -> list[str]:
+        return shown.pop(0) if shown else os.listdir(path)
+
+    queue = open_queue(disk=replace(DISK, listdir=listdir))
+    with Producer(directory) as one, Producer(directory) as other:
+        for producer, item in ((other, b"0"), (one, b"1"), (other, b"2"), (one, b"3")):
+            producer.enqueue(item)
+            producer.flush()
+    names = inbox(directory)
+    shown += [names[3:], names[1:], names]
+    assert drain(queue) == [b"0", b"1", b"2", b"3"]
+    assert shown == []
+
+
+def test_parts_that_lie_there_cost_nothing(open_queue: OpenQueue, directory: Path) -> None:
+    """Only names that may be adopted are looked at, and the longer a listing takes, the longer a flush waits before it
+    makes another one; who finds nothing to dequeue does not."""
+    now = [10**18]
+    listings: list[int] = []
+
+    def listdir(path: str) -> list[str]:
+        if path.endswith("inbox"):
+            listings.append(now[0])
+            now[0] += 3_000_000
+        return os.listdir(path)
+
+    queue = open_queue(disk=replace(DISK, listdir=listdir, time_ns=lambda: now[0]))
+    put(queue, b"x")
+    listings.clear()
+    for n in range(100):
+        (directory / "inbox" / f"{n:016x}-{n:016x}.part").touch()
+        now[0] += 1_000_000
+        put(queue, b"x")
+    assert 2 <= len(listings) <= 5
+    publish(directory, b"y")
+    assert drain(queue) == [b"x"] * 101
+    assert drain(queue) == [b"y"]
+
+
+# --- what does not check out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+def test_parts_that_are_published_twice(open_queue: OpenQueue, directory: Path) -> None:
+    """Of two manifests that name the same part, found at once, the first has it; the second is set aside, who dequeues
+    is told why, and what is behind it goes on."""
+    queue = open_queue()
+    writer = PartWriter(directory)
+    writer.write([b"1", b"2"])
+    part = writer.end()
+    assert part is not None
+    for _ in range(2):
+        assert publish_parts(directory, None, [part])
+    publish(directory, b"next")
+    assert drain(queue) == [b"1", b"2", b"next"]
+    with queue.session() as session, pytest.raises(CorruptionError, match="it is gone, or was published before"):
+        session.dequeue()
+    queue.close()
+    assert len(open_queue()) == 0
+    assert check(directory).ok
+
+
+@pytest.mark.damages
+def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> None:
+    """Where a damaged file cannot be set aside, what is before it is adopted, and counted once, what is behind it waits
+    in its order, and who dequeues hears why, until it can be."""
+    fails = [True]
+
+    def rename(source: str, target: str) -> None:
+        if fails[0] and target.endswith(".damaged"):
+            raise OSError(errno.ENOSPC, "No space left on device", target)
+        DISK.rename(source, target)
+
+    queue = open_queue(disk=replace(DISK, rename=rename), max_disk_bytes=1 << 30)
+    with Producer(directory) as producer:
+        for item in (b"first", b"damaged", b"second"):
+            producer.enqueue(item)
+            producer.flush()
+    flip(directory / "inbox" / inbox(directory)[1], 20)
+    with queue.session() as session:
+        assert session.dequeue() == b"first"
+        quota = queue._open().store._quota
+        assert quota.used_bytes == sum(os.path.getsize(path) for path in quota._files)
+        for _ in range(2):
+            with pytest.raises(OSError, match="No space"):
+                session.dequeue()
+        fails[0] = False
+        assert session.dequeue() == b"second"
+        with pytest.raises(CorruptionError):
+            session.dequeue()
+        assert session.dequeue() is None
 
 
 # --- what does not fit a frame ---------------------------------------------------------------------------------------

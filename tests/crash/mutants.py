@@ -142,7 +142,7 @@ MUTANTS = (
     Mutant("what was skipped goes before its marker is durable", "inbox", "if dropped and not self._sync:", "if False:", "publishes"),
     Mutant("what was published goes to the pool", "segments", "        if pool is not None and was_published(self._disk, path):\n", "        if False:\n", "publishes", 6000508),
     Mutant("what was skipped is adopted", "inbox", "        group = [each for each in admitted if each in published[:refused]]\n", "        group = published[:refused]\n", "publishes"),
-    Mutant("adopted in the order of the directory", "adopt", "sorted(self._disk.listdir(self.directory))", "reversed(self._disk.listdir(self.directory))", "publishes"),
+    Mutant("adopted in the order of the directory", "adopt", "dict.fromkeys(sorted(found))", "dict.fromkeys(reversed(found))", "publishes"),
     Mutant("gone when the first one has it", "state", "            self._let_go(self._done_by_all([(first, count)]))\n", "            self._let_go([(first, count)])\n", "subscribes"),
     Mutant("a checkpoint forgets what only some have consumed", "state", "                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]\n", "                pass\n", "subscribes"),
     Mutant("a checkpoint forgets how far a subscription is", "state", "SubscriptionOpened(number, cursor.frontier, cursor.name) for", "SubscriptionOpened(number, self.gone.frontier, cursor.name) for", "subscribes"),

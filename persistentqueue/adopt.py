@@ -13,7 +13,7 @@ The write order of an adoption (``adopt.1`` …):
    or that was never synced, and not the names: a published file that the log knows nothing of, and has not retired,
    goes back to the inbox, parts durably before their manifest.
 4. Apply the operations to the state in memory, as any commit does. Then delete what was skipped: found again, it would
-   be skipped again. A request, which has no version, goes durably before anything else is done. Parts go when their
+   be skipped again. Requests, which have no version, go durably before anything else is done. Parts go when their
    manifest has gone durably: without them it would be damaged. *A crash leaves parts that no manifest names, which are
    swept when they are old. Whoever opens the queue after one makes durable what is gone from the inbox.*
 
@@ -35,6 +35,7 @@ from .header import HEADER_BYTES
 from .publication import (
     DRAFT_SUFFIX,
     Publication,
+    Request,
     is_part,
     is_published,
     need_regular,
@@ -118,12 +119,13 @@ class Adopter:
             if publication is None:
                 del self._listed[name]
                 continue
-            is_request = publication.request is not None
-            if transactions and (is_request or not taken.isdisjoint(part.name for part in publication.parts)):
-                break  # what it asks for depends on what is before it, and what it names has gone by then
+            if transactions and not _are_alike(transactions[-1].request, publication.request):
+                break  # what it asks for depends on what is before it
+            if not taken.isdisjoint(part.name for part in publication.parts):
+                break  # what it names has gone by then
             transactions.append(self._transaction(publication))
-            taken.update(file.name for file in (*publication.parts, publication.own))
-            if transactions[-1].error is not None or is_request or len(taken) >= ADOPTED_MAX:
+            taken.update(file.name for file in publication.files)
+            if transactions[-1].error is not None or len(taken) >= ADOPTED_MAX:
                 break
         return transactions
 
@@ -141,6 +143,7 @@ class Adopter:
     def end(self, transactions: Sequence[Transaction]) -> None:
         """Step 4, the end of it: delete what was skipped, and what had no items. What is settled is listed no more;
         nothing happened to the others. Raises ``OSError`` for a request that does not go."""
+        answered: list[str] = []
         parts: list[str] = []
         for transaction in transactions:
             names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
@@ -150,15 +153,18 @@ class Adopter:
                 continue
             self._listed.pop(transaction.published, None)
             if transaction.request is not None:
-                with suppress(FileNotFoundError):  # somebody has taken it away
-                    self._disk.unlink(self._path(transaction.published))
-                # Were it to come back, it would make a subscription again that was removed, or consume what a session
-                # has held.
-                sync_directory(self._disk, self.directory)
+                answered.append(transaction.published)
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # found again, it is skipped again
                     self._disk.unlink(self._path(transaction.published))
                     parts += filter(is_part, names)
+        for name in answered:
+            with suppress(FileNotFoundError):  # somebody has taken it away
+                self._disk.unlink(self._path(name))
+        if answered:
+            # Were one to come back, it would make a subscription again that was removed, or consume what a session has
+            # held.
+            sync_directory(self._disk, self.directory)
         if parts:
             with suppress(OSError):  # they are swept
                 sync_directory(self._disk, self.directory)
@@ -285,3 +291,10 @@ class Adopter:
 
     def _path(self, name: str) -> str:
         return join(self.directory, name)
+
+
+def _are_alike(one: Request | None, other: Request | None) -> bool:
+    """Whether these may be in one batch: what enqueues, or acknowledgements. A subscription is made by itself."""
+    if one is None or other is None:
+        return one is other
+    return one.end > 0 and other.end > 0

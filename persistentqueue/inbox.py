@@ -114,7 +114,7 @@ class Inbox:
     def _adopt(self, published: list[Transaction]) -> None:
         self._adopter.sync()
         if published[0].request is not None:
-            self._answer(published[0], published[0].request)
+            self._answer(published)
             return
         self._committer.admit(published)
         group = list(takewhile(lambda each: each.error is None, published))  # the others wait, and keep their order
@@ -122,20 +122,31 @@ class Inbox:
         if group:
             self._store.log_group(group, inline=False)
 
-    def _answer(self, transaction: Transaction, request: Request) -> None:
-        """Do what was asked, which may be nothing."""
-        number = self._state.number_of(request.name)
-        if request.end == 0 and number is None:
-            transaction.operations = [self._state.next_subscription(request.name, request.first)]
-        elif request.end and number:
-            ready = self._subscriptions.find(request.name).ready
+    def _answer(self, published: list[Transaction]) -> None:
+        """Do what was asked, which may be nothing: make a subscription; or acknowledge, in one frame, of each
+        subscription what is furthest, since that says what its others do."""
+        furthest: dict[str, tuple[Transaction, Request]] = {}
+        for transaction in published:
+            request = transaction.request
+            if request is not None and (request.name not in furthest or furthest[request.name][1].end < request.end):
+                furthest[request.name] = transaction, request
+        for transaction, request in furthest.values():
+            number = self._state.number_of(request.name)
+            if not request.end and number is None:
+                transaction.operations = [self._state.next_subscription(request.name, request.first)]
+            elif request.end and number:
+                ready = self._subscriptions.find(request.name).ready
+                with self._mutex:
+                    transaction.ready, transaction.runs = ready, ready.hold_below(request.end)
+        group = [transaction for transaction, _ in furthest.values() if transaction.operations or transaction.runs]
+        if group:
+            self._store.log_group(group, inline=False)
             with self._mutex:
-                transaction.ready, transaction.runs = ready, ready.hold_below(request.end)
-        if not transaction.operations and not transaction.runs:
-            transaction.skipped = transaction.settled = True
-            return
-        self._store.log_group([transaction], inline=False)
-        with self._mutex:
-            self._subscriptions.follow()
-            if not transaction.settled and transaction.ready is not None:
-                transaction.ready.release(transaction.runs)
+                self._subscriptions.follow()
+                for transaction in group:
+                    if not transaction.settled and transaction.ready is not None:
+                        transaction.ready.release(transaction.runs)
+        if all(transaction.settled for transaction in group):
+            for transaction in published:
+                if not transaction.settled:
+                    transaction.skipped = transaction.settled = True

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, PersistentQueue, Producer, check
+from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, check
 from persistentqueue.adopt import ADOPTED_MAX
 from persistentqueue.disk import DISK, Disk
 from persistentqueue.parts import PartWriter, publish_parts
@@ -70,6 +70,65 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: P
     publish(directory, bytes(1000))
     look(queue)
     assert len(inbox(directory)) == 1
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_acknowledgements_that_piled_up(open_queue: OpenQueue, directory: Path, sync: bool) -> None:
+    """Many in a row, of several subscriptions, are answered by one frame, and deleted with one sync, whatever their
+    order; what a session holds meanwhile stays its own; what is published behind them comes behind them."""
+    syncs: list[int] = []
+
+    def fsync(fd: int) -> None:
+        syncs.append(fd)
+        DISK.fsync(fd)
+
+    queue = open_queue(sync=sync, disk=replace(DISK, fsync=fsync))
+    one, other = queue.subscribe("one"), queue.subscribe("other")
+    put(queue, *[b"%d" % n for n in range(100)])
+    with one.session() as session:
+        assert session.dequeue() == b"0"
+        for end in [*range(1, 90), 5]:
+            acknowledge(directory, None, "one", end)
+            acknowledge(directory, None, "nobody", end)
+            acknowledge(directory, None, "other", 95 - end)
+        publish(directory, b"behind")
+        before, groups = len(syncs), queue._open().store.committer.syncs
+        look(queue)
+        # Of the inbox, before and behind, and before the publication; and, unless it syncs, what a trim needs.
+        assert len(syncs) - before <= (3 if sync else 8)
+        assert queue._open().store.committer.syncs - groups == (2 if sync else 0)
+        assert inbox(directory) == []
+        assert list(one.browse()) == [*(b"%d" % n for n in range(89, 100)), b"behind"]
+        assert list(other.browse()) == [*(b"%d" % n for n in range(94, 100)), b"behind"]
+    assert next(one.browse()) == b"0"
+
+
+def test_acknowledgements_that_the_log_has_no_room_for(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them wait, hold nothing meanwhile, and are answered when there is room."""
+    queue = open_queue()
+    subscription = queue.subscribe("a")
+    put(queue, b"0", b"1", b"2")
+    for end in (1, 2):
+        acknowledge(directory, None, "a", end)
+    store = queue._open().store
+
+    def trim(**_: object) -> None:
+        raise DiskFullError(str(directory), errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "trim", trim)
+        patch.setattr(store.generations.log, "has_room", lambda *_: False)
+        look(queue)
+    assert list(subscription.browse()) == [b"0", b"1", b"2"]
+    assert len(inbox(directory)) == 2
+    look(queue)
+    assert list(subscription.browse()) == [b"2"]
+    assert inbox(directory) == []
 
 
 # --- looking into it -------------------------------------------------------------------------------------------------

@@ -18,18 +18,20 @@ The write order of an adoption (``adopt.1`` …):
    swept when they are old. Whoever opens the queue after one makes durable what is gone from the inbox.*
 
 No byte of an item is copied, or read before it is dequeued. What there is no room for stays where it is, and all behind
-it, since each producer's order is kept. Everything here is for the thread that writes.
+it, since each producer's order is kept; but to acknowledge what is in the queue already needs no order, and may make
+room. Everything here is for the thread that writes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from .directory import DAMAGED_SUFFIX, names_in, set_aside
 from .disk import READ, Disk, join, sync_directory
-from .errors import CorruptionError, UnsupportedFormatError
+from .errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
 from .publication import (
@@ -59,6 +61,7 @@ _PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
 """Between two looks of those who only pass by there is so much time, and"""
 _PATIENCE = 10
 """so many times what the last listing took, in which the files of others may be many."""
+_LOGGER = logging.getLogger("persistentqueue")
 
 
 class Adopter:
@@ -70,33 +73,40 @@ class Adopter:
         self._segments = segments
         self._quota = quota
         self._seen_ns = -1
-        """The time of the directory's last change when it was looked into, and found empty."""
+        """The time of the directory's last change when it was listed."""
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
+        self._listed_ns = self._looked_ns = -_PATIENCE_NS
         self._patience_ns = _PATIENCE_NS
-        self._looked_ns = -_PATIENCE_NS
         self._listed: dict[str, None] = {}
-        """What was found when the directory was last looked into, in order, and not dealt with yet."""
-        self.damage: deque[CorruptionError] = deque()
-        """What was set aside, and told to nobody yet."""
+        """What was found when the directory was last listed, in order, and not dealt with yet."""
+        self._asked: dict[str, Request | None] = {}
+        """What some of that asks for: what was read since there was no room for what is before it."""
+        self.damage: deque[PersistentQueueError] = deque()
+        """What was set aside, or can never be adopted, and told to nobody yet."""
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
-        millisecond of the last look, or longer where listing takes long, unless who asks ``insists``. Raises
-        ``OSError``."""
+        millisecond of the last look, unless who asks ``insists``. Raises ``OSError``."""
         now_ns = self._disk.time_ns()
-        if not insists and self._looked_ns <= now_ns < self._looked_ns + self._patience_ns:
+        if not insists and self._looked_ns <= now_ns < self._looked_ns + _PATIENCE_NS:
             return False
         self._looked_ns = now_ns
+        return bool(self._listed) or self._has_changed(insists)
+
+    def look(self, insists: bool = False) -> None:
+        """List what is published, if that may be something else than what is listed. Raises ``OSError``."""
+        if not self._listed or self._has_changed(insists):
+            self._list()
+
+    def _has_changed(self, insists: bool) -> bool:
+        """Whether the directory may have changed since it was listed; where listing takes long, not too soon."""
+        if not insists and self._listed_ns <= self._disk.time_ns() < self._listed_ns + self._patience_ns:
+            return False
         try:
             return self._is_doubtful or self._disk.lstat(self.directory).st_mtime_ns != self._seen_ns
         except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
             return False
-
-    def look(self) -> None:
-        """List what is published, unless some of what was listed before is left. Raises ``OSError``."""
-        if not self._listed:
-            self._list()
 
     def begin(self) -> list[Transaction]:
         """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
@@ -129,6 +139,37 @@ class Adopter:
                 break
         return transactions
 
+    def begin_behind(self, needs_no_order: Callable[[Request], bool]) -> list[Transaction]:
+        """The same where there is no room for what is first: of what is behind it that what is asked for, and needs no
+        order. Each file is read once for that; what is wrong with it is told in its turn."""
+        for name in self._listed:
+            if name not in self._asked:
+                try:
+                    publication = read_publication(self._disk, self.path(name))
+                except (FileNotFoundError, CorruptionError):
+                    self._asked[name] = None
+                except (OSError, UnsupportedFormatError):
+                    break  # nobody knows what it asks for
+                else:
+                    self._asked[name] = publication.request if publication.name == name else None
+        transactions = []
+        for name in self._listed:
+            request = self._asked.get(name)
+            if request is not None and needs_no_order(request):
+                transaction = Transaction()
+                transaction.published, transaction.request = name, request
+                transactions.append(transaction)
+        return transactions
+
+    def tell(self, error: PersistentQueueError) -> None:
+        """Let whoever dequeues what finds nothing hear of it, once, and the log of this owner's program at once."""
+        self.damage.append(error)
+        _LOGGER.warning("%s", error)
+
+    def path(self, name: str) -> str:
+        """Where the file with this name is in the inbox."""
+        return join(self.directory, name)
+
     def sync(self) -> None:
         """Step 1, the end of it. Raises ``OSError``."""
         sync_directory(self._disk, self.directory)
@@ -138,7 +179,7 @@ class Adopter:
         for transaction in transactions:
             for number, _, _, name in transaction.adoptions:
                 self._disk.failpoint("adopt.3 rename")
-                self._segments.adopt(number, self._path(name))
+                self._segments.adopt(number, self.path(name))
 
     def end(self, transactions: Sequence[Transaction]) -> None:
         """Step 4, the end of it: delete what was skipped, and what had no items. What is settled is listed no more;
@@ -149,18 +190,18 @@ class Adopter:
             names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
             if not transaction.settled:
                 for name in names:
-                    self._quota.leave(self._path(name))
+                    self._quota.leave(self.path(name))
                 continue
             self._listed.pop(transaction.published, None)
             if transaction.request is not None:
                 answered.append(transaction.published)
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # found again, it is skipped again
-                    self._disk.unlink(self._path(transaction.published))
+                    self._disk.unlink(self.path(transaction.published))
                     parts += filter(is_part, names)
         for name in answered:
             with suppress(FileNotFoundError):  # somebody has taken it away
-                self._disk.unlink(self._path(name))
+                self._disk.unlink(self.path(name))
         if answered:
             # Were one to come back, it would make a subscription again that was removed, or consume what a session has
             # held.
@@ -169,7 +210,7 @@ class Adopter:
             with suppress(OSError):  # they are swept
                 sync_directory(self._disk, self.directory)
                 for name in parts:
-                    self._disk.unlink(self._path(name))
+                    self._disk.unlink(self.path(name))
 
     def take_back(self, names: Mapping[int, str]) -> None:
         """Put segments back into the inbox under these names, durably, since a power cut took their adoption. They are
@@ -177,7 +218,7 @@ class Adopter:
         for is_its_turn in (is_part, is_published):
             for number, name in names.items():
                 if is_its_turn(name):
-                    self._disk.rename(self._segments.path(number), self._path(name))
+                    self._disk.rename(self._segments.path(number), self.path(name))
             sync_directory(self._disk, self.directory)
 
     def sweep(self) -> bool:
@@ -187,7 +228,7 @@ class Adopter:
         for name in names:
             if parse_name(name) is not None and name.endswith(DRAFT_SUFFIX):
                 with suppress(OSError, CorruptionError):
-                    self._sweep_draft(self._path(name))
+                    self._sweep_draft(self.path(name))
         with suppress(OSError, CorruptionError, UnsupportedFormatError):
             self._sweep_parts(names)
         return bool(names)
@@ -195,16 +236,16 @@ class Adopter:
     def _sweep_parts(self, names: Sequence[str]) -> None:
         """Delete nothing where anything cannot be read, or was set aside: it may name them."""
         before_ns = self._disk.time_ns() - int(PART_GRACE_SECONDS * 1e9)
-        old = [name for name in names if is_part(name) and self._disk.lstat(self._path(name)).st_mtime_ns <= before_ns]
+        old = [name for name in names if is_part(name) and self._disk.lstat(self.path(name)).st_mtime_ns <= before_ns]
         if not old or any(name.endswith(DAMAGED_SUFFIX) for name in names):
             return
         # Listed once more: a manifest may have come before this look at it, and none comes for what is so old.
-        manifests = [read_publication(self._disk, self._path(name)) for name in self._published()]
+        manifests = [read_publication(self._disk, self.path(name)) for name in self._published()]
         named = {part.name for manifest in manifests for part in manifest.parts}
         sync_directory(self._disk, self.directory)  # no manifest that has gone comes back without its parts
         for name in old:
             if name not in named:
-                self._disk.unlink(self._path(name))
+                self._disk.unlink(self.path(name))
 
     def _sweep_draft(self, path: str) -> None:
         need_regular(self._disk, path)
@@ -231,10 +272,10 @@ class Adopter:
             new = {name: None for name in self._published() if name <= youngest and name not in found}
             found |= new
         self._listed = dict.fromkeys(sorted(found))
-        self._seen_ns = -1 if found else changed_ns
+        self._asked = {name: request for name, request in self._asked.items() if name in self._listed}
+        self._seen_ns, self._listed_ns = changed_ns, self._disk.time_ns()
         self._is_doubtful = began_ns - changed_ns <= (_TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS)
-        took_ns = self._disk.time_ns() - began_ns
-        self._patience_ns = min(max(_PATIENCE_NS, _PATIENCE * took_ns), _PATIENCE_NS_MAX)
+        self._patience_ns = min(max(_PATIENCE_NS, _PATIENCE * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)
 
     def _published(self) -> list[str]:
         """The names of what is published, in no order."""
@@ -242,7 +283,7 @@ class Adopter:
 
     def _read(self, name: str) -> Publication | None:
         """What was published under this name; None if it is gone, or was set aside, since it does not check out."""
-        path = self._path(name)
+        path = self.path(name)
         try:
             publication = read_publication(self._disk, path)
             if publication.name != name:
@@ -252,7 +293,7 @@ class Adopter:
             return None
         except CorruptionError as damage:
             set_aside(self._disk, path)
-            self.damage.append(damage)
+            self.tell(damage)
             return None
         return publication
 
@@ -261,7 +302,7 @@ class Adopter:
         for part in publication.parts:
             size_bytes, found = HEADER_BYTES + part.capacity_bytes, -1
             with suppress(FileNotFoundError):
-                found = need_regular(self._disk, self._path(part.name))
+                found = need_regular(self._disk, self.path(part.name))
             if found != size_bytes:
                 there = "no file: it is gone, or was published before" if found < 0 else f"{found} bytes"
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
@@ -284,13 +325,10 @@ class Adopter:
         try:
             for adoption in transaction.adoptions:
                 size_bytes = HEADER_BYTES + adoption.capacity_bytes
-                self._quota.take(self._path(adoption.name), size_bytes, self._segments.directory)
+                self._quota.take(self.path(adoption.name), size_bytes, self._segments.directory)
         except OverLimitError as error:
             transaction.error = error
         return transaction
-
-    def _path(self, name: str) -> str:
-        return join(self.directory, name)
 
 
 def _are_alike(one: Request | None, other: Request | None) -> bool:

@@ -422,7 +422,7 @@ class Group:
 
     def _take_now(self, reader: Reader, max_items: int) -> Taken:
         """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
-        right with that, once for each file."""
+        right with that, and ``QueueFullError`` for what never fits, once for each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
         taken = reader.take(max_items)

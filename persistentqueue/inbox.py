@@ -11,8 +11,9 @@ from typing import Protocol
 
 from .adopt import Adopter
 from .commit import Committer
-from .errors import UnsupportedFormatError
+from .errors import QueueFullError, UnsupportedFormatError
 from .generations import Generations
+from .limits import Limits
 from .publication import Request
 from .reader import Guard
 from .state import State
@@ -50,6 +51,7 @@ class Inbox:
         generations: Generations,
         state: State,
         subscriptions: Subscriptions,
+        limits: Limits,
         mutex: Guard,
         sync: bool,
     ) -> None:
@@ -59,8 +61,11 @@ class Inbox:
         self._generations = generations
         self._state = state
         self._subscriptions = subscriptions
+        self._limits = limits
         self._mutex = mutex
         self._sync = sync
+        self._told = ""
+        """What never fits, and was told of."""
         self._full_at: tuple[int, int] | None = None
         """How many items were gone, and trims made, when there was no room for what is published."""
 
@@ -68,16 +73,16 @@ class Inbox:
         """Adopt what other processes have published until now, as far as there is room; how many transactions.
 
         What comes meanwhile is left to the next call, so that this one ends. Where there was no room it is tried again
-        once something is gone, or who calls ``insists``. What does not check out is set aside, and told of in the
-        adopter's ``damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays,
-        and ``BrokenQueueError``.
+        once something is gone, or who calls ``insists``; what is acknowledged behind it is answered all the same. What
+        does not check out is set aside, and told of in the adopter's ``damage``, as is what never fits. Raises
+        ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays, and ``BrokenQueueError``.
         """
         self._store.check()
-        self._adopter.look()
-        adopted = 0
-        while insists or self._full_at != self._progress:
+        self._adopter.look(insists)
+        adopted, is_its_turn = 0, insists or self._full_at != self._progress
+        while True:
             try:
-                published = self._adopter.begin()
+                published = self._begin(is_its_turn)
             except (OSError, UnsupportedFormatError):
                 if adopted:
                     break  # first what is there, then what is wrong
@@ -85,11 +90,33 @@ class Inbox:
             if not published:
                 break
             adopted += self._commit(published)
-            if not all(transaction.settled for transaction in published):
-                self._full_at = self._progress
-                break
             self._store.check()
+            refused = next((transaction for transaction in published if not transaction.settled), None)
+            if refused is None:
+                self._full_at, is_its_turn = None, True
+            elif is_its_turn:
+                self._full_at, is_its_turn = self._progress, False
+                self._tell_if_lasting(refused)
+            else:
+                break
         return adopted
+
+    def _begin(self, is_its_turn: bool) -> list[Transaction]:
+        """What comes next, or, if there is no room for that, what needs none."""
+        return self._adopter.begin() if is_its_turn else self._adopter.begin_behind(self._needs_no_order)
+
+    def _needs_no_order(self, request: Request) -> bool:
+        """Whether it says now what it will say in its turn: that what is in the queue already is consumed."""
+        is_there = self._state.number_of(request.name) is not None
+        return is_there and 0 < request.end <= self._state.next_sequence
+
+    def _tell_if_lasting(self, transaction: Transaction) -> None:
+        """Where it does not even fit into an empty queue nobody would ever hear why it waits."""
+        error = self._limits.refuse_for_ever(transaction)
+        if error is not None and self._told != transaction.published:
+            path = self._adopter.path(transaction.published)
+            self._told = transaction.published
+            self._adopter.tell(QueueFullError(path, error.limit, error.most, error.holds, error.asked, True))
 
     def _commit(self, published: list[Transaction]) -> int:
         """Commit what the adopter has begun, as far as there is room; how many transactions."""

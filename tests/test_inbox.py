@@ -7,14 +7,15 @@ import os
 import time
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, check
+from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, QueueFullError, check
 from persistentqueue.adopt import ADOPTED_MAX
 from persistentqueue.disk import DISK, Disk
 from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.publication import Draft, Part, TooManyPartsError
+from persistentqueue.publication import LATEST, Draft, Part, TooManyPartsError
 from persistentqueue.remote import acknowledge, request_subscription
 
 from .conftest import OpenQueue
@@ -70,6 +71,123 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: P
     publish(directory, bytes(1000))
     look(queue)
     assert len(inbox(directory)) == 1
+
+
+def full(open_queue: OpenQueue, directory: Path, **settings: Any) -> PersistentQueue:
+    """A queue of ten items at most, of which it holds eight that are kept for "spark", before a publication of five."""
+    queue = open_queue(fan_out=True, max_items=10, **settings)
+    queue.subscribe("spark")
+    put(queue, *[b"%d" % n for n in range(8)])
+    publish(directory, *[b"p"] * 5)
+    return queue
+
+
+@pytest.mark.parametrize("how", ["flush", "dequeue", "open"])
+def test_an_acknowledgement_behind_what_has_no_room_makes_it(open_queue: OpenQueue, directory: Path, how: str) -> None:
+    """What is acknowledged behind a publication that waits for room is answered, by a flush that is itself refused, by
+    whoever finds nothing to dequeue, and by an opening, and then there is room."""
+    now = [10**18]
+    queue = full(open_queue, directory, disk=replace(DISK, time_ns=lambda: now[0]))
+    look(queue)
+    assert len(inbox(directory)) == 1
+    acknowledge(directory, None, "spark", 8)
+    now[0] += 10**9
+    if how == "flush":
+        with pytest.raises(QueueFullError):
+            put(queue, *[b"own"] * 3)
+    elif how == "dequeue":
+        look(queue)
+    else:
+        queue.close()
+        queue = open_queue(max_items=10)
+    assert inbox(directory) == []
+    assert list(queue.subscribe("spark").browse()) == [b"p"] * 5
+
+
+def test_what_keeps_its_place_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+    """Behind a publication that waits for room a subscription is not made, nothing is acknowledged that is not there
+    yet, or for who is not, and no file is read more than once for that, also if others come."""
+    reads: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".seg") and os.path.dirname(path).endswith("inbox"):
+            reads.append(os.path.basename(path))
+        return DISK.open(path, flags, mode)
+
+    queue = full(open_queue, directory, disk=replace(DISK, open=opens))
+    request_subscription(directory, None, "late", LATEST)
+    acknowledge(directory, None, "late", 8)
+    acknowledge(directory, None, "spark", 9)
+    publish(directory, b"behind")
+    look(queue)
+    waiting = inbox(directory)
+    assert len(waiting) == 5
+    assert queue.subscriptions() == ["spark"]
+    reads.clear()
+    for _ in range(3):
+        look(queue)
+    assert set(reads) == set(waiting[:2])  # whoever insists tries it again, and looks whether more fits its batch
+    acknowledge(directory, None, "spark", 3)
+    look(queue)
+    assert inbox(directory) == []
+    assert list(queue.subscribe("spark").browse()) == [b"p"] * 4 + [b"behind"]
+    assert list(queue.subscribe("late").browse()) == [b"behind"]
+
+
+@pytest.mark.damages
+def test_what_cannot_be_read_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+    """A damaged file behind a publication that waits for room, or a copy of another, keeps no acknowledgement, and is
+    none; one that cannot be read keeps all that is behind it."""
+    unreadable: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if os.path.basename(path) in unreadable:
+            raise PermissionError(errno.EACCES, "Permission denied", path)
+        return DISK.open(path, flags, mode)
+
+    queue = full(open_queue, directory, disk=replace(DISK, open=opens))
+    spark = queue.subscribe("spark")
+    for end in (1, 2, 3):
+        acknowledge(directory, None, "spark", end)
+    _, _, damaged, other = inbox(directory)
+    copy = f"{2**62:016x}-{PRODUCER}.seg"
+    (directory / "inbox" / copy).write_bytes((directory / "inbox" / other).read_bytes())
+    flip(directory / "inbox" / damaged, 20)
+    unreadable.append(other)
+    look(queue)
+    assert len(list(spark.browse())) == 7
+    unreadable.clear()
+    acknowledge(directory, None, "spark", 2)
+    look(queue)
+    assert inbox(directory) == [f"{damaged}.damaged", f"{copy}.damaged"]
+    assert list(spark.browse())[5:] == [b"p"] * 5
+
+
+def test_what_never_fits_is_told(open_queue: OpenQueue, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A publication that is larger than a limit keeps its place, and those behind it: whoever dequeues what finds
+    nothing hears so, once, and so does the log; with a higher limit it is adopted."""
+    queue = open_queue(max_items=10)
+    publish(directory, *[b"x"] * 11)
+    publish(directory, b"behind")
+    name = inbox(directory)[0]
+    with queue.session() as session:
+        with pytest.raises(QueueFullError, match=rf"{name}: max_items=10 leaves no room for 11 more.* never") as caught:
+            session.dequeue()
+        assert caught.value.lasting
+        assert session.dequeue() is None
+        assert len(inbox(directory)) == 2
+    assert [record.levelname for record in caplog.records if name in record.message] == ["WARNING"]
+    queue.close()
+    assert len(drain(open_queue(max_items=12))) == 12
+
+
+@pytest.mark.parametrize("limit", ["max_bytes", "max_disk_bytes"])
+def test_what_never_fits_by_its_bytes(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+    """The same of the limits on bytes."""
+    queue = open_queue(**{limit: 8 * 1024 * 1024})
+    publish(directory, bytes(9 * 1024 * 1024))
+    with queue.session() as session, pytest.raises(QueueFullError, match=limit):
+        session.dequeue()
 
 
 # --- what is asked for -----------------------------------------------------------------------------------------------

@@ -80,6 +80,7 @@ class Adopter:
         self._patience_ns = _PATIENCE_NS
         self._listed: dict[str, None] = {}
         """What was found when the directory was last listed, in order, and not dealt with yet."""
+        self._swept_ns = 0
         self._asked: dict[str, Request | None] = {}
         """What some of that asks for: what was read since there was no room for what is before it."""
         self.damage: deque[PersistentQueueError] = deque()
@@ -221,9 +222,15 @@ class Adopter:
                     self._disk.rename(self._segments.path(number), self.path(name))
             sync_directory(self._disk, self.directory)
 
+    def sweep_if_due(self) -> None:
+        """The next one, if the last ``sweep`` is long ago: for an owner who is never idle."""
+        if not 0 <= self._disk.time_ns() - self._swept_ns < GRACE_SECONDS * 1e9:
+            self.sweep()
+
     def sweep(self) -> bool:
         """Delete drafts that their producers have left behind, and old parts that no manifest names; whether there is
         anything else."""
+        self._swept_ns = self._disk.time_ns()
         names = names_in(self._disk, self.directory)
         for name in names:
             if parse_name(name) is not None and name.endswith(DRAFT_SUFFIX):

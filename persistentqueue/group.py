@@ -353,6 +353,8 @@ class Group:
                 self._tidy()
             else:
                 self._tidy_soon()
+                with self._alone():
+                    self.store.adopter.sweep_if_due()
 
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""

@@ -249,6 +249,25 @@ def test_acknowledgements_that_the_log_has_no_room_for(
     assert inbox(directory) == []
 
 
+def test_an_owner_who_is_never_idle_sweeps(open_queue: OpenQueue, directory: Path) -> None:
+    """What producers have left behind is deleted within hours by an owner who commits all the time, too."""
+    now = [time.time_ns()]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    draft = directory / "inbox" / f"{5:016x}-{PRODUCER}.tmp"
+    draft.write_bytes(b"half")
+    group = queue._open()
+    for hours, is_there in ((0.5, True), (1.5, False)):
+        now[0] = time.time_ns() + int(hours * 3600e9)
+        put(queue, b"x")
+        group._is_tidy_due = True
+        group._tidy_by_itself(group.groups - 1)
+        assert draft.exists() is is_there
+    draft.write_bytes(b"half")
+    group._tidy_by_itself(group.groups - 1)
+    assert draft.exists()
+    draft.unlink()
+
+
 # --- looking into it -------------------------------------------------------------------------------------------------
 
 

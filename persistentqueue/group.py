@@ -162,9 +162,7 @@ class Group:
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        # What was committed is durable: what is wrong with an inbox must not make its flush look failed.
-        with suppress(PersistentQueueError, OSError):
-            self._look()
+        self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
         if not self._is_due:
@@ -434,6 +432,11 @@ class Group:
             raise self.store.adopter.damage.popleft()
         return taken
 
+    def _look_by_the_way(self) -> None:
+        """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
+        with suppress(PersistentQueueError, OSError):
+            self._look()
+
     def _look(self, insists: bool = False) -> bool:
         """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
         if not insists and self._line.writing.locked():
@@ -590,5 +593,6 @@ class Group:
             lambda: self._commit(transaction),
             lambda: error or limits.refuse(transaction, limits.nearest),
             self.check,
+            self._look_by_the_way,
             timeout_seconds,
         )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import time
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,7 @@ from persistentqueue.publication import LATEST, Draft, Part, TooManyPartsError
 from persistentqueue.remote import acknowledge, request_subscription
 
 from .conftest import OpenQueue
-from .support import drain, flip, put
+from .support import drain, flip, put, wait_for
 
 PRODUCER = f"{7:016x}"
 
@@ -102,6 +103,22 @@ def test_an_acknowledgement_behind_what_has_no_room_makes_it(open_queue: OpenQue
         queue = open_queue(max_items=10)
     assert inbox(directory) == []
     assert list(queue.subscribe("spark").browse()) == [b"p"] * 5
+
+
+def test_who_waits_for_room_hears_of_what_makes_it(open_queue: OpenQueue, directory: Path) -> None:
+    """A flush that waits for room, in a process that does nothing else, sees what is acknowledged by another one."""
+    queue = open_queue(fan_out=True, max_items=2, full="block")
+    spark = queue.subscribe("spark")
+    put(queue, b"0", b"1")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(put, queue, item) for item in (b"2", b"3")]
+        wait_for(lambda: queue.stats().waiting == 2)
+        acknowledge(directory, None, "spark", 1)
+        wait_for(lambda: any(each.done() for each in waiting))
+        acknowledge(directory, None, "spark", 2)
+        for each in waiting:
+            each.result(60)
+    assert sorted(spark.browse()) == [b"2", b"3"]
 
 
 def test_what_keeps_its_place_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:

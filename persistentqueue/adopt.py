@@ -61,6 +61,8 @@ _PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
 """Between two looks of those who only pass by there is so much time, and"""
 _PATIENCE = 10
 """so many times what the last listing took, in which the files of others may be many."""
+_SEQUENCES = 2**63
+"""No queue has more; what would, was made by somebody else, of a file with holes."""
 _LOGGER = logging.getLogger("persistentqueue")
 
 
@@ -109,9 +111,10 @@ class Adopter:
         except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
             return False
 
-    def begin(self) -> list[Transaction]:
+    def begin(self, next_sequence: int) -> list[Transaction]:
         """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
-        none where no more is listed. For the last of them there may be no room: its ``error`` says so.
+        none where no more is listed. For the last of them there may be no room: its ``error`` says so. Their items are
+        numbered from ``next_sequence`` on.
 
         Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, or not be set aside, if none
         is before it: it stays where it is, and so does what is behind it.
@@ -122,7 +125,7 @@ class Adopter:
         taken: set[str] = set()
         for name in list(self._listed):
             try:
-                publication = self._read(name)
+                publication = self._read(name, next_sequence)
             except (OSError, UnsupportedFormatError):
                 if not transactions:
                     raise
@@ -136,6 +139,7 @@ class Adopter:
                 break  # what it names has gone by then
             transactions.append(self._transaction(publication))
             taken.update(file.name for file in publication.files)
+            next_sequence += publication.items
             if transactions[-1].error is not None or len(taken) >= ADOPTED_MAX:
                 break
         return transactions
@@ -288,7 +292,7 @@ class Adopter:
         """The names of what is published, in no order."""
         return list(filter(is_published, self._disk.listdir(self.directory)))
 
-    def _read(self, name: str) -> Publication | None:
+    def _read(self, name: str, next_sequence: int) -> Publication | None:
         """What was published under this name; None if it is gone, or was set aside, since it does not check out."""
         path = self.path(name)
         try:
@@ -296,6 +300,8 @@ class Adopter:
             if publication.name != name:
                 raise CorruptionError(path, 0, f"what was published as {name}", publication.name)
             self._need_parts(path, publication)
+            if publication.items > _SEQUENCES - next_sequence:
+                raise CorruptionError(path, 0, f"items up to sequence {_SEQUENCES}", f"{publication.items} more")
         except FileNotFoundError:  # somebody has taken it away
             return None
         except CorruptionError as damage:

@@ -103,7 +103,9 @@ class Inbox:
 
     def _begin(self, is_its_turn: bool) -> list[Transaction]:
         """What comes next, or, if there is no room for that, what needs none."""
-        return self._adopter.begin() if is_its_turn else self._adopter.begin_behind(self._needs_no_order)
+        if is_its_turn:
+            return self._adopter.begin(self._state.next_sequence)
+        return self._adopter.begin_behind(self._needs_no_order)
 
     def _needs_no_order(self, request: Request) -> bool:
         """Whether it says now what it will say in its turn: that what is in the queue already is consumed."""

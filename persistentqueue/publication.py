@@ -127,6 +127,11 @@ class Publication(NamedTuple):
         return self.own.name
 
     @property
+    def items(self) -> int:
+        """How many items it enqueues."""
+        return sum(file.count for file in self.files)
+
+    @property
     def files(self) -> tuple[Part, ...]:
         """What becomes segments, in this order; nothing where there are no items. The manifest comes last, so that it
         is in the inbox as long as one of its parts is."""

@@ -434,6 +434,40 @@ def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> Non
         assert session.dequeue() is None
 
 
+def test_what_was_taken_away(open_queue: OpenQueue, directory: Path) -> None:
+    """What somebody has taken away since it was listed is nothing, and what is behind it comes."""
+    gone: list[str] = []
+
+    def lstat(path: str) -> Any:
+        if path.endswith(".seg") and not gone:
+            gone.append(path)
+            os.unlink(path)
+        return DISK.lstat(path)
+
+    queue = open_queue()
+    publish(directory, b"gone")
+    publish(directory, b"behind")
+    queue.close()
+    queue = open_queue(disk=replace(DISK, lstat=lstat))
+    assert drain(queue) == [b"behind"]
+    assert len(gone) == 1
+
+
+@pytest.mark.damages
+def test_more_sequences_than_there_are(open_queue: OpenQueue, directory: Path) -> None:
+    """What would number its items beyond 2^63 is set aside: nothing could be enqueued behind it."""
+    queue = open_queue()
+    publish(directory, b"a")
+    publish(directory, b"b")
+    adopter = queue._open().store.adopter
+    adopter.look(insists=True)
+    (transaction,) = adopter.begin(2**63 - 1)
+    assert transaction.published == inbox(directory)[0]
+    assert inbox(directory)[1].endswith(".damaged")
+    adopter.end([transaction])
+    assert drain(queue) == [b"a"]
+
+
 # --- what does not fit a frame ---------------------------------------------------------------------------------------
 
 

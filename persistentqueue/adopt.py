@@ -58,9 +58,10 @@ _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
 """Two changes of a directory within this time may have left it with the same time of change: Linux counts in steps of
 up to 10 ms, and a file system that keeps whole milliseconds, or less, perhaps in steps of two seconds."""
 _PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
-"""Between two looks of those who only pass by there is so much time, and"""
-_PATIENCE = 10
-"""so many times what the last listing took, in which the files of others may be many."""
+"""Who only passes by looks no sooner than the first of these after the last look."""
+_LISTINGS = 10
+"""And he lists no sooner than so many times what that took after the last listing, or the second of these: the files
+may be many."""
 _SEQUENCES = 2**63
 """No queue has more; what would, was made by somebody else, of a file with holes."""
 _LOGGER = logging.getLogger("persistentqueue")
@@ -82,11 +83,11 @@ class Adopter:
         self._patience_ns = _PATIENCE_NS
         self._listed: dict[str, None] = {}
         """What was found when the directory was last listed, in order, and not dealt with yet."""
-        self._swept_ns = 0
         self._asked: dict[str, Request | None] = {}
         """What some of that asks for: what was read since there was no room for what is before it."""
         self.damage: deque[PersistentQueueError] = deque()
         """What was set aside, or can never be adopted, and told to nobody yet."""
+        self._swept_ns = 0
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
@@ -286,7 +287,7 @@ class Adopter:
         self._asked = {name: request for name, request in self._asked.items() if name in self._listed}
         self._seen_ns, self._listed_ns = changed_ns, self._disk.time_ns()
         self._is_doubtful = began_ns - changed_ns <= (_TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS)
-        self._patience_ns = min(max(_PATIENCE_NS, _PATIENCE * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)
+        self._patience_ns = min(max(_PATIENCE_NS, _LISTINGS * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)
 
     def _published(self) -> list[str]:
         """The names of what is published, in no order."""

@@ -13,29 +13,31 @@ The write order of an adoption (``adopt.1`` …):
    or that was never synced, and not the names: a published file that the log knows nothing of, and has not retired,
    goes back to the inbox, parts durably before their manifest.
 4. Apply the operations to the state in memory, as any commit does. Then delete what was skipped: found again, it would
-   be skipped again. A request, which has no version, goes durably before anything else is done. Parts go when their
+   be skipped again. Requests, which have no version, go durably before anything else is done. Parts go when their
    manifest has gone durably: without them it would be damaged. *A crash leaves parts that no manifest names, which are
    swept when they are old. Whoever opens the queue after one makes durable what is gone from the inbox.*
 
 No byte of an item is copied, or read before it is dequeued. What there is no room for stays where it is, and all behind
-it, since each producer's order is kept. Everything here is for the thread that writes.
+it, since each producer's order is kept; but to acknowledge what is in the queue already needs no order, and may make
+room. Everything here is for the thread that writes.
 """
 
 from __future__ import annotations
 
+import logging
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 
 from .directory import DAMAGED_SUFFIX, names_in, set_aside
 from .disk import READ, Disk, join, sync_directory
-from .errors import CorruptionError, UnsupportedFormatError
+from .errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
 from .publication import (
     DRAFT_SUFFIX,
-    Name,
     Publication,
+    Request,
     is_part,
     is_published,
     need_regular,
@@ -55,7 +57,14 @@ PART_GRACE_SECONDS = 7 * 86400.0
 _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
 """Two changes of a directory within this time may have left it with the same time of change: Linux counts in steps of
 up to 10 ms, and a file system that keeps whole milliseconds, or less, perhaps in steps of two seconds."""
-_PATIENCE_NS = 1_000_000
+_PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
+"""Who only passes by looks no sooner than the first of these after the last look."""
+_LISTINGS = 10
+"""And he lists no sooner than so many times what that took after the last listing, or the second of these: the files
+may be many."""
+_SEQUENCES = 2**63
+"""No queue has more; what would, was made by somebody else, of a file with holes."""
+_LOGGER = logging.getLogger("persistentqueue")
 
 
 class Adopter:
@@ -67,14 +76,18 @@ class Adopter:
         self._segments = segments
         self._quota = quota
         self._seen_ns = -1
-        """The time of the directory's last change when it was looked into, and found empty."""
+        """The time of the directory's last change when it was listed."""
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
-        self._looked_ns = -_PATIENCE_NS
-        self._listed: deque[str] = deque()
-        """What was found when the directory was last looked into, in order, and not dealt with yet."""
-        self.damage: deque[CorruptionError] = deque()
-        """What was set aside, and told to nobody yet."""
+        self._listed_ns = self._looked_ns = -_PATIENCE_NS
+        self._patience_ns = _PATIENCE_NS
+        self._listed: dict[str, None] = {}
+        """What was found when the directory was last listed, in order, and not dealt with yet."""
+        self._asked: dict[str, Request | None] = {}
+        """What some of that asks for: what was read since there was no room for what is before it."""
+        self.damage: deque[PersistentQueueError] = deque()
+        """What was set aside, or can never be adopted, and told to nobody yet."""
+        self._swept_ns = 0
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
@@ -83,49 +96,85 @@ class Adopter:
         if not insists and self._looked_ns <= now_ns < self._looked_ns + _PATIENCE_NS:
             return False
         self._looked_ns = now_ns
+        return bool(self._listed) or self._has_changed(insists)
+
+    def look(self, insists: bool = False) -> None:
+        """List what is published, if that may be something else than what is listed. Raises ``OSError``."""
+        if not self._listed or self._has_changed(insists):
+            self._list()
+
+    def _has_changed(self, insists: bool) -> bool:
+        """Whether the directory may have changed since it was listed; where listing takes long, not too soon."""
+        if not insists and self._listed_ns <= self._disk.time_ns() < self._listed_ns + self._patience_ns:
+            return False
         try:
             return self._is_doubtful or self._disk.lstat(self.directory).st_mtime_ns != self._seen_ns
         except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
             return False
 
-    def begin(self) -> list[Transaction]:
-        """Step 1, but for the sync: the transactions to commit, each of one published file.
+    def begin(self, next_sequence: int) -> list[Transaction]:
+        """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
+        none where no more is listed. For the last of them there may be no room: its ``error`` says so. Their items are
+        numbered from ``next_sequence`` on.
 
-        Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, if none is before it: it stays
-        where it is, and so does what is behind it. Nothing has changed then.
+        Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, or not be set aside, if none
+        is before it: it stays where it is, and so does what is behind it.
         """
-        if not self._listed:
-            self._list()
         if self._listed:
             self._disk.failpoint("adopt.1 read")
         transactions: list[Transaction] = []
-        files = 0
-        while self._listed and files < ADOPTED_MAX:
-            path = self._path(self._listed[0])
+        taken: set[str] = set()
+        for name in list(self._listed):
             try:
-                publication = read_publication(self._disk, path)
-                if publication.name != self._listed[0]:
-                    raise CorruptionError(path, 0, f"what was published as {self._listed[0]}", publication.name)
-                self._need_parts(path, publication)
-                self._take(publication)
-            except FileNotFoundError:  # somebody has taken it away
-                pass
-            except CorruptionError as damage:
-                set_aside(self._disk, path)
-                self.damage.append(damage)
-            except OverLimitError:
-                break
+                publication = self._read(name, next_sequence)
             except (OSError, UnsupportedFormatError):
                 if not transactions:
                     raise
                 break
-            else:
-                if publication.request is not None and transactions:
-                    break  # what it asks for depends on what is before it
-                transactions.append(self._transaction(publication))
-                files += ADOPTED_MAX if publication.request is not None else 1 + len(publication.parts)
-            self._listed.popleft()
+            if publication is None:
+                del self._listed[name]
+                continue
+            if transactions and not _are_alike(transactions[-1].request, publication.request):
+                break  # what it asks for depends on what is before it
+            if not taken.isdisjoint(part.name for part in publication.parts):
+                break  # what it names has gone by then
+            transactions.append(self._transaction(publication))
+            taken.update(file.name for file in publication.files)
+            next_sequence += publication.items
+            if transactions[-1].error is not None or len(taken) >= ADOPTED_MAX:
+                break
         return transactions
+
+    def begin_behind(self, needs_no_order: Callable[[Request], bool]) -> list[Transaction]:
+        """The same where there is no room for what is first: of what is behind it that what is asked for, and needs no
+        order. Each file is read once for that; what is wrong with it is told in its turn."""
+        for name in self._listed:
+            if name not in self._asked:
+                try:
+                    publication = read_publication(self._disk, self.path(name))
+                except (FileNotFoundError, CorruptionError):
+                    self._asked[name] = None
+                except (OSError, UnsupportedFormatError):
+                    break  # nobody knows what it asks for
+                else:
+                    self._asked[name] = publication.request if publication.name == name else None
+        transactions = []
+        for name in self._listed:
+            request = self._asked.get(name)
+            if request is not None and needs_no_order(request):
+                transaction = Transaction()
+                transaction.published, transaction.request = name, request
+                transactions.append(transaction)
+        return transactions
+
+    def tell(self, error: PersistentQueueError) -> None:
+        """Let whoever dequeues what finds nothing hear of it, once, and the log of this owner's program at once."""
+        self.damage.append(error)
+        _LOGGER.warning("%s", error)
+
+    def path(self, name: str) -> str:
+        """Where the file with this name is in the inbox."""
+        return join(self.directory, name)
 
     def sync(self) -> None:
         """Step 1, the end of it. Raises ``OSError``."""
@@ -136,40 +185,38 @@ class Adopter:
         for transaction in transactions:
             for number, _, _, name in transaction.adoptions:
                 self._disk.failpoint("adopt.3 rename")
-                self._segments.adopt(number, self._path(name))
+                self._segments.adopt(number, self.path(name))
 
-    def end(self, transactions: Sequence[Transaction]) -> bool:
-        """Step 4, the end of it: delete what was skipped, and what had no items. Whether any file has left the inbox;
-        nothing happened to those that are not settled. Raises ``OSError`` for a request that does not go."""
-        has_left = False
-        refused = [transaction.published for transaction in transactions if not transaction.settled]
-        self._listed.extendleft(reversed(refused))
+    def end(self, transactions: Sequence[Transaction]) -> None:
+        """Step 4, the end of it: delete what was skipped, and what had no items. What is settled is listed no more;
+        nothing happened to the others. Raises ``OSError`` for a request that does not go."""
+        answered: list[str] = []
         parts: list[str] = []
         for transaction in transactions:
             names = dict.fromkeys([adoption.name for adoption in transaction.adoptions] + [transaction.published])
             if not transaction.settled:
                 for name in names:
-                    self._quota.leave(self._path(name))
-            elif transaction.request is not None:
-                with suppress(FileNotFoundError):  # somebody has taken it away
-                    self._disk.unlink(self._path(transaction.published))
-                # Were it to come back, it would make a subscription again that was removed, or consume what a session
-                # has held.
-                sync_directory(self._disk, self.directory)
-                has_left = True
+                    self._quota.leave(self.path(name))
+                continue
+            self._listed.pop(transaction.published, None)
+            if transaction.request is not None:
+                answered.append(transaction.published)
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
                 with suppress(OSError):  # found again, it is skipped again
-                    self._disk.unlink(self._path(transaction.published))
-                    has_left = True
+                    self._disk.unlink(self.path(transaction.published))
                     parts += filter(is_part, names)
-            else:
-                has_left = True
+        for name in answered:
+            with suppress(FileNotFoundError):  # somebody has taken it away
+                self._disk.unlink(self.path(name))
+        if answered:
+            # Were one to come back, it would make a subscription again that was removed, or consume what a session has
+            # held.
+            sync_directory(self._disk, self.directory)
         if parts:
             with suppress(OSError):  # they are swept
                 sync_directory(self._disk, self.directory)
                 for name in parts:
-                    self._disk.unlink(self._path(name))
-        return has_left
+                    self._disk.unlink(self.path(name))
 
     def take_back(self, names: Mapping[int, str]) -> None:
         """Put segments back into the inbox under these names, durably, since a power cut took their adoption. They are
@@ -177,17 +224,23 @@ class Adopter:
         for is_its_turn in (is_part, is_published):
             for number, name in names.items():
                 if is_its_turn(name):
-                    self._disk.rename(self._segments.path(number), self._path(name))
+                    self._disk.rename(self._segments.path(number), self.path(name))
             sync_directory(self._disk, self.directory)
+
+    def sweep_if_due(self) -> None:
+        """The next one, if the last ``sweep`` is long ago: for an owner who is never idle."""
+        if not 0 <= self._disk.time_ns() - self._swept_ns < GRACE_SECONDS * 1e9:
+            self.sweep()
 
     def sweep(self) -> bool:
         """Delete drafts that their producers have left behind, and old parts that no manifest names; whether there is
         anything else."""
+        self._swept_ns = self._disk.time_ns()
         names = names_in(self._disk, self.directory)
         for name in names:
             if parse_name(name) is not None and name.endswith(DRAFT_SUFFIX):
                 with suppress(OSError, CorruptionError):
-                    self._sweep_draft(self._path(name))
+                    self._sweep_draft(self.path(name))
         with suppress(OSError, CorruptionError, UnsupportedFormatError):
             self._sweep_parts(names)
         return bool(names)
@@ -195,17 +248,16 @@ class Adopter:
     def _sweep_parts(self, names: Sequence[str]) -> None:
         """Delete nothing where anything cannot be read, or was set aside: it may name them."""
         before_ns = self._disk.time_ns() - int(PART_GRACE_SECONDS * 1e9)
-        old = [name for name in names if is_part(name) and self._disk.lstat(self._path(name)).st_mtime_ns <= before_ns]
+        old = [name for name in names if is_part(name) and self._disk.lstat(self.path(name)).st_mtime_ns <= before_ns]
         if not old or any(name.endswith(DAMAGED_SUFFIX) for name in names):
             return
         # Listed once more: a manifest may have come before this look at it, and none comes for what is so old.
-        published = [name for name, _ in self._published()]
-        manifests = [read_publication(self._disk, self._path(name)) for name in published]
+        manifests = [read_publication(self._disk, self.path(name)) for name in self._published()]
         named = {part.name for manifest in manifests for part in manifest.parts}
         sync_directory(self._disk, self.directory)  # no manifest that has gone comes back without its parts
         for name in old:
             if name not in named:
-                self._disk.unlink(self._path(name))
+                self._disk.unlink(self.path(name))
 
     def _sweep_draft(self, path: str) -> None:
         need_regular(self._disk, path)
@@ -221,47 +273,56 @@ class Adopter:
     def _list(self) -> None:
         """Look for what is published: none is left out that was published before one that is found, by its own
         producer, or by one who was there when the other began."""
-        now_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
-        found = self._published()
-        last_ns = max((parsed.time_ns for _, parsed in found), default=0)
-        # A listing may miss what came while it was made, and have what came later. When the next one has no more, of
-        # what is as old, nothing was missed that came before anything in it.
-        before: list[tuple[str, Name]] = []
-        while found != before:
-            before, found = found, [each for each in self._published() if each[1].time_ns <= last_ns]
-        self._listed.extend(name for name, _ in found)
-        self._seen_ns = -1 if found else changed_ns
-        tick_ns = _TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS
-        self._is_doubtful = now_ns - changed_ns <= tick_ns
+        began_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
+        # A listing may miss what came while it was made, and have what came later. Whatever was published before
+        # anything in it is in the next one, and is older. So of that one only what is older than what was new in the
+        # one before may not wait, and that soon is nothing: what comes meanwhile is younger. It also is where a name
+        # lies in the future, since that is new only once.
+        found = new = dict.fromkeys(self._published())
+        while new:
+            youngest = max(new)
+            new = {name: None for name in self._published() if name <= youngest and name not in found}
+            found |= new
+        self._listed = dict.fromkeys(sorted(found))
+        self._asked = {name: request for name, request in self._asked.items() if name in self._listed}
+        self._seen_ns, self._listed_ns = changed_ns, self._disk.time_ns()
+        self._is_doubtful = began_ns - changed_ns <= (_TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS)
+        self._patience_ns = min(max(_PATIENCE_NS, _LISTINGS * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)
 
-    def _published(self) -> list[tuple[str, Name]]:
-        """The names of what is published, in order."""
-        names = sorted(self._disk.listdir(self.directory))
-        return [(name, parsed) for name in names if is_published(name) and (parsed := parse_name(name)) is not None]
+    def _published(self) -> list[str]:
+        """The names of what is published, in no order."""
+        return list(filter(is_published, self._disk.listdir(self.directory)))
+
+    def _read(self, name: str, next_sequence: int) -> Publication | None:
+        """What was published under this name; None if it is gone, or was set aside, since it does not check out."""
+        path = self.path(name)
+        try:
+            publication = read_publication(self._disk, path)
+            if publication.name != name:
+                raise CorruptionError(path, 0, f"what was published as {name}", publication.name)
+            self._need_parts(path, publication)
+            if publication.items > _SEQUENCES - next_sequence:
+                raise CorruptionError(path, 0, f"items up to sequence {_SEQUENCES}", f"{publication.items} more")
+        except FileNotFoundError:  # somebody has taken it away
+            return None
+        except CorruptionError as damage:
+            set_aside(self._disk, path)
+            self.tell(damage)
+            return None
+        return publication
 
     def _need_parts(self, path: str, publication: Publication) -> None:
         """Raise ``CorruptionError`` unless the parts of what was published at ``path`` are there."""
         for part in publication.parts:
             size_bytes, found = HEADER_BYTES + part.capacity_bytes, -1
             with suppress(FileNotFoundError):
-                found = need_regular(self._disk, self._path(part.name))
+                found = need_regular(self._disk, self.path(part.name))
             if found != size_bytes:
-                there = "no file" if found < 0 else f"{found} bytes"
+                there = "no file: it is gone, or was published before" if found < 0 else f"{found} bytes"
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
 
-    def _take(self, publication: Publication) -> None:
-        """Count the files of the publication for the limits on the disk. Raises ``OverLimitError``, ``OSError``."""
-        taken: list[str] = []
-        try:
-            for part in (*publication.parts, publication.own):
-                self._quota.take(self._path(part.name), self._segments.directory)
-                taken.append(part.name)
-        except BaseException:
-            for name in taken:
-                self._quota.leave(self._path(name))
-            raise
-
     def _transaction(self, publication: Publication) -> Transaction:
+        """The transaction that it is; with an ``error`` if the limits on the disk leave no room for its files."""
         transaction = Transaction()
         transaction.published = publication.name
         transaction.marker = publication.marker
@@ -275,7 +336,17 @@ class Adopter:
             for number, file in numbered
             if file.count
         ]
+        try:
+            for adoption in transaction.adoptions:
+                size_bytes = HEADER_BYTES + adoption.capacity_bytes
+                self._quota.take(self.path(adoption.name), size_bytes, self._segments.directory)
+        except OverLimitError as error:
+            transaction.error = error
         return transaction
 
-    def _path(self, name: str) -> str:
-        return join(self.directory, name)
+
+def _are_alike(one: Request | None, other: Request | None) -> bool:
+    """Whether these may be in one batch: what enqueues, or acknowledgements. A subscription is made by itself."""
+    if one is None or other is None:
+        return one is other
+    return one.end > 0 and other.end > 0

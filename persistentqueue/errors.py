@@ -19,8 +19,8 @@
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
     (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``; in what Spark reports of a job there
-    may be ``GoneError``: read again, ``DataLossError``: see what became of the subscription, and ``ExpiredPartError``:
-    write again.)
+    may be ``GoneError``: read again, ``DataLossError``: see what became of the subscription, ``ExpiredPartError``:
+    write again, and ``TooManyPartsError``: in fewer parts.)
 
 ``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
 """

@@ -162,9 +162,7 @@ class Group:
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        # What was committed is durable: what is wrong with an inbox must not make its flush look failed.
-        with suppress(PersistentQueueError, OSError):
-            self._look()
+        self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
         if not self._is_due:
@@ -353,6 +351,8 @@ class Group:
                 self._tidy()
             else:
                 self._tidy_soon()
+                with self._alone():
+                    self.store.adopter.sweep_if_due()
 
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
@@ -422,7 +422,7 @@ class Group:
 
     def _take_now(self, reader: Reader, max_items: int) -> Taken:
         """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
-        right with that, once for each file."""
+        right with that, and ``QueueFullError`` for what never fits, once for each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
         taken = reader.take(max_items)
@@ -431,6 +431,11 @@ class Group:
         if not taken[1] and self.store.adopter.damage:
             raise self.store.adopter.damage.popleft()
         return taken
+
+    def _look_by_the_way(self) -> None:
+        """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
+        with suppress(PersistentQueueError, OSError):
+            self._look()
 
     def _look(self, insists: bool = False) -> bool:
         """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
@@ -588,5 +593,6 @@ class Group:
             lambda: self._commit(transaction),
             lambda: error or limits.refuse(transaction, limits.nearest),
             self.check,
+            self._look_by_the_way,
             timeout_seconds,
         )

@@ -6,12 +6,14 @@ The write order is at the top of ``adopt``. Everything here is for the thread th
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from .adopt import Adopter
 from .commit import Committer
-from .errors import UnsupportedFormatError
+from .errors import QueueFullError, UnsupportedFormatError
 from .generations import Generations
+from .limits import Limits
 from .publication import Request
 from .reader import Guard
 from .state import State
@@ -49,6 +51,7 @@ class Inbox:
         generations: Generations,
         state: State,
         subscriptions: Subscriptions,
+        limits: Limits,
         mutex: Guard,
         sync: bool,
     ) -> None:
@@ -58,45 +61,79 @@ class Inbox:
         self._generations = generations
         self._state = state
         self._subscriptions = subscriptions
+        self._limits = limits
         self._mutex = mutex
         self._sync = sync
+        self._told = ""
+        """What never fits, and was told of."""
         self._full_at: tuple[int, int] | None = None
         """How many items were gone, and trims made, when there was no room for what is published."""
 
     def adopt(self, insists: bool = False) -> int:
-        """Adopt what other processes have published, as far as there is room; how many transactions.
+        """Adopt what other processes have published until now, as far as there is room; how many transactions.
 
-        Where there was none it is tried again once something is gone, or who calls ``insists``. What does not check
-        out is set aside, and told of in the adopter's ``damage``. Raises ``UnsupportedFormatError`` and ``OSError`` for
-        what cannot be read, which stays, and ``BrokenQueueError``.
+        What comes meanwhile is left to the next call, so that this one ends. Where there was no room it is tried again
+        once something is gone, or who calls ``insists``; what is acknowledged behind it is answered all the same. What
+        does not check out is set aside, and told of in the adopter's ``damage``, as is what never fits. Raises
+        ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays, and ``BrokenQueueError``.
         """
-        adopted, goes_on = 0, True
-        while goes_on:
-            self._store.check()
-            if self._full_at == self._progress and not insists:
-                break
+        self._store.check()
+        self._adopter.look(insists)
+        adopted, is_its_turn = 0, insists or self._full_at != self._progress
+        while True:
             try:
-                published = self._adopter.begin()
+                published = self._begin(is_its_turn)
             except (OSError, UnsupportedFormatError):
                 if adopted:
                     break  # first what is there, then what is wrong
                 raise
-            try:
-                self._adopt(published)
-                self._committer.come_again(published)
-                dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
-                if dropped and not self._sync:
-                    self._store.trim()  # a power cut must not take a marker when nothing is left that it stands for
-                goes_on = self._adopter.end(published)
-                self._store.trim_if_worth()
-            except BaseException as error:
-                self._store.doubt(error)
-                raise
-            settled = sum(transaction.settled for transaction in published)
-            adopted += settled - sum(transaction.skipped for transaction in published)
-            if settled < len(published):
-                self._full_at = self._progress
+            if not published:
+                break
+            adopted += self._commit(published)
+            self._store.check()
+            refused = next((transaction for transaction in published if not transaction.settled), None)
+            if refused is None:
+                self._full_at, is_its_turn = None, True
+            elif is_its_turn:
+                self._full_at, is_its_turn = self._progress, False
+                self._tell_if_lasting(refused)
+            else:
+                break
         return adopted
+
+    def _begin(self, is_its_turn: bool) -> list[Transaction]:
+        """What comes next, or, if there is no room for that, what needs none."""
+        if is_its_turn:
+            return self._adopter.begin(self._state.next_sequence)
+        return self._adopter.begin_behind(self._needs_no_order)
+
+    def _needs_no_order(self, request: Request) -> bool:
+        """Whether it says now what it will say in its turn: that what is in the queue already is consumed."""
+        is_there = self._state.number_of(request.name) is not None
+        return is_there and 0 < request.end <= self._state.next_sequence
+
+    def _tell_if_lasting(self, transaction: Transaction) -> None:
+        """Where it does not even fit into an empty queue nobody would ever hear why it waits."""
+        error = self._limits.refuse_for_ever(transaction)
+        if error is not None and self._told != transaction.published:
+            path = self._adopter.path(transaction.published)
+            self._told = transaction.published
+            self._adopter.tell(QueueFullError(path, error.limit, error.most, error.holds, error.asked, True))
+
+    def _commit(self, published: list[Transaction]) -> int:
+        """Commit what the adopter has begun, as far as there is room; how many transactions."""
+        try:
+            self._adopt(published)
+            self._committer.come_again(published)
+            dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
+            if dropped and not self._sync:
+                self._store.trim()  # a power cut must not take a marker when nothing is left that it stands for
+            self._adopter.end(published)
+            self._store.trim_if_worth()
+        except BaseException as error:
+            self._store.doubt(error)
+            raise
+        return sum(transaction.settled and not transaction.skipped for transaction in published)
 
     @property
     def _progress(self) -> tuple[int, int]:
@@ -104,32 +141,41 @@ class Inbox:
         return self._state.gone_count, self._generations.trims
 
     def _adopt(self, published: list[Transaction]) -> None:
-        if not published:
-            return
         self._adopter.sync()
         if published[0].request is not None:
-            self._answer(published[0], published[0].request)
+            self._answer(published)
             return
-        admitted = self._committer.admit(published)
-        refused = next((at for at, each in enumerate(published) if each.error is not None), len(published))
-        group = [each for each in admitted if each in published[:refused]]
+        self._committer.admit(published)
+        group = list(takewhile(lambda each: each.error is None, published))  # the others wait, and keep their order
+        group = [each for each in group if not each.skipped]
         if group:
             self._store.log_group(group, inline=False)
 
-    def _answer(self, transaction: Transaction, request: Request) -> None:
-        """Do what was asked, which may be nothing."""
-        number = self._state.number_of(request.name)
-        if request.end == 0 and number is None:
-            transaction.operations = [self._state.next_subscription(request.name, request.first)]
-        elif request.end and number:
-            ready = self._subscriptions.find(request.name).ready
+    def _answer(self, published: list[Transaction]) -> None:
+        """Do what was asked, which may be nothing: make a subscription; or acknowledge, in one frame, of each
+        subscription what is furthest, since that says what its others do."""
+        furthest: dict[str, tuple[Transaction, Request]] = {}
+        for transaction in published:
+            request = transaction.request
+            if request is not None and (request.name not in furthest or furthest[request.name][1].end < request.end):
+                furthest[request.name] = transaction, request
+        for transaction, request in furthest.values():
+            number = self._state.number_of(request.name)
+            if not request.end and number is None:
+                transaction.operations = [self._state.next_subscription(request.name, request.first)]
+            elif request.end and number:
+                ready = self._subscriptions.find(request.name).ready
+                with self._mutex:
+                    transaction.ready, transaction.runs = ready, ready.hold_below(request.end)
+        group = [transaction for transaction, _ in furthest.values() if transaction.operations or transaction.runs]
+        if group:
+            self._store.log_group(group, inline=False)
             with self._mutex:
-                transaction.ready, transaction.runs = ready, ready.hold_below(request.end)
-        if not transaction.operations and not transaction.runs:
-            transaction.skipped = transaction.settled = True
-            return
-        self._store.log_group([transaction], inline=False)
-        with self._mutex:
-            self._subscriptions.follow()
-            if not transaction.settled and transaction.ready is not None:
-                transaction.ready.release(transaction.runs)
+                self._subscriptions.follow()
+                for transaction in group:
+                    if not transaction.settled and transaction.ready is not None:
+                        transaction.ready.release(transaction.runs)
+        if all(transaction.settled for transaction in group):
+            for transaction in published:
+                if not transaction.settled:
+                    transaction.skipped = transaction.settled = True

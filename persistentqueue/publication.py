@@ -41,9 +41,17 @@ from itertools import chain
 from stat import S_ISREG, filemode
 from typing import NamedTuple
 
-from .block import SEGMENT_MAGIC, combine_checksums, encode_block, split_items
+from .block import (
+    BLOCK_HEADER_BYTES,
+    BLOCK_ITEMS,
+    LENGTH_BYTES,
+    SEGMENT_MAGIC,
+    combine_checksums,
+    encode_block,
+    split_items,
+)
 from .disk import CREATE_NEW, READ, Disk, join, read_all, sync_directory, write_all
-from .errors import CorruptionError
+from .errors import CorruptionError, PersistentQueueError
 from .frame import (
     FRAME_HEADER_BYTES,
     Adoption,
@@ -66,6 +74,10 @@ _NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})(\.seg|\.tmp|\.part)")
 _FRAME_BYTES_MAX = 64 * 1024 * 1024
 """Of a manifest of half a million parts; that of one file has some hundred bytes."""
 _UNBOUNDED = 2**63 - 1
+
+
+class TooManyPartsError(PersistentQueueError, ValueError):
+    """A manifest would be longer than whoever adopts it reads: publish fewer, larger parts. Nothing was published."""
 
 
 class Name(NamedTuple):
@@ -113,6 +125,11 @@ class Publication(NamedTuple):
     def name(self) -> str:
         """What it was published as."""
         return self.own.name
+
+    @property
+    def items(self) -> int:
+        """How many items it enqueues."""
+        return sum(file.count for file in self.files)
 
     @property
     def files(self) -> tuple[Part, ...]:
@@ -187,8 +204,8 @@ class Draft:
         """Make the transaction whole, durable and the owner's, in the order of its ``time_ns``; the file is closed.
         With ``parts``, which are durable, and if nothing was written here, it is their manifest.
 
-        Raises ``OSError``; then ``is_published`` tells whether it may be, and else ``is_intact`` whether it can be
-        tried again. A sync that failed is not.
+        Raises ``TooManyPartsError``: it is as it was. Raises ``OSError``; then ``is_published`` tells whether it may
+        be, and else ``is_intact`` whether it can be tried again. A sync that failed is not.
         """
         self._end(SUFFIX, parts, marker, time_ns)
 
@@ -218,6 +235,11 @@ class Draft:
             operations = _operations([own, *parts], marker, request)
             body = encode_transaction(operations)
             frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
+            if len(frame) + len(body) > _FRAME_BYTES_MAX:
+                found = f"{len(parts)} parts take {len(frame) + len(body)} bytes of a manifest"
+                raise TooManyPartsError(
+                    f"{self._path}: {found}, of which there may be {_FRAME_BYTES_MAX}: publish fewer, larger parts"
+                )
             header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
             write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
             write_all(disk, self._fd, [header], HEADER_BYTES, 0)
@@ -335,6 +357,7 @@ def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Public
         own[1:3] == (salt, length_bytes)
         and own.length_bytes == length_bytes
         and (own.count > 0) == (length_bytes > 0)
+        and all(file.count <= _most_items(file.length_bytes) for file in files)
         and (is_published(own.name) or (is_part(own.name) and own.count > 0 and marker is None))
         and (not parts or (is_published(own.name) and own.count == 0))
         and all(
@@ -344,3 +367,8 @@ def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Public
         and (request is None or (is_published(own.name) and not parts and own.count == 0 and marker is None))
     )
     return Publication(own, tuple(parts), marker, request) if is_right else None
+
+
+def _most_items(length_bytes: int) -> int:
+    """How many items are in so many bytes of blocks at most: all of them empty."""
+    return BLOCK_ITEMS * (length_bytes // (BLOCK_HEADER_BYTES + LENGTH_BYTES))

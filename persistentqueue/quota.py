@@ -94,12 +94,10 @@ class Quota:
                 with suppress(FileNotFoundError):
                     self._files[path] = _File(directory, self._disk.lstat(path).st_size)
 
-    def take(self, path: str, directory: str) -> None:
-        """Count a file that is to be renamed into one of the directories. Raises ``OverLimitError``, ``OSError``."""
+    def take(self, path: str, size_bytes: int, directory: str) -> None:
+        """Count a file of this size that is to be renamed into one of the directories. Raises ``OverLimitError``."""
         if directory in self._directories:
-            file = _File(directory, 0)
-            self._take_room(file, self._disk.lstat(path).st_size)
-            self._files[path] = file
+            self._files[path] = self._arrived(size_bytes, directory)
 
     def leave(self, path: str) -> None:
         """Count it no more, since it was not."""
@@ -148,8 +146,7 @@ class Quota:
     def _rename(self, source: str, target: str) -> None:
         file, directory = self._files.get(source), dirname(target)
         if file is None and directory in self._directories:  # out of a pool that somebody else filled
-            file = _File(directory, 0)
-            self._take_room(file, self._disk.lstat(source).st_size)
+            file = self._arrived(self._disk.lstat(source).st_size, directory)
         self._disk.rename(source, target)
         self._files.pop(source, None)
         if file is not None and directory in self._directories:
@@ -171,16 +168,30 @@ class Quota:
             file.size_bytes = self._disk.fstat(fd).st_size
             raise
 
+    def _arrived(self, size_bytes: int, directory: str) -> _File:
+        """A file that is renamed into the directory: of the file system, which it is on already, it takes nothing."""
+        file = _File(directory, 0)
+        with self._mutex:
+            self._check_limit(file, size_bytes)
+            file.size_bytes = size_bytes
+        return file
+
     def _take_room(self, file: _File, size_bytes: int) -> None:
         with self._mutex:
-            self._check(file, size_bytes - file.size_bytes)
+            self._check_limit(file, size_bytes - file.size_bytes)
+            self._check_free(file, size_bytes - file.size_bytes)
             file.size_bytes = size_bytes
 
-    def _check(self, file: _File, more_bytes: int) -> None:
+    def _check_limit(self, file: _File, more_bytes: int) -> None:
+        most_bytes = self._most_bytes
+        if self.pressing or most_bytes is None:
+            return
+        if self.used_bytes + more_bytes > most_bytes - self.reserve_bytes:
+            self._refuse("max_disk_bytes", file)
+
+    def _check_free(self, file: _File, more_bytes: int) -> None:
         if self.pressing:
             return
-        if self._most_bytes is not None and self.used_bytes + more_bytes > self._most_bytes - self.reserve_bytes:
-            self._refuse("max_disk_bytes", file)
         if self._min_free_bytes and self._disk.free_bytes(file.directory) - more_bytes < self._min_free_bytes:
             self._refuse("min_free_bytes", file)
 

@@ -1,7 +1,7 @@
 """Those who wait for room in a full queue, in the order of coming.
 
 The first one tries again whenever something was dequeued or given back, and leaves when it has found room; then it is
-the next one's turn.
+the next one's turn. Meanwhile it looks at what other processes say: nobody else may be there who does.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable
 
-from .bell import LONGEST_SECONDS
+from .bell import LONGEST_SECONDS, POLL_SECONDS
 from .errors import QueueFullError
 
 
@@ -48,9 +48,11 @@ class Seats:
         attempt: Callable[[], None],
         refuse: Callable[[], QueueFullError],
         check: Callable[[], None],
+        look: Callable[[], object],
         timeout_seconds: float | None,
     ) -> None:
-        """Make the ``attempt`` when it is one's turn and there may be room, until it finds some.
+        """Make the ``attempt`` when it is one's turn and there may be room, until it finds some. The first of those who
+        wait has a ``look`` now and then at what other processes say, which may make room.
 
         When the time is over (None: never), raises what it was last refused for, or what ``refuse`` gives, if it never
         was its turn. Raises what it is refused for with no hope, and what ``check`` raises, who is asked before each
@@ -64,13 +66,20 @@ class Seats:
                 self._seats.append(seat)
             while True:
                 with self._mutex:
-                    while self._seats[0] is not seat or self._rooms == tried:
+                    is_first = self._seats[0] is seat
+                    is_its_turn = is_first and self._rooms != tried
+                    if is_its_turn:
+                        tried = self._rooms
+                    else:
                         check()
-                        left = None if deadline is None else deadline - time.monotonic()
-                        if left is not None and left <= 0:
+                        left = LONGEST_SECONDS if deadline is None else deadline - time.monotonic()
+                        if left <= 0:
                             raise refusal or refuse()
-                        seat.wait(None if left is None else min(left, LONGEST_SECONDS))
-                    tried = self._rooms
+                        seat.wait(min(left, POLL_SECONDS if is_first else LONGEST_SECONDS))
+                if not is_its_turn:
+                    if is_first:
+                        look()
+                    continue
                 try:
                     attempt()
                 except QueueFullError as refused:

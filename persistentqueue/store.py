@@ -108,7 +108,15 @@ class Store:
             self._break,
         )
         self.inbox = Inbox(
-            self, self.adopter, self.committer, self.generations, state, self.subscriptions, mutex, settings.sync
+            self,
+            self.adopter,
+            self.committer,
+            self.generations,
+            state,
+            self.subscriptions,
+            self.limits,
+            mutex,
+            settings.sync,
         )
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""

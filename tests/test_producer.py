@@ -937,7 +937,7 @@ def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -
     assert group.store.inbox.adopt() == 0
     reads: list[str] = []
 
-    def begin() -> list[Transaction]:
+    def begin(_next_sequence: int) -> list[Transaction]:
         reads.append("read")
         return []
 

@@ -31,7 +31,6 @@ from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
-from persistentqueue.state import State
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files, wait_for
@@ -432,20 +431,23 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
     monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
-    reached, go_on = threading.Event(), threading.Event()
-    states: list[State] = []
+    reached, go_on, armed = threading.Event(), threading.Event(), threading.Lock()
+    armed.acquire()
 
     def failpoint(name: str) -> None:
-        # Tidied before, it would keep the writing that the drain waits for.
-        is_drained = bool(states) and states[0].gone_count == 4
-        if name.startswith("trim.2") and threading.current_thread().name == THREAD_NAME and is_drained:
+        # Stopped while the queue is still in use, it would keep the writing that others wait for.
+        is_it = name.startswith("trim.2") and threading.current_thread().name == THREAD_NAME
+        if is_it and armed.acquire(blocking=False):
             reached.set()
             assert go_on.wait(SECONDS)
 
     queue = PersistentQueue(tmp_path / "q", log_bytes=4096, disk=replace(DISK, failpoint=failpoint))
-    states.append(queue._open().store.state)
-    put(queue, *[bytes(MIB)] * 4)
-    drain(queue)
+    while True:
+        put(queue, *[bytes(MIB)] * 4)
+        drain(queue)
+        armed.release()
+        if reached.wait(0.1) or not armed.acquire(blocking=False):
+            break  # else it was tidied before
     assert reached.wait(SECONDS)
     with pytest.warns(ResourceWarning, match="without close"):
         del queue

@@ -16,9 +16,10 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from .block import SEGMENT_MAGIC
 from .directory import find_generations, names_in
@@ -63,6 +64,19 @@ class RecoveryReport:
 
 NOTHING_FOUND = RecoveryReport()
 """What there is to say of a new queue."""
+
+
+class Others(NamedTuple):
+    """The queues that one which is being opened may have to ask, by their directories."""
+
+    is_sound: Callable[[str], bool]
+    """Says of one whether this process owns it, and it is not broken."""
+    tell: Callable[[str, RecoveryReport], object]
+    """Hears what was found in one that had to be recovered, to be asked."""
+
+
+UNKNOWN = Others(lambda _directory: False, lambda _directory, _report: None)
+"""Of whoever opens a queue, and knows of no other."""
 
 
 @dataclass

@@ -16,6 +16,7 @@ from persistentqueue import (
     CorruptionError,
     InDoubtError,
     PersistentQueue,
+    Producer,
     QueueLockedError,
     check,
     delete_queue,
@@ -290,6 +291,63 @@ def test_full_disk_while_asking(open_queue: OpenQueue, path: Path) -> None:
 
     b = open_queue("b", log_bytes=4096, disk=replace(DISK, rename=rename))
     assert (b.recovery.resolved, len(renames)) == (True, 3)
+
+
+def test_coordinator_of_another_kind(open_queue: OpenQueue) -> None:
+    """A queue with subscriptions only may have to ask one without."""
+    a, b = open_queue("a"), open_queue("b", fan_out=True)
+    b.subscribe("s")
+    put(a, b"1")
+    move(a, b)
+    crash(b)
+    crash(a)
+    b = open_queue("b", fan_out=True)
+    assert (b.recovery.resolved, list(b.subscribe("s").browse())) == (True, [b"1"])
+
+
+def test_coordinator_that_is_asked_is_wiped(open_queue: OpenQueue, path: Path) -> None:
+    """What goes when a coordinator is recovered to be asked, is overwritten before, as it may have to be."""
+    a, b = open_queue("a", wipe=True, inline_bytes=0), open_queue("b")
+    put(a, b"secret" * 100)
+    with transaction(a, b) as (source, target):
+        source.dequeue()
+        target.enqueue(b"1")
+    crash(b)
+    crash(a)
+    with open(segment_files(path / "a")[0], "rb") as segment:
+        open_queue("b")
+        assert segment_files(path / "a") == []
+        assert b"secret" not in segment.read()
+
+
+def test_coordinator_that_is_asked_keeps_its_limits(open_queue: OpenQueue, path: Path) -> None:
+    """Who recovers a coordinator to ask it adopts nothing there, since he does not know how much it may hold."""
+    a, b = open_queue("a", max_items=2), open_queue("b")
+    put(a, b"1", b"2")
+    move(a, b)
+    crash(b)
+    crash(a)
+    with Producer(path, "a") as producer:
+        producer.enqueue_many([b"3", b"4"])
+        producer.flush()
+    open_queue("b")
+    a = open_queue("a", max_items=2)
+    assert (contents(a), a.stats().published) == ([[b"2"]], 1)
+
+
+@pytest.mark.damages
+def test_coordinator_that_is_asked_has_something_to_say(
+    open_queue: OpenQueue, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is found in a coordinator that is recovered to be asked is told, as by an opening of its own."""
+    a, _ = in_doubt(open_queue, True)
+    put(a, b"2")
+    crash(a)
+    log = log_file(path / "a")
+    flip(log, log.read_bytes().rindex(b"PQFr") + 40)
+    open_queue("b")
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any(f"{path / 'a'}: the log ended in up to" in each for each in told)
 
 
 # --- nobody knows ----------------------------------------------------------------------------------------------------

@@ -32,6 +32,7 @@ from persistentqueue.errors import (
     QueueNotFoundError,
 )
 from persistentqueue.header import HEADER_BYTES
+from persistentqueue.recovery import Others
 from persistentqueue.several import Part, commit_several
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -200,7 +201,10 @@ class SeveralExplorer:
                 0.0,
                 _FREE,
                 _FREE,
-                is_sound=lambda directory: knows and self._is_sound(life, basename(directory)),
+                others=Others(
+                    lambda directory: knows and self._is_sound(life, basename(directory)),
+                    lambda _directory, _report: None,
+                ),
             )
         except InDoubtError as error:
             while isinstance(error.__cause__, InDoubtError):

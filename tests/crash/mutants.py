@@ -28,6 +28,10 @@ PACKAGE = Path(persistentqueue.__file__).parent
 TESTS = Path(__file__).parent.parent
 
 
+_BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "ImportError", "SyntaxError")
+"""What only a text that makes no sense where it was planted leads to: the harness has not caught anything then."""
+
+
 class Mutant(NamedTuple):
     """A bug: in ``room`` the text ``old`` becomes ``new``. One that shows rarely is hunted for from seed ``first`` on."""
 
@@ -163,6 +167,10 @@ MUTANTS = (
     # --- several queues
     Mutant("what is prepared is not durable when it is decided", "several", "        store.write_frame(half.written)\n", "        log = store.generations.log\n        kept = log._flags, log._direct\n        if half.settling is not None:\n            log._flags, log._direct = 0, None\n        store.write_frame(half.written)\n        log._flags, log._direct = kept\n", "several"),
     Mutant("a coordinator is believed that may be in the page cache only", "store", "        settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()\n", "        settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()\n        return True\n", "several"),
+    Mutant("what a coordinator gives back is not wiped", "store", "Settings(log_bytes=PAGE_BYTES, wipe=True)", "Settings(log_bytes=PAGE_BYTES)", "several"),
+    Mutant("a coordinator is opened as the asker is", "store", "Settings(log_bytes=PAGE_BYTES, wipe=True)", "Settings(log_bytes=PAGE_BYTES, wipe=True, fan_out=True)", "several"),
+    Mutant("nobody says that nothing was decided", "doubt", "    return False if is_sound and newest.last_number == prepare.number - 1 else None\n", "    return None\n", "several faults"),
+    Mutant("a decision is never forgotten", "doubt", "                state.forget(transaction, name)\n", "                pass\n", "several"),
     Mutant("an owned log is believed to its last frame", "doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults"),
     Mutant("the name of a neighbour's log is not made durable", "doubt", "        sync_directory(disk, path)\n", "        pass\n", "several"),
     Mutant("a resolution is not logged", "generations", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several"),
@@ -228,7 +236,8 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     )
     counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]
     last = done.stderr.strip().splitlines()
-    if "ImportError" in done.stderr or "SyntaxError" in done.stderr:
-        raise RuntimeError(f"mutant {mutant.name!r} does not even begin:\n{done.stderr}")
     how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
+    violations = [line for line in last if line.startswith("tests.crash.exploring.ViolationError: ")]
+    if done.returncode != 0 and (not violations or any(f" {blunder}:" in violations[-1] for blunder in _BLUNDERS)):
+        raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stderr}")
     return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])

@@ -9,10 +9,10 @@ To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that 
 
 1. If the coordinator's lock is free, open it, which makes durable what its log says: the decision may have survived in
    the page cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided.
-2. Make the name of the log's newest generation durable, and read it, whether it is owned or not. A checkpoint is
-   durable before it has its name, and a frame before another one follows it; of the last frame its owner alone knows
-   that. What is not certain is asked for again, for a second. *A crash leaves the queue in doubt, and the next opening
-   asks again: the coordinator remembers.*
+2. Make the name of the log's newest generation durable, if an older one is still there, and read it, whether it is
+   owned or not. A checkpoint is durable before it has its name, and a frame before another one follows it; of the last
+   frame its owner alone knows that. What is not certain is asked for again, for a second. *A crash leaves the queue in
+   doubt, and the next opening asks again: the coordinator remembers.*
 
 A coordinator forgets by the same rules: a log needs no decision any more that has the resolution, with a frame behind
 it, or no prepare at all, since it was trimmed.
@@ -194,24 +194,25 @@ def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | N
     """
     path = join(directory, LOG_DIRECTORY)
     for _ in range(_TRIES):
-        sync_directory(disk, path)
-        newest, damage, generation = None, None, _newest(disk, path)
-        if not generation:
+        newest, damage, generations = None, None, _generations(disk, path)
+        if not generations:
             return None
+        if len(generations) > 1:  # the older one goes when the name of the newer one is durable, and not before
+            sync_directory(disk, path)
         try:
-            newest = _read(disk, join(path, log_name(generation)), hurried)
+            newest = _read(disk, join(path, log_name(generations[-1])), hurried)
         except (CorruptionError, FileNotFoundError) as error:
             damage = error
         # What was superseded meanwhile was perhaps overwritten meanwhile, and read in part.
-        if _newest(disk, path) == generation:
+        if _generations(disk, path)[-1:] == generations[-1:]:
             if damage is not None:
                 raise damage
             return newest
     return None
 
 
-def _newest(disk: Disk, path: str) -> int:
-    return max((number for name in disk.listdir(path) if (number := parse_log_name(name)) is not None), default=0)
+def _generations(disk: Disk, path: str) -> list[int]:
+    return sorted(number for name in disk.listdir(path) if (number := parse_log_name(name)) is not None)
 
 
 def _read(disk: Disk, path: str, hurried: bool) -> Replay:

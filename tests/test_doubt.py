@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -460,6 +461,21 @@ def test_deletion_of_who_has_to_be_asked(open_queue: OpenQueue, path: Path) -> N
     b.close()
     delete_queue(path, "a")
     delete_queue(path, "b")
+
+
+def test_deletion_syncs_nothing_of_its_neighbours(open_queue: OpenQueue, path: Path) -> None:
+    """A queue is deleted with as many syncs, however many are beside it: their logs have names that are durable."""
+    for name in "abc":
+        put(open_queue(name), b"1")
+    open_queue("d").close()
+    synced: list[int] = []
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        DISK.fsync(fd)
+
+    delete_queue(path, "d", disk=replace(DISK, fsync=fsync))
+    assert not set(synced) & {(path / name / "log").stat().st_ino for name in "abc"}
 
 
 def test_neighbours_with_long_logs(open_queue: OpenQueue, path: Path) -> None:

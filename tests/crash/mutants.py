@@ -172,7 +172,7 @@ MUTANTS = (
     Mutant("nobody says that nothing was decided", "doubt", "    return False if is_sound and newest.last_number == prepare.number - 1 else None\n", "    return None\n", "several faults"),
     Mutant("a decision is never forgotten", "doubt", "                state.forget(transaction, name)\n", "                pass\n", "several"),
     Mutant("an owned log is believed to its last frame", "doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults"),
-    Mutant("the name of a neighbour's log is not made durable", "doubt", "        sync_directory(disk, path)\n", "        pass\n", "several"),
+    Mutant("the name of a neighbour's log is not made durable", "doubt", "            sync_directory(disk, path)\n", "            pass\n", "several"),
     Mutant("a resolution is not logged", "generations", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several"),
     Mutant("a decision is forgotten by a checkpoint", "state", "            return decisions\n", "            return []\n", "several"),
     Mutant("a decision is forgotten by an opening", "doubt", " and not any(each.transaction == transaction for each in _unsettled(newest)):", ":", "several"),

@@ -154,14 +154,13 @@ def forget_settled(disk: Disk, directory: str, state: State) -> None:
     Whose log cannot be read, or is not there, may be about to come back.
     """
     neighbours = dirname(abspath(directory))
-    for name in frozenset[str]().union(*state.decisions.values()):
+    for name, transaction in list(state.asked_for.items()):
         try:
             newest = read_newest(disk, join(neighbours, name))
         except (OSError, PersistentQueueError):
             continue
-        for transaction in [each for each, names in state.decisions.items() if name in names]:
-            if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
-                state.forget(transaction, name)
+        if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
+            state.forget(transaction, name)
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:

@@ -107,6 +107,8 @@ class State:
         """Bytes of blocks that hold items which are not gone; within a block of which a part is, by average."""
         self.decisions: dict[bytes, frozenset[str]] = {}
         """The transactions over several queues that were decided here, and who may have to ask for each."""
+        self.asked_for: dict[str, bytes] = {}
+        """By the name of who may have to ask, the transaction: there is one for each."""
         self._firsts: list[int] = []
 
     @property
@@ -256,13 +258,16 @@ class State:
         so, in the frame that prepares this one."""
         if transaction in self.decisions or not participants:
             raise StateError("a decision for somebody, and no other", f"{transaction.hex()} for {participants}")
-        for other in list(self.decisions):
-            for name in participants:
-                self.forget(other, name)
+        for name in participants:
+            if name in self.asked_for:
+                self.forget(self.asked_for[name], name)
+            self.asked_for[name] = transaction
         self.decisions[transaction] = frozenset(participants)
 
     def forget(self, transaction: bytes, name: str) -> None:
         """This participant needs the decision no more, if there is one."""
+        if self.asked_for.get(name) == transaction:
+            del self.asked_for[name]
         left = self.decisions.pop(transaction, frozenset()) - {name}
         if left:
             self.decisions[transaction] = left
@@ -363,9 +368,10 @@ class State:
         if live + state.gone_count != state.next_sequence:
             raise StateError(f"extents with {state.next_sequence - state.gone_count} live items", f"{live}")
         decisions = [operation for operation in supplement if isinstance(operation, Decision)]
-        state.decisions = {decision.transaction: frozenset(decision.participants) for decision in decisions}
-        if len(state.decisions) < len(decisions):
-            raise StateError("decisions of different transactions", f"{decisions}")
+        for decision in decisions:
+            state.decide(*decision)
+        if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
+            raise StateError("one decision for each who may have to ask", f"{decisions}")
         if len(decisions) < len(supplement):
             state._restore_subscriptions([each for each in supplement if not isinstance(each, Decision)])
         return state

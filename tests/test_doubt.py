@@ -534,6 +534,17 @@ def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
     assert state.decisions == {}
 
 
+def test_many_decisions_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction looks at the decisions for its own participants, however many others are remembered."""
+    state = State()
+    for number in range(100):
+        state.decide(b"%016d" % number, [f"b{number}"])
+    forgotten: list[str] = []
+    monkeypatch.setattr(State, "forget", lambda self, transaction, name: forgotten.append(name))
+    state.decide(NAME, ["b7", "c"])
+    assert forgotten == ["b7"]
+
+
 def test_decisions_that_contradict_each_other() -> None:
     """A decision for nobody, one that is taken twice, and what else may not stand there, are refused."""
     state = State()
@@ -543,7 +554,11 @@ def test_decisions_that_contradict_each_other() -> None:
             state.apply(wrong)
     empty = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
     assert State.restore(empty, state.supplement()).decisions == {NAME: {"b"}}
-    for supplement in ([Decision(NAME, ("b",))] * 2, [Dequeue(0, 0, 1)]):
+    for supplement in (
+        [Decision(NAME, ("b",))] * 2,
+        [Decision(NAME, ("b",)), Decision(OTHER, ("b", "c"))],
+        [Dequeue(0, 0, 1)],
+    ):
         with pytest.raises(StateError):
             State.restore(empty, supplement)
     state.forget(OTHER, "b")

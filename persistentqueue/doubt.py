@@ -28,8 +28,9 @@ from typing import NamedTuple
 
 from .disk import READ, Disk, abspath, basename, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
-from .frame import END, Decision, Enqueue, Frame, Operation, Prepare, Resolution
+from .frame import END, Enqueue, Frame, Operation
 from .log import Replay, log_name, parse_log_name, replay
+from .pact import Decision, Prepare, Resolution
 from .place import LOG_DIRECTORY
 from .state import State, StateError
 

@@ -32,8 +32,9 @@ from typing import NamedTuple
 from .commit import Written
 from .disk import Disk, basename
 from .errors import PersistentQueueError
-from .frame import Decision, Operation, Prepare
+from .frame import Operation
 from .generations import Settling
+from .pact import Decision, Prepare
 from .store import Store
 from .transaction import Transaction
 

@@ -29,7 +29,6 @@ from .frame import (
     Adoption,
     Checkpoint,
     Compaction,
-    Decision,
     Dequeue,
     Enqueue,
     ExtentRow,
@@ -43,6 +42,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES
 from .intervals import Run
+from .pact import Decision
 
 
 class StateError(ValueError):

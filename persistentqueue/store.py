@@ -34,7 +34,7 @@ from .errors import (
     SubscriptionNotFoundError,
     UnsupportedFormatError,
 )
-from .frame import DOUBTED, RESOLUTION_BYTES, SEALED, Operation, SubscriptionClosed, encode_transaction
+from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
 from .inbox import Inbox
@@ -42,6 +42,7 @@ from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
 from .move import open_places, settle, sweep_others
+from .pact import RESOLUTION_BYTES
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota

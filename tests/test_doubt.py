@@ -28,17 +28,15 @@ from persistentqueue.disk import DISK
 from persistentqueue.doubt import Prepared, Unfolding, find_unsettled, forget_settled, read_newest
 from persistentqueue.frame import (
     Checkpoint,
-    Decision,
     Dequeue,
     Enqueue,
     Frame,
     Operation,
-    Prepare,
-    Resolution,
     decode_frame,
     encode_operation,
     encode_transaction,
 )
+from persistentqueue.pact import Decision, Prepare, Resolution
 from persistentqueue.state import State, StateError
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings

@@ -26,8 +26,8 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.disk import DISK, Disk
-from persistentqueue.frame import Decision, Prepare, Resolution
 from persistentqueue.log import read_log
+from persistentqueue.pact import Decision, Prepare, Resolution
 
 from .conftest import OpenQueue
 from .limits import SECONDS

@@ -15,7 +15,11 @@ To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that 
    doubt, and the next opening asks again: the coordinator remembers.*
 
 A coordinator forgets by the same rules: a log needs no decision any more that has the resolution, with a frame behind
-it, or no prepare at all, since it was trimmed.
+it, or no prepare at all, since it was trimmed. It forgets, too, what a participant would ask whose directory is gone,
+and remembers up to which frame it may have done so: should that one come back, it hears that nobody knows, not that
+nothing is committed. It waits for that until none that is there is in doubt, of whom it would have to say the same.
+
+The coordinator is known by its identity, not by its name: another one that has its name is not believed.
 """
 
 from __future__ import annotations
@@ -30,13 +34,14 @@ from .disk import READ, Disk, abspath, basename, dirname, join, read_all, sync_d
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
 from .frame import END, Enqueue, Frame, Operation
 from .log import Replay, log_name, parse_log_name, replay
-from .pact import Decision, Prepare, Resolution
+from .pact import Decision, Identity, Prepare, Resolution
 from .place import LOG_DIRECTORY
 from .state import State, StateError
 
 Decide = Callable[[Prepare], bool]
 """Says whether a transaction is committed that was prepared. Raises ``InDoubtError``."""
 
+_NOBODY = Identity(b"", 0)
 _TRIES = 100
 _POLL_SECONDS = 0.01
 _LITTLE_BYTES = 64 * 1024
@@ -123,7 +128,14 @@ def ask(
         except (CorruptionError, FileNotFoundError) as error:  # what is written meanwhile may look like that
             newest, reason = None, f"it cannot be read ({error})"
         if newest is not None:
+            identity = next((each for each in newest.supplement if isinstance(each, Identity)), _NOBODY)
+            if prepare.queue and prepare.queue != identity.queue:
+                raise doubt(f"another queue has that name, which knows nothing of it: bring that back, {_REPAIR}", True)
             verdict = _verdict(newest, prepare, is_owned and is_sound(coordinator))
+            if verdict is False and prepare.number <= identity.forgotten:
+                raise doubt(
+                    f"that one was opened when this queue was not there, and has forgotten it: {_REPAIR[3:]}", True
+                )
             if verdict is not None:
                 return verdict
             if newest.last_number < prepare.number - 1:
@@ -149,19 +161,35 @@ def _decides(operations: Iterable[Operation], prepare: Prepare) -> bool:
     return any(isinstance(each, Decision) and each.transaction == prepare.transaction for each in operations)
 
 
-def forget_settled(disk: Disk, directory: str, state: State) -> None:
-    """Forget the decisions of the queue in this directory that no participant has to ask for any more.
+def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -> None:
+    """Forget the decisions of the queue in this directory that no participant has to ask for any more. ``last_number``
+    is that of the last frame of its log.
 
-    Whose log cannot be read, or is not there, may be about to come back.
+    Whose log cannot be read may be about to come back; whose directory is gone was deleted, as far as anybody knows.
     """
-    neighbours = dirname(abspath(directory))
+    directory = abspath(directory)
+    neighbours, gone = dirname(directory), []
     for name, transaction in list(state.asked_for.items()):
         try:
             newest = read_newest(disk, join(neighbours, name))
         except (OSError, PersistentQueueError):
+            if _is_gone(disk, join(neighbours, name)):
+                gone.append((transaction, name))
             continue
         if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
             state.forget(transaction, name)
+    if gone and find_unsettled(disk, directory, disk.listdir(neighbours)) is None:
+        for transaction, name in gone:
+            state.forget(transaction, name)
+        state.forgotten = last_number
+
+
+def _is_gone(disk: Disk, directory: str) -> bool:
+    try:
+        disk.lstat(directory)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:

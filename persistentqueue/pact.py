@@ -5,11 +5,19 @@ Operations of the transaction log, of which ``frame`` has the others::
        11 prepare          transaction 16 bytes, number u64, then the coordinator: length u8, name in ASCII
        12 decision         transaction 16 bytes, count u32 of participants, each as in 11
        13 resolution       transaction 16 bytes, committed u8
+       14 identity         queue 16 bytes, forgotten u64
+       15 prepare          transaction 16 bytes, number u64, queue 16 bytes, then the coordinator as in 11
 
 The queues are named by their directories, which are neighbours. What stands behind a *prepare* in its transaction, the
 only one of its frame, counts only if it is decided by a *decision* in the log of the coordinator, in the frame with
 that ``number`` or nowhere. The next frame of the log that has the prepare begins with the *resolution*, which says so
 once more. A *decision* behind a checkpoint is one that a participant may have to ask for.
+
+An *identity* stands behind each checkpoint: the ``queue`` has it for ever, whatever it is called, and no other has it
+that was made anew, also by a repair that had nothing but blocks. A *prepare* has that of its coordinator, so that no
+other is taken for it that has its name. The decisions in frames up to the ``forgotten`` one may have been forgotten for
+a participant whose directory was gone: of what was prepared for these, and is not decided, nobody knows what became.
+Older logs lack an identity, and their prepares, of kind 11, too.
 """
 
 from __future__ import annotations
@@ -23,8 +31,11 @@ from .fields import FieldError, fixed, take, unpack
 _PREPARE = struct.Struct("<B16sQ")
 _DECISION = struct.Struct("<B16sI")
 _RESOLUTION = struct.Struct("<B16s?")
-_KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION = range(11, 14)
+_IDENTITY = struct.Struct("<B16sQ")
+_PREPARE_FOR = struct.Struct("<B16sQ16s")
+_KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION, _KIND_IDENTITY, _KIND_PREPARE_FOR = range(11, 16)
 RESOLUTION_BYTES = _RESOLUTION.size
+IDENTITY_BYTES = 16
 
 
 class Prepare(NamedTuple):
@@ -34,6 +45,8 @@ class Prepare(NamedTuple):
     transaction: bytes
     number: int
     coordinator: str
+    queue: bytes = b""
+    """The coordinator's identity; of older logs empty."""
 
 
 class Decision(NamedTuple):
@@ -50,7 +63,21 @@ class Resolution(NamedTuple):
     committed: bool
 
 
-Pact = Prepare | Decision | Resolution
+class Identity(NamedTuple):
+    """Which queue this is, and up to which frame it may have forgotten decisions that somebody may come and ask for."""
+
+    queue: bytes
+    forgotten: int
+
+
+Pact = Prepare | Decision | Resolution | Identity
+
+
+def _encode_prepare(operation: Prepare) -> bytes:
+    transaction, number, coordinator, queue = operation
+    if queue:
+        return _PREPARE_FOR.pack(_KIND_PREPARE_FOR, transaction, number, queue) + _encode_name(coordinator)
+    return _PREPARE.pack(_KIND_PREPARE, transaction, number) + _encode_name(coordinator)
 
 
 def _encode_decision(operation: Decision) -> bytes:
@@ -66,6 +93,12 @@ def _decode_prepare(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
     _, transaction, number = unpack(_PREPARE, data, at, end)
     coordinator, at = _decode_name(data, at + _PREPARE.size, end)
     return Prepare(transaction, number, coordinator), at
+
+
+def _decode_prepare_for(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
+    _, transaction, number, queue = unpack(_PREPARE_FOR, data, at, end)
+    coordinator, at = _decode_name(data, at + _PREPARE_FOR.size, end)
+    return Prepare(transaction, number, coordinator, queue), at
 
 
 def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
@@ -87,12 +120,15 @@ def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
 
 
 PACT_ENCODERS: dict[type, Callable[[Any], bytes]] = {
-    Prepare: lambda operation: _PREPARE.pack(_KIND_PREPARE, *operation[:2]) + _encode_name(operation.coordinator),
+    Prepare: _encode_prepare,
     Decision: _encode_decision,
     Resolution: lambda operation: _RESOLUTION.pack(_KIND_RESOLUTION, *operation),
+    Identity: lambda operation: _IDENTITY.pack(_KIND_IDENTITY, *operation),
 }
 PACT_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Pact, int]]] = {
     _KIND_PREPARE: _decode_prepare,
     _KIND_DECISION: _decode_decision,
     _KIND_RESOLUTION: fixed(Resolution, _RESOLUTION),
+    _KIND_IDENTITY: fixed(Identity, _IDENTITY),
+    _KIND_PREPARE_FOR: _decode_prepare_for,
 }

@@ -105,6 +105,12 @@ class Recovered:
     resolved: bool | None = None
     """What became of what was in doubt."""
 
+    @property
+    def identity(self) -> str:
+        """Which queue this is: another one than before, where it was deleted and made anew; "" of older ones, until
+        their next commit."""
+        return self.state.identity.hex()
+
     def path(self, places: Places, number: int) -> str:
         """Where the file of a segment is now."""
         return _segment_path(places, number, self.adopted)

@@ -110,7 +110,7 @@ def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     log = coordinator.store.generations.log
     assert log is not None
     halves = [_Half(coordinator, written)]
-    prepare = Prepare(name, log.number + 1, coordinator.name)
+    prepare = Prepare(name, log.number + 1, coordinator.name, coordinator.store.state.identity)
     for part in participants:
         written = _write_part(part, before=[prepare])
         if written is None:

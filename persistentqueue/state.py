@@ -42,7 +42,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES
 from .intervals import Run
-from .pact import Decision
+from .pact import Decision, Identity
 
 
 class StateError(ValueError):
@@ -109,6 +109,10 @@ class State:
         """The transactions over several queues that were decided here, and who may have to ask for each."""
         self.asked_for: dict[str, bytes] = {}
         """By the name of who may have to ask, the transaction: there is one for each."""
+        self.identity = b""
+        """Which queue this is; empty of one whose log was written before there were any."""
+        self.forgotten = 0
+        """The frames up to this one may have held decisions that somebody may come and ask for."""
         self._firsts: list[int] = []
 
     @property
@@ -325,20 +329,19 @@ class State:
 
     def supplement(self) -> list[Operation]:
         """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
-        decisions: list[Operation] = [
-            Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()
-        ]
+        rest: list[Operation] = [Identity(self.identity, self.forgotten)] if self.identity else []
+        rest += [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]
         if self.subscriptions.keys() == {0}:
-            return decisions
+            return rest
         if not self.subscriptions:
-            return [SubscriptionClosed(0), *decisions]
+            return [SubscriptionClosed(0), *rest]
         operations: list[Operation] = [
             SubscriptionOpened(number, cursor.frontier, cursor.name) for number, cursor in self.subscriptions.items()
         ]
         for number, cursor in self.subscriptions.items():
             for first, count in cursor.consumed:
                 operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]
-        return operations + decisions
+        return operations + rest
 
     def retire(self, number: int) -> None:
         """Forget a drained segment; a checkpoint without it is durable."""
@@ -372,8 +375,12 @@ class State:
             state.decide(*decision)
         if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
             raise StateError("one decision for each who may have to ask", f"{decisions}")
-        if len(decisions) < len(supplement):
-            state._restore_subscriptions([each for each in supplement if not isinstance(each, Decision)])
+        for each in supplement:
+            if isinstance(each, Identity):
+                state.identity, state.forgotten = each
+        others = [each for each in supplement if not isinstance(each, Decision | Identity)]
+        if others:
+            state._restore_subscriptions(others)
         return state
 
     def _restore_extent(self, extent: Extent) -> None:

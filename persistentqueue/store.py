@@ -42,7 +42,7 @@ from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
 from .move import open_places, settle, sweep_others
-from .pact import RESOLUTION_BYTES
+from .pact import IDENTITY_BYTES, RESOLUTION_BYTES
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
@@ -156,9 +156,10 @@ class Store:
                 disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
             )
             if recovered is not None and recovered.state.decisions:
-                forget_settled(disk, directory, recovered.state)
+                forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
             state = _new_state(settings) if recovered is None else recovered.state
+            state.identity = state.identity or disk.urandom(IDENTITY_BYTES)  # logged before any frame of this opening
             if settings.fan_out and 0 in state.subscriptions:
                 raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
             store = cls(disk, places, settings, lock, state, mutex, reading)

@@ -36,7 +36,8 @@ from persistentqueue.frame import (
     encode_operation,
     encode_transaction,
 )
-from persistentqueue.pact import Decision, Prepare, Resolution
+from persistentqueue.pact import Decision, Identity, Prepare, Resolution
+from persistentqueue.splits import look
 from persistentqueue.state import State, StateError
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings
@@ -414,6 +415,81 @@ def test_coordinator_is_older(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
+def test_another_queue_has_the_name(open_queue: OpenQueue, path: Path) -> None:
+    """A queue that was made anew under the name of the one which knows is not believed, however far its log goes."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "a").rename(path / "away")
+    a = open_queue("a")
+    put_each(a, [b"new"] * 5)
+    for _ in range(2):
+        with pytest.raises(InDoubtError, match="another queue has that name") as caught:
+            open_queue("b")
+        assert caught.value.lost
+        a.close()
+    shutil.rmtree(path / "a")
+    (path / "away").rename(path / "a")
+    assert contents(open_queue("b"), open_queue("a")) == [[b"1"], []]
+
+
+@pytest.mark.damages
+def test_coordinator_that_was_made_of_blocks(open_queue: OpenQueue, path: Path) -> None:
+    """A coordinator whose log is lost knows nothing any more, also when it was repaired and goes on."""
+    a, _ = in_doubt(open_queue, True)
+    put(a, b"2")
+    a.close()
+    log = log_file(path / "a")
+    log.write_bytes(bytes(log.stat().st_size))
+    assert repair(path, "a").without_log
+    put_each(open_queue("a"), [b"3"] * 5)
+    with pytest.raises(InDoubtError, match="another queue has that name") as caught:
+        open_queue("b")
+    assert caught.value.lost
+
+
+def identity(path: Path, name: str) -> str:
+    """That of the queue, read beside its owner."""
+    return look(DISK, str(path / name))[1].identity
+
+
+def test_identity_stays(open_queue: OpenQueue, path: Path) -> None:
+    """A queue has one identity, whatever becomes of it, and one that is made anew has another."""
+    a, b = open_queue("a"), open_queue("b")
+    found = identity(path, "a")
+    assert len(found) == 32
+    assert identity(path, "b") not in {found, ""}
+    put(a, b"1")
+    a.trim()
+    a.close()
+    flip(log_file(path / "a"), 400)
+    open_queue("a").close()
+    (path / "a").rename(path / "c")
+    repair(path, "c")
+    put(open_queue("c"), b"2")
+    assert identity(path, "c") == found
+    b.close()
+    before = identity(path, "b")
+    delete_queue(path, "b")
+    open_queue("b")
+    assert identity(path, "b") != before
+
+
+def test_logs_without_identities(open_queue: OpenQueue, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before queues had identities opens as it did, and gets one with its next log."""
+    with monkeypatch.context() as patch:
+        patch.setattr("persistentqueue.state.Identity", None)
+        patch.setattr(State, "identity", property(lambda state: b"", lambda state, value: None), raising=False)
+        a, _ = in_doubt(open_queue, True)
+        crash(a)
+    assert identity(path, "a") == identity(path, "b") == ""
+    assert check(path, "b").in_doubt == "a"
+    b = open_queue("b")
+    assert contents(b, open_queue("a")) == [[b"1"], []]
+    assert len(identity(path, "a")) == 32
+    assert b.recovery.resolved is True
+
+
+@pytest.mark.damages
 def test_queue_that_took_the_name(open_queue: OpenQueue, path: Path) -> None:
     """A queue in doubt that was given the name of the one which knows does not ask itself."""
     a, _ = in_doubt(open_queue, True)
@@ -498,22 +574,102 @@ def test_neighbours_with_long_logs(open_queue: OpenQueue, path: Path) -> None:
 
 
 def test_what_cannot_be_read_may_come_back(open_queue: OpenQueue, path: Path) -> None:
-    """A coordinator goes on remembering for a participant that is not there, or that it cannot read."""
+    """A coordinator goes on remembering for a participant whose log is not there, or that it cannot read."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, b"1")
     move(a, b, c)
     for queue in (c, b, a):
         queue.close()
-    (path / "b").rename(path / "away")
+    (path / "b" / "log").rename(path / "away")
+    (path / "x" / "log").mkdir(parents=True)
     state = State()
     state.decide(NAME, ["b", "c"])
     state.decide(OTHER, ["x"])
-    forget_settled(DISK, str(path / "a"), state)
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {NAME: {"b"}, OTHER: {"x"}}
-    (path / "away").rename(path / "b")
-    (path / "x" / "log").mkdir(parents=True)
-    forget_settled(DISK, str(path / "a"), state)
+    (path / "away").rename(path / "b" / "log")
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {OTHER: {"x"}}
+    assert state.forgotten == 0
+
+
+def test_participants_that_were_deleted(open_queue: OpenQueue, path: Path) -> None:
+    """A coordinator does not remember for ever what only deleted queues could have asked for."""
+    for number in range(3):
+        b = open_queue(name := f"b{number}")
+        with PersistentQueue(path, "a") as a, transaction(a, b) as (one, other):
+            one.enqueue(b"1")
+            other.enqueue(b"2")
+        b.close()
+        delete_queue(path, name)
+    assert decisions(open_queue("a")) == []
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("trims", [False, True])
+def test_participant_that_comes_back(open_queue: OpenQueue, path: Path, trims: bool) -> None:
+    """A participant that was away when its decision was forgotten does not take that for none: it hears that nobody
+    knows, as long as the log of the coordinator does not say it still."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "b").rename(path.parent / "away")
+    a = open_queue("a")
+    assert decisions(a) == []
+    if trims:
+        for number in range(3):
+            put(a, b"%d" % number)
+            a.trim()
+        a.close()
+        assert decisions(open_queue("a")) == []
+    (path.parent / "away").rename(path / "b")
+    if trims:
+        with pytest.raises(InDoubtError, match="has forgotten it: run repair on this queue") as caught:
+            open_queue("b")
+        assert caught.value.lost
+        assert repair(path, "b").items == 0
+    else:
+        assert contents(open_queue("b")) == [[b"1"]]
+
+
+def test_participant_of_another_name(open_queue: OpenQueue, path: Path) -> None:
+    """A participant that was given another name is not forgotten as long as it is in doubt."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "b").rename(path / "z")
+    a = open_queue("a")
+    put(a, b"2")
+    a.trim()
+    assert (contents(a, open_queue("z")), decisions(a)) == ([[b"2"], [b"1"]], [{"b"}])
+    a.close()
+    assert decisions(open_queue("a")) == []
+
+
+def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: OpenQueue, path: Path) -> None:
+    """What deleted queues could have asked for is remembered until none that is there is in doubt, since of that the
+    coordinator could not say any more that it was not committed."""
+    a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 2))
+    put(a, b"1", b"2")
+    move(a, b)
+    put(b, b"settled")
+    put(b, b"durably")
+    d = open_queue("d")
+    move(a, d)
+    with pytest.raises(RuntimeError):
+        with transaction(a, b, c) as (one, other, last):
+            one.enqueue(b"3")
+            other.enqueue(b"3")
+            last.enqueue(b"3")
+            last.flush()
+        put(c, b"4")
+    for queue in (a, b, c):
+        crash(queue)
+    d.close()
+    a.close()
+    delete_queue(path, "d")
+    state = open_queue("a")._open().store.state
+    names = {name for names in state.decisions.values() for name in names}
+    assert "d" in names
+    assert state.forgotten == 0
 
 
 def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
@@ -525,10 +681,10 @@ def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
     put(b, b"2")
     state = State()
     state.decide(name, ["b"])
-    forget_settled(DISK, str(path / "a"), state)
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {name: {"b"}}
     put(b, b"3")
-    forget_settled(DISK, str(path / "a"), state)
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {}
 
 
@@ -728,7 +884,13 @@ def test_settled_by_whoever_opens(open_queue: OpenQueue, path: Path) -> None:
 
 def test_names_lead_nowhere_else() -> None:
     """Names that cannot be a neighbour's are damage in a log, not a way out of the directory."""
-    for operation in (Prepare(NAME, 7, "a"), Decision(NAME, ("b", "c" * 64)), Resolution(NAME, False)):
+    for operation in (
+        Prepare(NAME, 7, "a"),
+        Prepare(NAME, 7, "a", OTHER),
+        Identity(NAME, 7),
+        Decision(NAME, ("b", "c" * 64)),
+        Resolution(NAME, False),
+    ):
         body = encode_transaction([operation])
         assert decode_frame(forge_frame(body, 1, 1), 64, SALT, "file").transactions == [[operation]]
     for name in (b"", b".", b"..", b"a/b", b"\xff", b"a\0"):

@@ -117,8 +117,6 @@ class Life:
     deals: list[Deal] = field(default_factory=list)
     is_settling: bool = False
     """Whether a queue is being trimmed, or closed, which settles what was decided elsewhere."""
-    is_alone: bool = False
-    """Whether no other process comes: a queue that one has deleted is remembered as one that may come back."""
 
     def held(self, name: str) -> set[bytes]:
         """What the open deals have taken."""
@@ -265,7 +263,6 @@ class SeveralExplorer:
         for deal in life.deals:
             self._discard(life, deal)
         life.deals.clear()
-        life.is_alone = True
         for name in NAMES:
             self._open(life, name, must=True)
         for name in NAMES:  # the coordinators of each before it
@@ -274,7 +271,6 @@ class SeveralExplorer:
             life.stores.pop(name).close()
         for name in NAMES:
             self._open(life, name, must=True)
-        life.is_alone = False
         for name, store in life.stores.items():
             if store.state.decisions:
                 raise ViolationError(f"{name} remembers {store.state.decisions}, and nobody has to ask")
@@ -343,7 +339,7 @@ class SeveralExplorer:
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def _at_tick(self, life: Life, depth: int) -> None:
-        if not self._faults and not life.is_alone and self._intrusions.random() < _INTRUSION_ODDS:
+        if not self._faults and self._intrusions.random() < _INTRUSION_ODDS:
             self._intrude(life, self._intrusions.choice(NAMES))
         odds = _DEAL_ODDS if life.under_way or life.is_settling else self._crash_odds
         if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < odds / (1 + depth):

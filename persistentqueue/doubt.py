@@ -7,8 +7,10 @@ stands nowhere if nothing was decided, and then nothing is committed (*presumed 
 
 To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that nobody is deciding just now:
 
-1. If the coordinator's lock is free, open it, which makes durable what its log says: the decision may have survived in
-   the page cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided.
+1. If the coordinator's log is sealed, and comes as far, go on with 2: it says all there is, durably, whoever owns it.
+   Else, if its lock is free, open it, which makes durable what its log says: the decision may have survived in the page
+   cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided. *Who opens it
+   just then, and does not wait for its lock, hears that it is owned.*
 2. Make the name of the log's newest generation durable, if an older one is still there, and read it, whether it is
    owned or not. A checkpoint is durable before it has its name, and a frame before another one follows it; of the last
    frame its owner alone knows that. What is not certain is asked for again, for a second. *A crash leaves the queue in
@@ -112,6 +114,11 @@ def ask(
     reason = ""
     if coordinator == directory:
         raise doubt(f"that is this queue itself, which had another name: give it back, {_REPAIR}", True)
+    judge = partial(_judge, prepare, doubt)
+    disk.failpoint("doubt.2 read coordinator")
+    sealed = _read_sealed(disk, coordinator, prepare)
+    if sealed is not None:
+        return bool(judge(sealed, True))
     for _ in range(_TRIES):
         disk.failpoint("doubt.1 recover coordinator")
         try:
@@ -128,14 +135,7 @@ def ask(
         except (CorruptionError, FileNotFoundError) as error:  # what is written meanwhile may look like that
             newest, reason = None, f"it cannot be read ({error})"
         if newest is not None:
-            identity = next((each for each in newest.supplement if isinstance(each, Identity)), _NOBODY)
-            if prepare.queue and prepare.queue != identity.queue:
-                raise doubt(f"another queue has that name, which knows nothing of it: bring that back, {_REPAIR}", True)
-            verdict = _verdict(newest, prepare, is_owned and is_sound(coordinator))
-            if verdict is False and prepare.number <= identity.forgotten:
-                raise doubt(
-                    f"that one was opened when this queue was not there, and has forgotten it: {_REPAIR[3:]}", True
-                )
+            verdict = judge(newest, is_owned and is_sound(coordinator))
             if verdict is not None:
                 return verdict
             if newest.last_number < prepare.number - 1:
@@ -143,6 +143,27 @@ def ask(
             reason = "its owner is about to end, or broken, or idle: flush something there, or close it, then try again"
         disk.sleep(_POLL_SECONDS)
     raise doubt(reason)
+
+
+def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | None:
+    """The log of a coordinator that was closed cleanly since, so that it says durably what there is to say."""
+    try:
+        newest = read_newest(disk, coordinator)
+    except (OSError, PersistentQueueError):  # whoever opens it will hear of it
+        return None
+    return newest if newest is not None and newest.sealed and newest.last_number >= prepare.number else None
+
+
+def _judge(prepare: Prepare, doubt: Callable[[str, bool], InDoubtError], newest: Replay, is_sound: bool) -> bool | None:
+    """What the log of whoever has the coordinator's name says; None where that is not certain. Raises ``InDoubtError``
+    where it is another queue, or has forgotten it."""
+    identity = next((each for each in newest.supplement if isinstance(each, Identity)), _NOBODY)
+    if prepare.queue and prepare.queue != identity.queue:
+        raise doubt(f"another queue has that name, which knows nothing of it: bring that back, {_REPAIR}", True)
+    verdict = _verdict(newest, prepare, is_sound)
+    if verdict is False and prepare.number <= identity.forgotten:
+        raise doubt(f"that one was opened when this queue was not there, and has forgotten it: {_REPAIR[3:]}", True)
+    return verdict
 
 
 def _verdict(newest: Replay, prepare: Prepare, is_sound: bool) -> bool | None:

@@ -305,6 +305,18 @@ def test_coordinator_of_another_kind(open_queue: OpenQueue) -> None:
     assert (b.recovery.resolved, list(b.subscribe("s").browse())) == (True, [b"1"])
 
 
+def test_coordinator_that_was_closed_is_not_opened(open_queue: OpenQueue, path: Path) -> None:
+    """A coordinator that was closed cleanly is asked without its lock, and without its segments, whose disk is away."""
+    a, b = open_queue("a", data_path=path.parent / "elsewhere"), open_queue("b")
+    put(a, b"1")
+    move(a, b)
+    crash(b)
+    a.close()
+    (path.parent / "elsewhere").rename(path.parent / "unmounted")
+    assert contents(open_queue("b")) == [[b"1"]]
+    (path.parent / "unmounted").rename(path.parent / "elsewhere")
+
+
 def test_coordinator_that_is_asked_is_wiped(open_queue: OpenQueue, path: Path) -> None:
     """What goes when a coordinator is recovered to be asked, is overwritten before, as it may have to be."""
     a, b = open_queue("a", wipe=True, inline_bytes=0), open_queue("b")
@@ -857,7 +869,7 @@ def test_check_reads_what_is_in_doubt(open_queue: OpenQueue, path: Path) -> None
 def test_settled_by_whoever_opens(open_queue: OpenQueue, path: Path) -> None:
     """An opening that is cut short anywhere leaves the doubt, or has settled it; the next one finds the same."""
     a, _ = in_doubt(open_queue, True)
-    a.close()
+    crash(a)
 
     class Killed(BaseException):
         pass

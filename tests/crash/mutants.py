@@ -171,7 +171,7 @@ MUTANTS = (
     Mutant("a coordinator is opened as the asker is", "store", "Settings(log_bytes=PAGE_BYTES, wipe=True)", "Settings(log_bytes=PAGE_BYTES, wipe=True, fan_out=True)", "several"),
     Mutant("nobody says that nothing was decided", "doubt", "    return False if is_sound and newest.last_number == prepare.number - 1 else None\n", "    return None\n", "several faults"),
     Mutant("a decision is never forgotten", "doubt", "        if newest is not None and not any(", "        if False and not any(", "several"),
-    Mutant("a decision is never forgotten for who is gone", "doubt", "    if gone and find_unsettled(", "    if False and find_unsettled(", "several"),
+    Mutant("a decision is never forgotten for who is gone", "doubt", "    if gone and find_unsettled(", "    if False and find_unsettled(", "several", 420),
     Mutant("an owned log is believed to its last frame", "doubt", "is_sound or at + 1 < len(newest.frames)", "True", "several faults"),
     Mutant("the name of a neighbour's log is not made durable", "doubt", "            sync_directory(disk, path)\n", "            pass\n", "several"),
     Mutant("a resolution is not logged", "generations", "        return [Resolution(settling.transaction, settling.committed)]\n", "        return []\n", "several"),

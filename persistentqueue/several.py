@@ -25,13 +25,11 @@ For one thread at a time in each of the queues. No threads here, no clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from .commit import Written
 from .disk import Disk, basename
-from .errors import PersistentQueueError
 from .frame import Operation
 from .generations import Settling
 from .pact import Decision, Prepare
@@ -163,8 +161,7 @@ def _decide(disk: Disk, coordinator: _Half, participants: Sequence[_Half]) -> No
 def _end(store: Store) -> None:
     """What comes behind a commit; it is durable, so that nothing here makes it look failed."""
     try:
-        with suppress(PersistentQueueError):
-            store.trim_if_worth()
+        store.trim_if_worth()
     except BaseException as error:
         store.doubt(error)
         raise

@@ -79,7 +79,7 @@ class Store:
         self.settings = settings
         self.state = state
         self.recovery = NOTHING_FOUND
-        self.disk = self._disk = disk
+        self.disk = disk
         self._lock = lock
         self._mutex = mutex
         data = places.path(DATA_DIRECTORY)
@@ -192,17 +192,17 @@ class Store:
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
-        unsynced = make_parts(self._disk, dict.fromkeys([*parts, self.pool.directory]))
+        unsynced = make_parts(self.disk, dict.fromkeys([*parts, self.pool.directory]))
         self._quota.learn(path for path in parts if path != self.adopter.directory)
         self._quota.pressing = True
         if recovered is None:
             for path in dict.fromkeys((self.directory, self.places.data_root)):
-                sync_names(self._disk, path)
+                sync_names(self.disk, path)
             self.trim()
             self.generations.spare.fill(self.settings.log_bytes)
         else:
             for path in unsynced:  # a copy may have lacked what was empty
-                sync_directory(self._disk, path)
+                sync_directory(self.disk, path)
             self._go_on(recovered)
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
@@ -210,8 +210,9 @@ class Store:
     def _adopt(self) -> None:
         """Adopt what other processes have published meanwhile."""
         if self.adopter.sweep():
-            # What cannot be read does not make the queue one that cannot be opened: who dequeues will hear of it.
-            with suppress(OSError, UnsupportedFormatError):
+            # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
+            # hear of it. A sync that fails does, as any that an opening makes.
+            with suppress(OSError, UnsupportedFormatError, DiskFullError):
                 self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
@@ -220,18 +221,18 @@ class Store:
         self.segments.follow(self.state.segments.values())
         if recovered.sweep or recovered.set_aside:
             # This generation's name may so far survive in the page cache only, and an older one must not go before it.
-            sync_directory(self._disk, self.places.path(LOG_DIRECTORY))
+            sync_directory(self.disk, self.places.path(LOG_DIRECTORY))
         if replay.sealed:
             current = self.state.segments.get(self.state.current_segment)
             if current is not None:
                 with suppress(CorruptionError):  # whoever reads from it will hear of it
                     self.segments.write_on(current)
-            set_all_aside(self._disk, self.places, recovered.set_aside)
+            set_all_aside(self.disk, self.places, recovered.set_aside)
             self.recovery = RecoveryReport(
                 generation=replay.header.number, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
             )
         else:
-            finish_adoptions(self._disk, self.places, recovered)
+            finish_adoptions(self.disk, self.places, recovered)
             self.adopter.sync()  # what a killed owner has deleted there is not to come back once this one has served
             self.segments.has_adopted = bool(recovered.adoptions)
             if recovered.orphans:
@@ -244,11 +245,11 @@ class Store:
                 # What was adopted keeps its end: it may have to be published again.
                 rows = self.state.segments.values()
                 self.segments.cut(row for row in rows if row.number not in recovered.adoptions)
-            set_all_aside(self._disk, self.places, recovered.set_aside)
+            set_all_aside(self.disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
                 for part in (LOG_DIRECTORY, DATA_DIRECTORY):
-                    sync_directory(self._disk, self.places.path(part))
+                    sync_directory(self.disk, self.places.path(part))
             self._quota.pressing = False  # the trim takes no more than it needs
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
@@ -265,7 +266,7 @@ class Store:
                 set_aside=tuple(aside),
                 resolved=recovered.resolved,
             )
-        delete_all(self._disk, self.places, recovered.sweep, self.settings.wipe)
+        delete_all(self.disk, self.places, recovered.sweep, self.settings.wipe)
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.

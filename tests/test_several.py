@@ -216,6 +216,8 @@ def test_limit_of_one_refuses_all(open_queue: OpenQueue) -> None:
             target.flush()
         with pytest.raises(ValueError, match="waits for no room"):
             target.flush(timeout=1.0)
+        with pytest.raises(ValueError, match="at least 0"):
+            target.flush(timeout=-1.0)
         assert contents(a, b) == [[], [b"full"]]
         assert drain(b) == [b"full"]
     assert contents(a, b) == [[], [b"1"]]

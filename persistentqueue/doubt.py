@@ -157,13 +157,22 @@ def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | Non
 def _judge(prepare: Prepare, doubt: Callable[[str, bool], InDoubtError], newest: Replay, is_sound: bool) -> bool | None:
     """What the log of whoever has the coordinator's name says; None where that is not certain. Raises ``InDoubtError``
     where it is another queue, or has forgotten it."""
-    identity = next((each for each in newest.supplement if isinstance(each, Identity)), _NOBODY)
-    if prepare.queue and prepare.queue != identity.queue:
+    identity = _identity(newest)
+    if not _is_meant(prepare, identity):
         raise doubt(f"another queue has that name, which knows nothing of it: bring that back, {_REPAIR}", True)
     verdict = _verdict(newest, prepare, is_sound)
     if verdict is False and prepare.number <= identity.forgotten:
         raise doubt(f"that one was opened when this queue was not there, and has forgotten it: {_REPAIR[3:]}", True)
     return verdict
+
+
+def _identity(newest: Replay) -> Identity:
+    return next((each for each in newest.supplement if isinstance(each, Identity)), _NOBODY)
+
+
+def _is_meant(prepare: Prepare, identity: Identity) -> bool:
+    """Whether this is the coordinator, not only by its name; of older logs nobody can tell."""
+    return prepare.queue in {b"", identity.queue}
 
 
 def _verdict(newest: Replay, prepare: Prepare, is_sound: bool) -> bool | None:
@@ -217,13 +226,16 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
     """One of the neighbours with these names that may have to ask the queue in this directory, and what for."""
     directory = abspath(directory)
     neighbours, own = dirname(directory), basename(directory)
+    log = None
+    with suppress(OSError, PersistentQueueError):  # whoever has to ask it may do so when it is repaired
+        log = read_newest(disk, directory, hurried=True)
     for name in names:
         try:
             newest = read_newest(disk, join(neighbours, name), hurried=True) if name != own else None
         except (OSError, PersistentQueueError):
             continue  # what is not ours, or damaged, must not keep it for ever
         for prepare in _unsettled(newest) if newest is not None else ():
-            if prepare.coordinator == own:
+            if prepare.coordinator == own and (log is None or _is_meant(prepare, _identity(log))):
                 return join(neighbours, name), prepare
     return None
 

@@ -439,7 +439,7 @@ def test_another_queue_has_the_name(open_queue: OpenQueue, path: Path) -> None:
             open_queue("b")
         assert caught.value.lost
         a.close()
-    shutil.rmtree(path / "a")
+    delete_queue(path, "a")
     (path / "away").rename(path / "a")
     assert contents(open_queue("b"), open_queue("a")) == [[b"1"], []]
 
@@ -536,9 +536,12 @@ def test_coordinator_is_damaged(open_queue: OpenQueue, path: Path) -> None:
 def test_deletion_of_who_has_to_be_asked(open_queue: OpenQueue, path: Path) -> None:
     """A queue is not deleted as long as another one may have to ask it."""
     a, _ = in_doubt(open_queue, True)
-    a.close()
-    with pytest.raises(InDoubtError, match="not deleted: first open the other"):
-        delete_queue(path, "a")
+    put(a, b"2")
+    crash(a)
+    for _ in range(2):
+        flip(log_file(path / "a"), log_file(path / "a").read_bytes().index(b"PQFr") + 40)
+        with pytest.raises(InDoubtError, match="not deleted: first open the other"):
+            delete_queue(path, "a")
     (path / "notes").write_text("no queue")
     (path / "odd" / "log").mkdir(parents=True)
     (path / "odd" / "log" / "000000000001.log").write_text("no log")

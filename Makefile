@@ -5,7 +5,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested; only they are watched, since that takes its time.
-COVERED := header block frame log state commit compact store recovery quota limits explain \
+COVERED := header fields pact block frame log state commit compact store recovery quota limits explain \
 	publication adopt inbox producer parts splits remote cursor ready subscriptions subscription \
 	doubt several together
 # The tests that do so; the others run unwatched.

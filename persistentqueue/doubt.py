@@ -7,15 +7,21 @@ stands nowhere if nothing was decided, and then nothing is committed (*presumed 
 
 To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that nobody is deciding just now:
 
-1. If the coordinator's lock is free, open it, which makes durable what its log says: the decision may have survived in
-   the page cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided.
-2. Make the name of the log's newest generation durable, and read it, whether it is owned or not. A checkpoint is
-   durable before it has its name, and a frame before another one follows it; of the last frame its owner alone knows
-   that. What is not certain is asked for again, for a second. *A crash leaves the queue in doubt, and the next opening
-   asks again: the coordinator remembers.*
+1. If the coordinator's log is sealed, and comes as far, go on with 2: it says all there is, durably, whoever owns it.
+   Else, if its lock is free, open it, which makes durable what its log says: the decision may have survived in the page
+   cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided. *Who opens it
+   just then, and does not wait for its lock, hears that it is owned.*
+2. Make the name of the log's newest generation durable, if an older one is still there, and read it, whether it is
+   owned or not. A checkpoint is durable before it has its name, and a frame before another one follows it; of the last
+   frame its owner alone knows that. What is not certain is asked for again, for a second. *A crash leaves the queue in
+   doubt, and the next opening asks again: the coordinator remembers.*
 
 A coordinator forgets by the same rules: a log needs no decision any more that has the resolution, with a frame behind
-it, or no prepare at all, since it was trimmed.
+it, or no prepare at all, since it was trimmed. It forgets, too, what a participant would ask whose directory is gone,
+and remembers up to which frame it may have done so: should that one come back, it hears that nobody knows, not that
+nothing is committed. It waits for that until none that is there is in doubt, of whom it would have to say the same.
+
+The coordinator is known by its identity, not by its name: another one that has its name is not believed.
 """
 
 from __future__ import annotations
@@ -28,14 +34,16 @@ from typing import NamedTuple
 
 from .disk import READ, Disk, abspath, basename, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
-from .frame import END, Decision, Enqueue, Frame, Operation, Prepare, Resolution
+from .frame import END, Enqueue, Frame, Operation
 from .log import Replay, log_name, parse_log_name, read_steadily, replay
+from .pact import Decision, Identity, Prepare, Resolution
 from .place import LOG_DIRECTORY
 from .state import State, StateError
 
 Decide = Callable[[Prepare], bool]
 """Says whether a transaction is committed that was prepared. Raises ``InDoubtError``."""
 
+_NOBODY = Identity(b"", 0)
 _TRIES = 100
 _POLL_SECONDS = 0.01
 _LITTLE_BYTES = 64 * 1024
@@ -106,6 +114,11 @@ def ask(
     reason = ""
     if coordinator == directory:
         raise doubt(f"that is this queue itself, which had another name: give it back, {_REPAIR}", True)
+    judge = partial(_judge, prepare, doubt)
+    disk.failpoint("doubt.2 read coordinator")
+    sealed = _read_sealed(disk, coordinator, prepare)
+    if sealed is not None:
+        return bool(judge(sealed, True))
     for _ in range(_TRIES):
         disk.failpoint("doubt.1 recover coordinator")
         try:
@@ -122,7 +135,7 @@ def ask(
         except (CorruptionError, FileNotFoundError) as error:  # what is written meanwhile may look like that
             newest, reason = None, f"it cannot be read ({error})"
         if newest is not None:
-            verdict = _verdict(newest, prepare, is_owned and is_sound(coordinator))
+            verdict = judge(newest, is_owned and is_sound(coordinator))
             if verdict is not None:
                 return verdict
             if newest.last_number < prepare.number - 1:
@@ -130,6 +143,36 @@ def ask(
             reason = "its owner is about to end, or broken, or idle: flush something there, or close it, then try again"
         disk.sleep(_POLL_SECONDS)
     raise doubt(reason)
+
+
+def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | None:
+    """The log of a coordinator that was closed cleanly since, so that it says durably what there is to say."""
+    try:
+        newest = read_newest(disk, coordinator)
+    except (OSError, PersistentQueueError):  # whoever opens it will hear of it
+        return None
+    return newest if newest is not None and newest.sealed and newest.last_number >= prepare.number else None
+
+
+def _judge(prepare: Prepare, doubt: Callable[[str, bool], InDoubtError], newest: Replay, is_sound: bool) -> bool | None:
+    """What the log of whoever has the coordinator's name says; None where that is not certain. Raises ``InDoubtError``
+    where it is another queue, or has forgotten it."""
+    identity = _identity(newest)
+    if not _is_meant(prepare, identity):
+        raise doubt(f"another queue has that name, which knows nothing of it: bring that back, {_REPAIR}", True)
+    verdict = _verdict(newest, prepare, is_sound)
+    if verdict is False and prepare.number <= identity.forgotten:
+        raise doubt(f"that one was opened when this queue was not there, and has forgotten it: {_REPAIR[3:]}", True)
+    return verdict
+
+
+def _identity(newest: Replay) -> Identity:
+    return next((each for each in newest.supplement if isinstance(each, Identity)), _NOBODY)
+
+
+def _is_meant(prepare: Prepare, identity: Identity) -> bool:
+    """Whether this is the coordinator, not only by its name; of older logs nobody can tell."""
+    return prepare.queue in {b"", identity.queue}
 
 
 def _verdict(newest: Replay, prepare: Prepare, is_sound: bool) -> bool | None:
@@ -148,33 +191,51 @@ def _decides(operations: Iterable[Operation], prepare: Prepare) -> bool:
     return any(isinstance(each, Decision) and each.transaction == prepare.transaction for each in operations)
 
 
-def forget_settled(disk: Disk, directory: str, state: State) -> None:
-    """Forget the decisions of the queue in this directory that no participant has to ask for any more.
+def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -> None:
+    """Forget the decisions of the queue in this directory that no participant has to ask for any more. ``last_number``
+    is that of the last frame of its log.
 
-    Whose log cannot be read, or is not there, may be about to come back.
+    Whose log cannot be read may be about to come back; whose directory is gone was deleted, as far as anybody knows.
     """
-    neighbours = dirname(abspath(directory))
-    for name in frozenset[str]().union(*state.decisions.values()):
+    directory = abspath(directory)
+    neighbours, gone = dirname(directory), []
+    for name, transaction in list(state.asked_for.items()):
         try:
             newest = read_newest(disk, join(neighbours, name))
         except (OSError, PersistentQueueError):
+            if _is_gone(disk, join(neighbours, name)):
+                gone.append((transaction, name))
             continue
-        for transaction in [each for each, names in state.decisions.items() if name in names]:
-            if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
-                state.forget(transaction, name)
+        if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
+            state.forget(transaction, name)
+    if gone and find_unsettled(disk, directory, disk.listdir(neighbours)) is None:
+        for transaction, name in gone:
+            state.forget(transaction, name)
+        state.forgotten = last_number
+
+
+def _is_gone(disk: Disk, directory: str) -> bool:
+    try:
+        disk.lstat(directory)
+    except FileNotFoundError:
+        return True
+    return False
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
     """One of the neighbours with these names that may have to ask the queue in this directory, and what for."""
     directory = abspath(directory)
     neighbours, own = dirname(directory), basename(directory)
+    log = None
+    with suppress(OSError, PersistentQueueError):  # whoever has to ask it may do so when it is repaired
+        log = read_newest(disk, directory, hurried=True)
     for name in names:
         try:
             newest = read_newest(disk, join(neighbours, name), hurried=True) if name != own else None
         except (OSError, PersistentQueueError):
             continue  # what is not ours, or damaged, must not keep it for ever
         for prepare in _unsettled(newest) if newest is not None else ():
-            if prepare.coordinator == own:
+            if prepare.coordinator == own and (log is None or _is_meant(prepare, _identity(log))):
                 return join(neighbours, name), prepare
     return None
 
@@ -193,16 +254,22 @@ def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | N
     Raises ``CorruptionError``, also for what is being written; ``FileNotFoundError``, ``UnsupportedFormatError``.
     """
     path = join(directory, LOG_DIRECTORY)
+    generations: list[int] = []
+
+    def newest() -> int:
+        generations[:] = _generations(disk, path)
+        return generations[-1] if generations else 0
 
     def read(generation: int) -> Replay | None:
-        sync_directory(disk, path)
+        if len(generations) > 1:  # the older one goes when the name of the newer one is durable, and not before
+            sync_directory(disk, path)
         return _read(disk, join(path, log_name(generation)), hurried) if generation else None
 
-    return read_steadily(partial(_newest, disk, path), read)
+    return read_steadily(newest, read)
 
 
-def _newest(disk: Disk, path: str) -> int:
-    return max((number for name in disk.listdir(path) if (number := parse_log_name(name)) is not None), default=0)
+def _generations(disk: Disk, path: str) -> list[int]:
+    return sorted(number for name in disk.listdir(path) if (number := parse_log_name(name)) is not None)
 
 
 def _read(disk: Disk, path: str, hurried: bool) -> Replay:

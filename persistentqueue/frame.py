@@ -38,9 +38,7 @@ seal stands in the header so that cutting the log cannot hide that it was closed
         8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
         9 subscription     number u32, first u64, length u16, name in UTF-8
        10 unsubscription   number u32
-       11 prepare          transaction 16 bytes, number u64, then the coordinator: length u8, name in ASCII
-       12 decision         transaction 16 bytes, count u32 of participants, each as in 11
-       13 resolution       transaction 16 bytes, committed u8
+       11 and above        see ``pact``
 
 The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
 misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
@@ -58,12 +56,6 @@ on, of what is not gone; *unsubscription*, that there is one less. Behind a chec
 that is as far as ``first``, and what it has consumed above that and others have not follows as *dequeue*. If any stands
 there they are all that there are, the plain queue's, 0, among them or not; if an unsubscription stands there, there are
 none.
-
-*Prepare*, *decision* and *resolution* make one transaction of several queues (see ``several``), named by their
-directories, which are neighbours. What stands behind a *prepare* in its transaction, the only one of its frame, counts
-only if it is decided by a *decision* in the log of the coordinator, in the frame with that ``number`` or nowhere. The
-next frame of the log that has the prepare begins with the *resolution*, which says so once more. A *decision* behind a
-checkpoint is one that a participant may have to ask for.
 
 What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
 the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
@@ -85,8 +77,10 @@ from typing import Any, NamedTuple, TypeVar
 
 from .checksum import crc32
 from .errors import CorruptionError
+from .fields import FieldError, fixed, take, unpack
 from .header import seed
 from .intervals import Run
+from .pact import PACT_DECODERS, PACT_ENCODERS, Pact
 
 LOG_MAGIC = b"PQ-LOG\r\n"
 SYNCED = 1
@@ -117,13 +111,8 @@ _COMPACTION = struct.Struct("<BII")
 _ADOPTION = struct.Struct("<BQQQH")
 _SUBSCRIPTION = struct.Struct("<BIQH")
 _UNSUBSCRIPTION = struct.Struct("<BI")
-_PREPARE = struct.Struct("<B16sQ")
-_DECISION = struct.Struct("<B16sI")
-_RESOLUTION = struct.Struct("<B16s?")
 _KIND_ENQUEUE, _KIND_INLINE, _KIND_DEQUEUE, _KIND_SEGMENT, _KIND_MARKER, _KIND_CHECKPOINT = range(1, 7)
 _KIND_COMPACTION, _KIND_ADOPTION, _KIND_SUBSCRIPTION, _KIND_UNSUBSCRIPTION = range(7, 11)
-_KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION = range(11, 14)
-RESOLUTION_BYTES = _RESOLUTION.size
 
 assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
 assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQUEUE_BYTES)
@@ -209,29 +198,6 @@ class SubscriptionClosed(NamedTuple):
     number: int
 
 
-class Prepare(NamedTuple):
-    """What follows in this transaction counts if the coordinator, the neighbour of this name, has decided so in the
-    frame of this number."""
-
-    transaction: bytes
-    number: int
-    coordinator: str
-
-
-class Decision(NamedTuple):
-    """The transaction is committed, here and in the participants."""
-
-    transaction: bytes
-    participants: tuple[str, ...]
-
-
-class Resolution(NamedTuple):
-    """What became of the transaction that the frame before has prepared."""
-
-    transaction: bytes
-    committed: bool
-
-
 class SegmentRow(NamedTuple):
     """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
 
@@ -279,9 +245,7 @@ Operation = (
     | Adoption
     | SubscriptionOpened
     | SubscriptionClosed
-    | Prepare
-    | Decision
-    | Resolution
+    | Pact
 )
 Transaction = list[Operation]
 
@@ -298,10 +262,6 @@ class Frame(NamedTuple):
 
 
 _Row = TypeVar("_Row")
-
-
-class _FrameError(Exception):
-    """Internal: what is wrong with the bytes of a frame."""
 
 
 def encode_operation(operation: Operation) -> bytes:
@@ -369,8 +329,8 @@ def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
         decoded = list(_decode_transactions(data, body_at, end))
         counts = (len(decoded), sum(map(len, decoded)))
         if counts != (transactions, operations):
-            raise _FrameError(f"{transactions} transactions with {operations} operations", "{} with {}".format(*counts))
-    except _FrameError as damage:
+            raise FieldError(f"{transactions} transactions with {operations} operations", "{} with {}".format(*counts))
+    except FieldError as damage:
         raise CorruptionError(file, offset, *damage.args) from None
     return Frame(offset, end, number, previous, checksum, decoded)
 
@@ -409,15 +369,6 @@ def _encode_subscription(operation: SubscriptionOpened) -> bytes:
     return _SUBSCRIPTION.pack(_KIND_SUBSCRIPTION, operation.number, operation.first, len(name)) + name
 
 
-def _encode_decision(operation: Decision) -> bytes:
-    names = map(_encode_name, operation.participants)
-    return _DECISION.pack(_KIND_DECISION, operation.transaction, len(operation.participants)) + b"".join(names)
-
-
-def _encode_name(name: str) -> bytes:
-    return bytes([len(name)]) + name.encode("ascii")
-
-
 def _encode_marker(marker: MarkerSet) -> bytes:
     name = marker.name.encode()
     return _MARKER.pack(_KIND_MARKER, marker.version, len(name)) + name
@@ -439,7 +390,7 @@ def _numbers(numbers: Iterable[int]) -> bytes:
 
 def _decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction]:
     while at < end:
-        (count,) = _unpack(_U32, data, at, end)
+        (count,) = unpack(_U32, data, at, end)
         at += _U32.size
         operations: Transaction = []
         for _ in range(count):
@@ -450,40 +401,35 @@ def _decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction
 
 def _decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
     if at >= end:
-        raise _FrameError("an operation", "the end of the frame")
+        raise FieldError("an operation", "the end of the frame")
     decode = _DECODERS.get(data[at])
     if decode is None:
-        raise _FrameError("an operation of a known kind", f"kind {data[at]}")
+        raise FieldError("an operation of a known kind", f"kind {data[at]}")
     return decode(data, at, end)
 
 
-def _fixed(make: Callable[..., Operation], fields: struct.Struct) -> Callable[[bytes, int, int], tuple[Operation, int]]:
-    """What decodes an operation that is just these fields."""
-    return lambda data, at, end: (make(*_unpack(fields, data, at, end)[1:]), at + fields.size)
-
-
 def _decode_enqueue(data: bytes, at: int, end: int) -> tuple[Enqueue, int]:
-    kind, first, count, segment, offset, length_bytes, ordinal, checksum = _unpack(_ENQUEUE, data, at, end)
+    kind, first, count, segment, offset, length_bytes, ordinal, checksum = unpack(_ENQUEUE, data, at, end)
     at += _ENQUEUE.size
     inline = None
     if kind == _KIND_INLINE:
-        inline, at = _take(data, at, length_bytes, end)
+        inline, at = take(data, at, length_bytes, end)
     return Enqueue(first, count, segment, offset, length_bytes, ordinal, checksum, inline), at
 
 
 def _decode_marker(data: bytes, at: int, end: int) -> tuple[MarkerSet, int]:
-    kind, version, length_bytes = _unpack(_MARKER, data, at, end)
-    name, at = _take(data, at + _MARKER.size, length_bytes, end)
+    kind, version, length_bytes = unpack(_MARKER, data, at, end)
+    name, at = take(data, at + _MARKER.size, length_bytes, end)
     try:
         if kind == _KIND_MARKER:
             return MarkerSet(name.decode(), version), at
     except UnicodeDecodeError:
         pass
-    raise _FrameError("a marker", f"kind {kind} named {name!r}")
+    raise FieldError("a marker", f"kind {kind} named {name!r}")
 
 
 def _decode_checkpoint(data: bytes, at: int, end: int) -> tuple[Checkpoint, int]:
-    _, time_ns, next_sequence, next_segment, current, frontier, *counts = _unpack(_CHECKPOINT, data, at, end)
+    _, time_ns, next_sequence, next_segment, current, frontier, *counts = unpack(_CHECKPOINT, data, at, end)
     consumed_count, segment_count, extent_count, marker_count = counts
     at += _CHECKPOINT.size
     consumed, at = _decode_rows(_run, 2, consumed_count, data, at, end)
@@ -498,74 +444,38 @@ def _decode_checkpoint(data: bytes, at: int, end: int) -> tuple[Checkpoint, int]
 
 
 def _decode_compaction(data: bytes, at: int, end: int) -> tuple[Compaction, int]:
-    _, source_count, move_count = _unpack(_COMPACTION, data, at, end)
+    _, source_count, move_count = unpack(_COMPACTION, data, at, end)
     sources, at = _decode_rows(itemgetter(0), 1, source_count, data, at + _COMPACTION.size, end)
     moves, at = _decode_rows(Move._make, 8, move_count, data, at, end)
     return Compaction(sources, moves), at
 
 
 def _decode_adoption(data: bytes, at: int, end: int) -> tuple[Adoption, int]:
-    _, segment, salt, capacity_bytes, length_bytes = _unpack(_ADOPTION, data, at, end)
-    name, at = _take(data, at + _ADOPTION.size, length_bytes, end)
+    _, segment, salt, capacity_bytes, length_bytes = unpack(_ADOPTION, data, at, end)
+    name, at = take(data, at + _ADOPTION.size, length_bytes, end)
     if not name.isascii():
-        raise _FrameError("a file name in ASCII", f"{name!r}")
+        raise FieldError("a file name in ASCII", f"{name!r}")
     return Adoption(segment, salt, capacity_bytes, name.decode("ascii")), at
 
 
 def _decode_subscription(data: bytes, at: int, end: int) -> tuple[SubscriptionOpened, int]:
-    _, number, first, length_bytes = _unpack(_SUBSCRIPTION, data, at, end)
-    name, at = _take(data, at + _SUBSCRIPTION.size, length_bytes, end)
+    _, number, first, length_bytes = unpack(_SUBSCRIPTION, data, at, end)
+    name, at = take(data, at + _SUBSCRIPTION.size, length_bytes, end)
     try:
         return SubscriptionOpened(number, first, name.decode()), at
     except UnicodeDecodeError:
-        raise _FrameError("the name of a subscription in UTF-8", f"{name!r}") from None
-
-
-def _decode_prepare(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
-    _, transaction, number = _unpack(_PREPARE, data, at, end)
-    coordinator, at = _decode_name(data, at + _PREPARE.size, end)
-    return Prepare(transaction, number, coordinator), at
-
-
-def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
-    _, transaction, count = _unpack(_DECISION, data, at, end)
-    participants, at = [], at + _DECISION.size
-    for _ in range(count):
-        participant, at = _decode_name(data, at, end)
-        participants.append(participant)
-    return Decision(transaction, tuple(participants)), at
-
-
-def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """The name of a neighbour: nothing that leads anywhere else."""
-    length, at = _take(data, at, 1, end)
-    name, at = _take(data, at, length[0], end)
-    if not name.isascii() or name[:1] in {b"", b"."} or b"/" in name or b"\0" in name:
-        raise _FrameError("the name of a queue beside this one", f"{name!r}")
-    return name.decode("ascii"), at
+        raise FieldError("the name of a subscription in UTF-8", f"{name!r}") from None
 
 
 def _decode_rows(
     make: Callable[[tuple[int, ...]], _Row], width: int, count: int, data: bytes, at: int, end: int
 ) -> tuple[list[_Row], int]:
-    rows, at = _take(data, at, 8 * width * count, end)
+    rows, at = take(data, at, 8 * width * count, end)
     return [make(row) for row in struct.iter_unpack(f"<{width}Q", rows)], at
 
 
 def _run(row: tuple[int, ...]) -> Run:
     return row[0], row[1]
-
-
-def _unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[Any, ...]:
-    if at + fields.size > end:
-        raise _FrameError(f"{fields.size} bytes of an operation", f"{end - at} bytes")
-    return fields.unpack_from(data, at)
-
-
-def _take(data: bytes, at: int, length_bytes: int, end: int) -> tuple[bytes, int]:
-    if at + length_bytes > end:
-        raise _FrameError(f"{length_bytes} bytes of an operation", f"{end - at} bytes")
-    return data[at : at + length_bytes], at + length_bytes
 
 
 _ENCODERS: dict[type, Callable[[Any], bytes]] = {
@@ -578,22 +488,18 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     Adoption: _encode_adoption,
     SubscriptionOpened: _encode_subscription,
     SubscriptionClosed: lambda operation: _UNSUBSCRIPTION.pack(_KIND_UNSUBSCRIPTION, *operation),
-    Prepare: lambda operation: _PREPARE.pack(_KIND_PREPARE, *operation[:2]) + _encode_name(operation.coordinator),
-    Decision: _encode_decision,
-    Resolution: lambda operation: _RESOLUTION.pack(_KIND_RESOLUTION, *operation),
+    **PACT_ENCODERS,
 }
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ENQUEUE: _decode_enqueue,
     _KIND_INLINE: _decode_enqueue,
-    _KIND_DEQUEUE: _fixed(Dequeue, _DEQUEUE),
-    _KIND_SEGMENT: _fixed(SegmentCreated, _SEGMENT),
+    _KIND_DEQUEUE: fixed(Dequeue, _DEQUEUE),
+    _KIND_SEGMENT: fixed(SegmentCreated, _SEGMENT),
     _KIND_MARKER: _decode_marker,
     _KIND_CHECKPOINT: _decode_checkpoint,
     _KIND_COMPACTION: _decode_compaction,
     _KIND_ADOPTION: _decode_adoption,
     _KIND_SUBSCRIPTION: _decode_subscription,
-    _KIND_UNSUBSCRIPTION: _fixed(SubscriptionClosed, _UNSUBSCRIPTION),
-    _KIND_PREPARE: _decode_prepare,
-    _KIND_DECISION: _decode_decision,
-    _KIND_RESOLUTION: _fixed(Resolution, _RESOLUTION),
+    _KIND_UNSUBSCRIPTION: fixed(SubscriptionClosed, _UNSUBSCRIPTION),
+    **PACT_DECODERS,
 }

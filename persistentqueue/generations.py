@@ -24,10 +24,11 @@ from contextlib import suppress
 from .directory import set_aside
 from .disk import NO_SPACE, Disk, join, sync_directory
 from .errors import BrokenQueueError, DiskFullError
-from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Operation, Resolution, SegmentRow, encode_transaction
+from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Operation, SegmentRow, encode_transaction
 from .header import Header
 from .limits import Limits
 from .log import OVERHEAD_BYTES, Log, Replay, log_name
+from .pact import Resolution
 from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .quota import Quota
 from .reader import Guard

@@ -10,7 +10,8 @@ briefly, never over a write or a sync).
 
 With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
 something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
-enqueues sits down behind those who wait; who dequeues as well tries first, since he may be whom they wait for.
+enqueues sits down behind those who wait; who dequeues as well tries first, since he may be whom they wait for. So does
+who takes part in a transaction over several queues: he may not wait here while others wait for him there.
 """
 
 from __future__ import annotations
@@ -215,7 +216,8 @@ class Group:
                 self._tell_of([transaction], self.store.state.next_sequence - before)
                 self.groups += transaction.settled and not transaction.skipped
                 self.transactions += transaction.settled
-                self.refused += isinstance(transaction.error, QueueFullError)
+                with self.mutex:
+                    self.refused += isinstance(transaction.error, QueueFullError)
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""

@@ -25,7 +25,7 @@ from .memory import MemoryBudget
 from .place import DATA_DIRECTORY
 from .publication import is_published
 from .reader import Reader
-from .recovery import RecoveryReport
+from .recovery import Others, RecoveryReport
 from .segment import segment_name
 from .session import Session
 from .spare import SPARE_NAME
@@ -242,7 +242,7 @@ class PersistentQueue:
         self._name = name
         self._disk = disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
-        self._group = Group(partial(opening, data_path=place, is_sound=_is_sound))
+        self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, _report)))
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)

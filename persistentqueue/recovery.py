@@ -16,9 +16,10 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from typing import NamedTuple
 
 from .block import SEGMENT_MAGIC
 from .directory import find_generations, names_in
@@ -65,6 +66,19 @@ NOTHING_FOUND = RecoveryReport()
 """What there is to say of a new queue."""
 
 
+class Others(NamedTuple):
+    """The queues that one which is being opened may have to ask, by their directories."""
+
+    is_sound: Callable[[str], bool]
+    """Says of one whether this process owns it, and it is not broken."""
+    tell: Callable[[str, RecoveryReport], object]
+    """Hears what was found in one that had to be recovered, to be asked."""
+
+
+UNKNOWN = Others(lambda _directory: False, lambda _directory, _report: None)
+"""Of whoever opens a queue, and knows of no other."""
+
+
 @dataclass
 class Recovered:
     """The state, what is to be written once more, and what is to be cleaned up."""
@@ -90,6 +104,12 @@ class Recovered:
     """What is in doubt: the state is that without it."""
     resolved: bool | None = None
     """What became of what was in doubt."""
+
+    @property
+    def identity(self) -> str:
+        """Which queue this is: another one than before, where it was deleted and made anew; "" of older ones, until
+        their next commit."""
+        return self.state.identity.hex()
 
     def path(self, places: Places, number: int) -> str:
         """Where the file of a segment is now."""

@@ -31,13 +31,13 @@ from .frame import (
     ExtentRow,
     Frame,
     Operation,
-    Prepare,
     SegmentCreated,
     find_frame,
 )
 from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
 from .log import Replay, first_frame, log_name, parse_log_name
+from .pact import Prepare
 from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .recovery import Recovered, finish_adoptions, look_into_inbox, recover
 from .segment import Segment, find_salt, parse_segment_name, segment_name

@@ -131,7 +131,7 @@ class Session:
         if transaction is None or group.closed is not None or group.store.broken is not None:
             transaction = self._open()
         if timeout:
-            _timeout(timeout)
+            checked_timeout(timeout)
         reader = self._reader
         item = reader.take_one(transaction.runs) if reader is not None else None
         if item is None:
@@ -152,7 +152,7 @@ class Session:
         transaction = self._open()
         if index(max_items) < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
-        timeout = _timeout(timeout)
+        timeout = checked_timeout(timeout)
         if max_items == 0:
             return []
         runs, items = self._group.take(self._consumer(), max_items, timeout)
@@ -186,7 +186,7 @@ class Session:
         transaction, group = self._transaction, self._group
         if transaction is None or group.closed is not None or group.store.broken is not None:
             transaction = self._open()
-        if timeout is not None and _timeout(timeout) and not group.blocks:
+        if timeout is not None and checked_timeout(timeout) and not group.blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
         if marker is not None:
             transaction.marker = checked_marker(marker)
@@ -254,7 +254,8 @@ class Session:
                 self._group.spill(transaction)
 
 
-def _timeout(timeout: float | None) -> float | None:
+def checked_timeout(timeout: float | None) -> float | None:
+    """The timeout. Raises ``ValueError`` where it is no time that can be waited."""
     if timeout is not None and not timeout >= 0:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
     return timeout

@@ -25,15 +25,14 @@ For one thread at a time in each of the queues. No threads here, no clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from .commit import Written
 from .disk import Disk, basename
-from .errors import PersistentQueueError
-from .frame import Decision, Operation, Prepare
+from .frame import Operation
 from .generations import Settling
+from .pact import Decision, Prepare
 from .store import Store
 from .transaction import Transaction
 
@@ -109,7 +108,7 @@ def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     log = coordinator.store.generations.log
     assert log is not None
     halves = [_Half(coordinator, written)]
-    prepare = Prepare(name, log.number + 1, coordinator.name)
+    prepare = Prepare(name, log.number + 1, coordinator.name, coordinator.store.state.identity)
     for part in participants:
         written = _write_part(part, before=[prepare])
         if written is None:
@@ -162,8 +161,7 @@ def _decide(disk: Disk, coordinator: _Half, participants: Sequence[_Half]) -> No
 def _end(store: Store) -> None:
     """What comes behind a commit; it is durable, so that nothing here makes it look failed."""
     try:
-        with suppress(PersistentQueueError):
-            store.trim_if_worth()
+        store.trim_if_worth()
     except BaseException as error:
         store.doubt(error)
         raise

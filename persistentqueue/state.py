@@ -29,7 +29,6 @@ from .frame import (
     Adoption,
     Checkpoint,
     Compaction,
-    Decision,
     Dequeue,
     Enqueue,
     ExtentRow,
@@ -43,6 +42,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES
 from .intervals import Run
+from .pact import Decision, Identity
 
 
 class StateError(ValueError):
@@ -107,6 +107,12 @@ class State:
         """Bytes of blocks that hold items which are not gone; within a block of which a part is, by average."""
         self.decisions: dict[bytes, frozenset[str]] = {}
         """The transactions over several queues that were decided here, and who may have to ask for each."""
+        self.asked_for: dict[str, bytes] = {}
+        """By the name of who may have to ask, the transaction: there is one for each."""
+        self.identity = b""
+        """Which queue this is; empty of one whose log was written before there were any."""
+        self.forgotten = 0
+        """The frames up to this one may have held decisions that somebody may come and ask for."""
         self._firsts: list[int] = []
 
     @property
@@ -256,13 +262,16 @@ class State:
         so, in the frame that prepares this one."""
         if transaction in self.decisions or not participants:
             raise StateError("a decision for somebody, and no other", f"{transaction.hex()} for {participants}")
-        for other in list(self.decisions):
-            for name in participants:
-                self.forget(other, name)
+        for name in participants:
+            if name in self.asked_for:
+                self.forget(self.asked_for[name], name)
+            self.asked_for[name] = transaction
         self.decisions[transaction] = frozenset(participants)
 
     def forget(self, transaction: bytes, name: str) -> None:
         """This participant needs the decision no more, if there is one."""
+        if self.asked_for.get(name) == transaction:
+            del self.asked_for[name]
         left = self.decisions.pop(transaction, frozenset()) - {name}
         if left:
             self.decisions[transaction] = left
@@ -320,20 +329,19 @@ class State:
 
     def supplement(self) -> list[Operation]:
         """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
-        decisions: list[Operation] = [
-            Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()
-        ]
+        rest: list[Operation] = [Identity(self.identity, self.forgotten)] if self.identity else []
+        rest += [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]
         if self.subscriptions.keys() == {0}:
-            return decisions
+            return rest
         if not self.subscriptions:
-            return [SubscriptionClosed(0), *decisions]
+            return [SubscriptionClosed(0), *rest]
         operations: list[Operation] = [
             SubscriptionOpened(number, cursor.frontier, cursor.name) for number, cursor in self.subscriptions.items()
         ]
         for number, cursor in self.subscriptions.items():
             for first, count in cursor.consumed:
                 operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]
-        return operations + decisions
+        return operations + rest
 
     def retire(self, number: int) -> None:
         """Forget a drained segment; a checkpoint without it is durable."""
@@ -363,11 +371,16 @@ class State:
         if live + state.gone_count != state.next_sequence:
             raise StateError(f"extents with {state.next_sequence - state.gone_count} live items", f"{live}")
         decisions = [operation for operation in supplement if isinstance(operation, Decision)]
-        state.decisions = {decision.transaction: frozenset(decision.participants) for decision in decisions}
-        if len(state.decisions) < len(decisions):
-            raise StateError("decisions of different transactions", f"{decisions}")
-        if len(decisions) < len(supplement):
-            state._restore_subscriptions([each for each in supplement if not isinstance(each, Decision)])
+        for decision in decisions:
+            state.decide(*decision)
+        if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
+            raise StateError("one decision for each who may have to ask", f"{decisions}")
+        for each in supplement:
+            if isinstance(each, Identity):
+                state.identity, state.forgotten = each
+        others = [each for each in supplement if not isinstance(each, Decision | Identity)]
+        if others:
+            state._restore_subscriptions(others)
         return state
 
     def _restore_extent(self, extent: Extent) -> None:

@@ -22,7 +22,7 @@ from .adopt import Adopter
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
-from .disk import NO_SPACE, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
+from .disk import NO_SPACE, PAGE_BYTES, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .doubt import Decide, ask, forget_settled
 from .errors import (
     BrokenQueueError,
@@ -34,7 +34,7 @@ from .errors import (
     SubscriptionNotFoundError,
     UnsupportedFormatError,
 )
-from .frame import DOUBTED, RESOLUTION_BYTES, SEALED, Operation, SubscriptionClosed, encode_transaction
+from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
 from .inbox import Inbox
@@ -42,11 +42,12 @@ from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
 from .move import open_places, settle, sweep_others
+from .pact import IDENTITY_BYTES, RESOLUTION_BYTES
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
-from .recovery import NOTHING_FOUND, Recovered, RecoveryReport, finish_adoptions, recover
+from .recovery import NOTHING_FOUND, UNKNOWN, Others, Recovered, RecoveryReport, finish_adoptions, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
 from .state import State
 from .subscriptions import Subscriptions
@@ -79,10 +80,10 @@ class Store:
         self.settings = settings
         self.state = state
         self.recovery = NOTHING_FOUND
-        self.disk = self._disk = disk
+        self.disk = disk
         self._lock = lock
         self._mutex = mutex
-        data = self._path(DATA_DIRECTORY)
+        data = places.path(DATA_DIRECTORY)
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
@@ -92,7 +93,7 @@ class Store:
         self.committer = Committer(
             disk, settings, state, self.pages, self.segments, mutex, self.limits, self._make_room
         )
-        self.adopter = Adopter(disk, self._path(INBOX_DIRECTORY), self.segments, self._quota)
+        self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self._quota)
         self._compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
         self.generations = Generations(
             disk,
@@ -135,16 +136,18 @@ class Store:
         reading: Guard,
         read: Callable[[Disk, Places, Decide], Recovered | None] = recover,
         data_path: str | None = None,
-        is_sound: Callable[[str], bool] = lambda _directory: False,
+        others: Others = UNKNOWN,
+        adopts: bool = True,
     ) -> Store:
         """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
 
-        ``is_sound`` says which other queues this process owns that are not broken, by their directories.
+        ``others`` are the queues that this one may have to ask. Unless it ``adopts``, what other processes have
+        published is left to a later opening.
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
         ``QueueNotFoundError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
-        ``UnsupportedFormatError``, ``InDoubtError``, ``DiskFullError`` and ``OSError``; the lock is then free, and
-        nothing is lost: what an opening writes says what the log said, and can be written again.
+        ``UnsupportedFormatError``, ``InDoubtError``, ``DiskFullError``, ``BrokenQueueError`` and ``OSError``; the lock
+        is then free, and nothing is lost: what an opening writes says what the log said, and can be written again.
         """
         if not create and not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
@@ -157,16 +160,21 @@ class Store:
         store = None
         try:
             places = open_places(disk, directory, data_path)
-            recover_other = partial(cls._recover_other, disk, settings, is_sound)
-            recovered = read(disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, is_sound))
+            recover_other = partial(cls._recover_other, disk, others)
+            recovered = read(
+                disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
+            )
             if recovered is not None and recovered.state.decisions:
-                forget_settled(disk, directory, recovered.state)
+                forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
             places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
             state = _new_state(settings) if recovered is None else recovered.state
+            state.identity = state.identity or disk.urandom(IDENTITY_BYTES)  # logged before any frame of this opening
             if settings.fan_out and 0 in state.subscriptions:
                 raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
             store = cls(disk, places, settings, lock, state, mutex, reading)
             store._begin(recovered)
+            if adopts:
+                store._adopt()
         except BaseException as error:
             if store is not None:
                 store.abandon()
@@ -177,38 +185,43 @@ class Store:
         return store
 
     @classmethod
-    def _recover_other(cls, disk: Disk, settings: Settings, is_sound: Callable[[str], bool], directory: str) -> bool:
+    def _recover_other(cls, disk: Disk, others: Others, directory: str) -> bool:
         """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
-        # No limit keeps it from saying what it knows.
-        settings = replace(settings, sync=True, max_items=None, max_bytes=None, max_disk_bytes=None, min_free_bytes=0)
-        free = nullcontext()
+        # Nobody knows what its owner has chosen. No limit keeps it from saying what it knows, and it takes no more room
+        # for that than it must; what is given back may have been meant to be wiped.
+        settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
         try:
-            store = cls.open(disk, directory, settings, False, 0.0, free, free, is_sound=is_sound)
+            store = cls.open(disk, directory, settings, False, 0.0, free, free, others=others, adopts=False)
         except QueueLockedError:
             return False
+        others.tell(directory, store.recovery)
         with suppress(DiskFullError, BrokenQueueError):  # what it says is durable already
             store.close()
         return True
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
-        unsynced = make_parts(self._disk, dict.fromkeys([*parts, self.pool.directory]))
+        unsynced = make_parts(self.disk, dict.fromkeys([*parts, self.pool.directory]))
         self._quota.learn(path for path in parts if path != self.adopter.directory)
         self._quota.pressing = True
         if recovered is None:
             for path in dict.fromkeys((self.directory, self.places.data_root)):
-                sync_names(self._disk, path)
+                sync_names(self.disk, path)
             self.trim()
             self.generations.spare.fill(self.settings.log_bytes)
         else:
             for path in unsynced:  # a copy may have lacked what was empty
-                sync_directory(self._disk, path)
+                sync_directory(self.disk, path)
             self._go_on(recovered)
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
+
+    def _adopt(self) -> None:
+        """Adopt what other processes have published meanwhile."""
         if self.adopter.sweep():
-            # What cannot be read does not make the queue one that cannot be opened: who dequeues will hear of it.
-            with suppress(OSError, UnsupportedFormatError):
+            # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
+            # hear of it. A sync that fails does, as any that an opening makes.
+            with suppress(OSError, UnsupportedFormatError, DiskFullError):
                 self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
@@ -217,18 +230,18 @@ class Store:
         self.segments.follow(self.state.segments.values())
         if recovered.sweep or recovered.set_aside:
             # This generation's name may so far survive in the page cache only, and an older one must not go before it.
-            sync_directory(self._disk, self._path(LOG_DIRECTORY))
+            sync_directory(self.disk, self.places.path(LOG_DIRECTORY))
         if replay.sealed:
             current = self.state.segments.get(self.state.current_segment)
             if current is not None:
                 with suppress(CorruptionError):  # whoever reads from it will hear of it
                     self.segments.write_on(current)
-            set_all_aside(self._disk, self.places, recovered.set_aside)
+            set_all_aside(self.disk, self.places, recovered.set_aside)
             self.recovery = RecoveryReport(
                 generation=replay.header.number, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
             )
         else:
-            finish_adoptions(self._disk, self.places, recovered)
+            finish_adoptions(self.disk, self.places, recovered)
             self.adopter.sync()  # what a killed owner has deleted there is not to come back once this one has served
             self.segments.has_adopted = bool(recovered.adoptions)
             if recovered.orphans:
@@ -241,11 +254,11 @@ class Store:
                 # What was adopted keeps its end: it may have to be published again.
                 rows = self.state.segments.values()
                 self.segments.cut(row for row in rows if row.number not in recovered.adoptions)
-            set_all_aside(self._disk, self.places, recovered.set_aside)
+            set_all_aside(self.disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
                 for part in (LOG_DIRECTORY, DATA_DIRECTORY):
-                    sync_directory(self._disk, self._path(part))
+                    sync_directory(self.disk, self.places.path(part))
             self._quota.pressing = False  # the trim takes no more than it needs
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
@@ -262,7 +275,7 @@ class Store:
                 set_aside=tuple(aside),
                 resolved=recovered.resolved,
             )
-        delete_all(self._disk, self.places, recovered.sweep, self.settings.wipe)
+        delete_all(self.disk, self.places, recovered.sweep, self.settings.wipe)
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.
@@ -494,7 +507,7 @@ class Store:
             log = self.generations.log
             if log is not None and not log.has_room(body_bytes, enqueues):
                 reason = "what room there is, is for dequeueing"
-                raise DiskFullError(self._path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
+                raise DiskFullError(self.places.path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
         except DiskFullError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
@@ -587,9 +600,6 @@ class Store:
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "
             "close the queue and open it again, recovery will tell"
         )
-
-    def _path(self, name: str) -> str:
-        return self.places.path(name)
 
 
 def _new_state(settings: Settings) -> State:

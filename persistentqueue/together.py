@@ -9,7 +9,7 @@ from .directory import queue_directory
 from .disk import basename, dirname
 from .items import checked_marker
 from .queue import PersistentQueue
-from .session import Session
+from .session import Session, checked_timeout
 from .several import Part, commit_several
 from .subscription import Subscription
 from .transaction import Transaction
@@ -28,7 +28,7 @@ def transaction(*queues: PersistentQueue | Subscription, name: str | None = None
     ``flush`` of any of the sessions is one of all, and may be called in the block. With a ``marker``, which is recorded
     in the queue of the session that is asked, nothing is committed in any if it was reached before, all sessions are
     rolled back, and the answer is False. It waits for no room, also with ``full="block"``: it raises, as with
-    ``full="raise"``.
+    ``full="raise"``, and tries before those who wait.
 
     For queues with ``sync=True`` in directories beside each other, such as those that are named in one directory. While
     it is flushed nobody else commits in any of them; it takes as many syncs as a flush of each. Others may see what is
@@ -37,7 +37,11 @@ def transaction(*queues: PersistentQueue | Subscription, name: str | None = None
     Raises ``ValueError`` for queues that cannot be in one transaction, ``ClosedError``, what the block raises, and what
     ``Session.flush`` raises: ``DiskFullError`` and ``QueueFullError`` mean that nothing was committed anywhere, and
     that the sessions keep their operations. ``BrokenQueueError``: it is unknown whether it was committed, or nothing
-    was, and a sync has failed. Close what is broken, and open it again.
+    was, and a sync has failed. Close all of them that are broken before you open any again: one that is not closed yet
+    may not tell the others what became of it.
+
+    After a crash, opening one may open another, to ask it what became of a transaction over both, unless that was
+    closed cleanly: who opens that one just then with ``lock_timeout=0`` may get ``QueueLockedError``.
     """
     if not queues:
         raise ValueError("a transaction needs a queue")
@@ -66,7 +70,7 @@ class _Joint:
 
     def flush(self, asked: Session, marker: tuple[str, int] | None, timeout: float | None) -> bool:
         """What ``Session.flush`` does, for all of them."""
-        if timeout:
+        if checked_timeout(timeout):
             raise ValueError(f"a transaction over several queues waits for no room, not for {timeout} seconds")
         works = [(session, session._open()) for session in self._sessions]
         for session, work in works:

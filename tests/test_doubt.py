@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import os
 import shutil
 from collections.abc import Callable
 from contextlib import nullcontext
@@ -16,6 +17,7 @@ from persistentqueue import (
     CorruptionError,
     InDoubtError,
     PersistentQueue,
+    Producer,
     QueueLockedError,
     check,
     delete_queue,
@@ -26,17 +28,16 @@ from persistentqueue.disk import DISK
 from persistentqueue.doubt import Prepared, Unfolding, find_unsettled, forget_settled, read_newest
 from persistentqueue.frame import (
     Checkpoint,
-    Decision,
     Dequeue,
     Enqueue,
     Frame,
     Operation,
-    Prepare,
-    Resolution,
     decode_frame,
     encode_operation,
     encode_transaction,
 )
+from persistentqueue.pact import Decision, Identity, Prepare, Resolution
+from persistentqueue.splits import look
 from persistentqueue.state import State, StateError
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings
@@ -292,6 +293,75 @@ def test_full_disk_while_asking(open_queue: OpenQueue, path: Path) -> None:
     assert (b.recovery.resolved, len(renames)) == (True, 3)
 
 
+def test_coordinator_of_another_kind(open_queue: OpenQueue) -> None:
+    """A queue with subscriptions only may have to ask one without."""
+    a, b = open_queue("a"), open_queue("b", fan_out=True)
+    b.subscribe("s")
+    put(a, b"1")
+    move(a, b)
+    crash(b)
+    crash(a)
+    b = open_queue("b", fan_out=True)
+    assert (b.recovery.resolved, list(b.subscribe("s").browse())) == (True, [b"1"])
+
+
+def test_coordinator_that_was_closed_is_not_opened(open_queue: OpenQueue, path: Path) -> None:
+    """A coordinator that was closed cleanly is asked without its lock, and without its segments, whose disk is away."""
+    a, b = open_queue("a", data_path=path.parent / "elsewhere"), open_queue("b")
+    put(a, b"1")
+    move(a, b)
+    crash(b)
+    a.close()
+    (path.parent / "elsewhere").rename(path.parent / "unmounted")
+    assert contents(open_queue("b")) == [[b"1"]]
+    (path.parent / "unmounted").rename(path.parent / "elsewhere")
+
+
+def test_coordinator_that_is_asked_is_wiped(open_queue: OpenQueue, path: Path) -> None:
+    """What goes when a coordinator is recovered to be asked, is overwritten before, as it may have to be."""
+    a, b = open_queue("a", wipe=True, inline_bytes=0), open_queue("b")
+    put(a, b"secret" * 100)
+    with transaction(a, b) as (source, target):
+        source.dequeue()
+        target.enqueue(b"1")
+    crash(b)
+    crash(a)
+    with open(segment_files(path / "a")[0], "rb") as segment:
+        open_queue("b")
+        assert segment_files(path / "a") == []
+        assert b"secret" not in segment.read()
+
+
+def test_coordinator_that_is_asked_keeps_its_limits(open_queue: OpenQueue, path: Path) -> None:
+    """Who recovers a coordinator to ask it adopts nothing there, since he does not know how much it may hold."""
+    a, b = open_queue("a", max_items=2), open_queue("b")
+    put(a, b"1", b"2")
+    move(a, b)
+    crash(b)
+    crash(a)
+    with Producer(path, "a") as producer:
+        producer.enqueue_many([b"3", b"4"])
+        producer.flush()
+    open_queue("b")
+    a = open_queue("a", max_items=2)
+    assert (contents(a), a.stats().published) == ([[b"2"]], 1)
+
+
+@pytest.mark.damages
+def test_coordinator_that_is_asked_has_something_to_say(
+    open_queue: OpenQueue, path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What is found in a coordinator that is recovered to be asked is told, as by an opening of its own."""
+    a, _ = in_doubt(open_queue, True)
+    put(a, b"2")
+    crash(a)
+    log = log_file(path / "a")
+    flip(log, log.read_bytes().rindex(b"PQFr") + 40)
+    open_queue("b")
+    told = [record.getMessage() for record in caplog.records if record.levelname == "WARNING"]
+    assert any(f"{path / 'a'}: the log ended in up to" in each for each in told)
+
+
 # --- nobody knows ----------------------------------------------------------------------------------------------------
 
 
@@ -357,6 +427,81 @@ def test_coordinator_is_older(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
+def test_another_queue_has_the_name(open_queue: OpenQueue, path: Path) -> None:
+    """A queue that was made anew under the name of the one which knows is not believed, however far its log goes."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "a").rename(path / "away")
+    a = open_queue("a")
+    put_each(a, [b"new"] * 5)
+    for _ in range(2):
+        with pytest.raises(InDoubtError, match="another queue has that name") as caught:
+            open_queue("b")
+        assert caught.value.lost
+        a.close()
+    delete_queue(path, "a")
+    (path / "away").rename(path / "a")
+    assert contents(open_queue("b"), open_queue("a")) == [[b"1"], []]
+
+
+@pytest.mark.damages
+def test_coordinator_that_was_made_of_blocks(open_queue: OpenQueue, path: Path) -> None:
+    """A coordinator whose log is lost knows nothing any more, also when it was repaired and goes on."""
+    a, _ = in_doubt(open_queue, True)
+    put(a, b"2")
+    a.close()
+    log = log_file(path / "a")
+    log.write_bytes(bytes(log.stat().st_size))
+    assert repair(path, "a").without_log
+    put_each(open_queue("a"), [b"3"] * 5)
+    with pytest.raises(InDoubtError, match="another queue has that name") as caught:
+        open_queue("b")
+    assert caught.value.lost
+
+
+def identity(path: Path, name: str) -> str:
+    """That of the queue, read beside its owner."""
+    return look(DISK, str(path / name))[1].identity
+
+
+def test_identity_stays(open_queue: OpenQueue, path: Path) -> None:
+    """A queue has one identity, whatever becomes of it, and one that is made anew has another."""
+    a, b = open_queue("a"), open_queue("b")
+    found = identity(path, "a")
+    assert len(found) == 32
+    assert identity(path, "b") not in {found, ""}
+    put(a, b"1")
+    a.trim()
+    a.close()
+    flip(log_file(path / "a"), 400)
+    open_queue("a").close()
+    (path / "a").rename(path / "c")
+    repair(path, "c")
+    put(open_queue("c"), b"2")
+    assert identity(path, "c") == found
+    b.close()
+    before = identity(path, "b")
+    delete_queue(path, "b")
+    open_queue("b")
+    assert identity(path, "b") != before
+
+
+def test_logs_without_identities(open_queue: OpenQueue, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was written before queues had identities opens as it did, and gets one with its next log."""
+    with monkeypatch.context() as patch:
+        patch.setattr("persistentqueue.state.Identity", None)
+        patch.setattr(State, "identity", property(lambda state: b"", lambda state, value: None), raising=False)
+        a, _ = in_doubt(open_queue, True)
+        crash(a)
+    assert identity(path, "a") == identity(path, "b") == ""
+    assert check(path, "b").in_doubt == "a"
+    b = open_queue("b")
+    assert contents(b, open_queue("a")) == [[b"1"], []]
+    assert len(identity(path, "a")) == 32
+    assert b.recovery.resolved is True
+
+
+@pytest.mark.damages
 def test_queue_that_took_the_name(open_queue: OpenQueue, path: Path) -> None:
     """A queue in doubt that was given the name of the one which knows does not ask itself."""
     a, _ = in_doubt(open_queue, True)
@@ -391,9 +536,12 @@ def test_coordinator_is_damaged(open_queue: OpenQueue, path: Path) -> None:
 def test_deletion_of_who_has_to_be_asked(open_queue: OpenQueue, path: Path) -> None:
     """A queue is not deleted as long as another one may have to ask it."""
     a, _ = in_doubt(open_queue, True)
-    a.close()
-    with pytest.raises(InDoubtError, match="not deleted: first open the other"):
-        delete_queue(path, "a")
+    put(a, b"2")
+    crash(a)
+    for _ in range(2):
+        flip(log_file(path / "a"), log_file(path / "a").read_bytes().index(b"PQFr") + 40)
+        with pytest.raises(InDoubtError, match="not deleted: first open the other"):
+            delete_queue(path, "a")
     (path / "notes").write_text("no queue")
     (path / "odd" / "log").mkdir(parents=True)
     (path / "odd" / "log" / "000000000001.log").write_text("no log")
@@ -402,6 +550,21 @@ def test_deletion_of_who_has_to_be_asked(open_queue: OpenQueue, path: Path) -> N
     b.close()
     delete_queue(path, "a")
     delete_queue(path, "b")
+
+
+def test_deletion_syncs_nothing_of_its_neighbours(open_queue: OpenQueue, path: Path) -> None:
+    """A queue is deleted with as many syncs, however many are beside it: their logs have names that are durable."""
+    for name in "abc":
+        put(open_queue(name), b"1")
+    open_queue("d").close()
+    synced: list[int] = []
+
+    def fsync(fd: int) -> None:
+        synced.append(os.fstat(fd).st_ino)
+        DISK.fsync(fd)
+
+    delete_queue(path, "d", disk=replace(DISK, fsync=fsync))
+    assert not set(synced) & {(path / name / "log").stat().st_ino for name in "abc"}
 
 
 def test_neighbours_with_long_logs(open_queue: OpenQueue, path: Path) -> None:
@@ -426,22 +589,102 @@ def test_neighbours_with_long_logs(open_queue: OpenQueue, path: Path) -> None:
 
 
 def test_what_cannot_be_read_may_come_back(open_queue: OpenQueue, path: Path) -> None:
-    """A coordinator goes on remembering for a participant that is not there, or that it cannot read."""
+    """A coordinator goes on remembering for a participant whose log is not there, or that it cannot read."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, b"1")
     move(a, b, c)
     for queue in (c, b, a):
         queue.close()
-    (path / "b").rename(path / "away")
+    (path / "b" / "log").rename(path / "away")
+    (path / "x" / "log").mkdir(parents=True)
     state = State()
     state.decide(NAME, ["b", "c"])
     state.decide(OTHER, ["x"])
-    forget_settled(DISK, str(path / "a"), state)
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {NAME: {"b"}, OTHER: {"x"}}
-    (path / "away").rename(path / "b")
-    (path / "x" / "log").mkdir(parents=True)
-    forget_settled(DISK, str(path / "a"), state)
+    (path / "away").rename(path / "b" / "log")
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {OTHER: {"x"}}
+    assert state.forgotten == 0
+
+
+def test_participants_that_were_deleted(open_queue: OpenQueue, path: Path) -> None:
+    """A coordinator does not remember for ever what only deleted queues could have asked for."""
+    for number in range(3):
+        b = open_queue(name := f"b{number}")
+        with PersistentQueue(path, "a") as a, transaction(a, b) as (one, other):
+            one.enqueue(b"1")
+            other.enqueue(b"2")
+        b.close()
+        delete_queue(path, name)
+    assert decisions(open_queue("a")) == []
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("trims", [False, True])
+def test_participant_that_comes_back(open_queue: OpenQueue, path: Path, trims: bool) -> None:
+    """A participant that was away when its decision was forgotten does not take that for none: it hears that nobody
+    knows, as long as the log of the coordinator does not say it still."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "b").rename(path.parent / "away")
+    a = open_queue("a")
+    assert decisions(a) == []
+    if trims:
+        for number in range(3):
+            put(a, b"%d" % number)
+            a.trim()
+        a.close()
+        assert decisions(open_queue("a")) == []
+    (path.parent / "away").rename(path / "b")
+    if trims:
+        with pytest.raises(InDoubtError, match="has forgotten it: run repair on this queue") as caught:
+            open_queue("b")
+        assert caught.value.lost
+        assert repair(path, "b").items == 0
+    else:
+        assert contents(open_queue("b")) == [[b"1"]]
+
+
+def test_participant_of_another_name(open_queue: OpenQueue, path: Path) -> None:
+    """A participant that was given another name is not forgotten as long as it is in doubt."""
+    a, _ = in_doubt(open_queue, True)
+    a.close()
+    (path / "b").rename(path / "z")
+    a = open_queue("a")
+    put(a, b"2")
+    a.trim()
+    assert (contents(a, open_queue("z")), decisions(a)) == ([[b"2"], [b"1"]], [{"b"}])
+    a.close()
+    assert decisions(open_queue("a")) == []
+
+
+def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: OpenQueue, path: Path) -> None:
+    """What deleted queues could have asked for is remembered until none that is there is in doubt, since of that the
+    coordinator could not say any more that it was not committed."""
+    a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 2))
+    put(a, b"1", b"2")
+    move(a, b)
+    put(b, b"settled")
+    put(b, b"durably")
+    d = open_queue("d")
+    move(a, d)
+    with pytest.raises(RuntimeError):
+        with transaction(a, b, c) as (one, other, last):
+            one.enqueue(b"3")
+            other.enqueue(b"3")
+            last.enqueue(b"3")
+            last.flush()
+        put(c, b"4")
+    for queue in (a, b, c):
+        crash(queue)
+    d.close()
+    a.close()
+    delete_queue(path, "d")
+    state = open_queue("a")._open().store.state
+    names = {name for names in state.decisions.values() for name in names}
+    assert "d" in names
+    assert state.forgotten == 0
 
 
 def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
@@ -453,11 +696,22 @@ def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
     put(b, b"2")
     state = State()
     state.decide(name, ["b"])
-    forget_settled(DISK, str(path / "a"), state)
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {name: {"b"}}
     put(b, b"3")
-    forget_settled(DISK, str(path / "a"), state)
+    forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {}
+
+
+def test_many_decisions_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction looks at the decisions for its own participants, however many others are remembered."""
+    state = State()
+    for number in range(100):
+        state.decide(b"%016d" % number, [f"b{number}"])
+    forgotten: list[str] = []
+    monkeypatch.setattr(State, "forget", lambda self, transaction, name: forgotten.append(name))
+    state.decide(NAME, ["b7", "c"])
+    assert forgotten == ["b7"]
 
 
 def test_decisions_that_contradict_each_other() -> None:
@@ -469,7 +723,11 @@ def test_decisions_that_contradict_each_other() -> None:
             state.apply(wrong)
     empty = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
     assert State.restore(empty, state.supplement()).decisions == {NAME: {"b"}}
-    for supplement in ([Decision(NAME, ("b",))] * 2, [Dequeue(0, 0, 1)]):
+    for supplement in (
+        [Decision(NAME, ("b",))] * 2,
+        [Decision(NAME, ("b",)), Decision(OTHER, ("b", "c"))],
+        [Dequeue(0, 0, 1)],
+    ):
         with pytest.raises(StateError):
             State.restore(empty, supplement)
     state.forget(OTHER, "b")
@@ -614,7 +872,7 @@ def test_check_reads_what_is_in_doubt(open_queue: OpenQueue, path: Path) -> None
 def test_settled_by_whoever_opens(open_queue: OpenQueue, path: Path) -> None:
     """An opening that is cut short anywhere leaves the doubt, or has settled it; the next one finds the same."""
     a, _ = in_doubt(open_queue, True)
-    a.close()
+    crash(a)
 
     class Killed(BaseException):
         pass
@@ -641,7 +899,13 @@ def test_settled_by_whoever_opens(open_queue: OpenQueue, path: Path) -> None:
 
 def test_names_lead_nowhere_else() -> None:
     """Names that cannot be a neighbour's are damage in a log, not a way out of the directory."""
-    for operation in (Prepare(NAME, 7, "a"), Decision(NAME, ("b", "c" * 64)), Resolution(NAME, False)):
+    for operation in (
+        Prepare(NAME, 7, "a"),
+        Prepare(NAME, 7, "a", OTHER),
+        Identity(NAME, 7),
+        Decision(NAME, ("b", "c" * 64)),
+        Resolution(NAME, False),
+    ):
         body = encode_transaction([operation])
         assert decode_frame(forge_frame(body, 1, 1), 64, SALT, "file").transactions == [[operation]]
     for name in (b"", b".", b"..", b"a/b", b"\xff", b"a\0"):

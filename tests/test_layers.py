@@ -14,7 +14,8 @@ PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
     {"errors", "checksum"},
-    {"disk", "intervals", "header", "bell"},
+    {"disk", "intervals", "header", "bell", "fields"},
+    {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
     {"items", "state", "segment", "pool", "spare", "lock", "log", "place"},
     {"publication", "ready", "doubt"},

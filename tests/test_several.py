@@ -26,8 +26,8 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.disk import DISK, Disk
-from persistentqueue.frame import Decision, Prepare, Resolution
 from persistentqueue.log import read_log
+from persistentqueue.pact import Decision, Prepare, Resolution
 
 from .conftest import OpenQueue
 from .limits import SECONDS
@@ -216,6 +216,8 @@ def test_limit_of_one_refuses_all(open_queue: OpenQueue) -> None:
             target.flush()
         with pytest.raises(ValueError, match="waits for no room"):
             target.flush(timeout=1.0)
+        with pytest.raises(ValueError, match="at least 0"):
+            target.flush(timeout=-1.0)
         assert contents(a, b) == [[], [b"full"]]
         assert drain(b) == [b"full"]
     assert contents(a, b) == [[], [b"1"]]

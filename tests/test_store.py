@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
 from typing import Any
@@ -35,6 +36,43 @@ def test_log_is_trimmed_by_itself(open_queue: OpenQueue) -> None:
     queue = open_queue()
     assert queue.recovery.transactions < 600
     assert (queue.stats().enqueued, queue.stats().dequeued, len(queue)) == (300, 300, 0)
+
+
+def test_opening_without_room_to_skip_what_is_published(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A queue opens also where there is no room to say durably that what was published had come before."""
+    queue = open_queue(sync=False)
+    with Producer(directory) as one, Producer(directory) as other:
+        monkeypatch.setattr(Producer, "_is_reached", lambda *_: False)
+        one.enqueue(b"one")
+        one.flush(("app", 1))
+        assert drain(queue) == [b"one"]
+        queue.close()
+        other.enqueue(b"other")
+        other.flush(("app", 1))
+    is_full: list[str] = []
+    steps = ["adopt.1 read"]
+
+    def refuse(call: Callable[..., Any]) -> Callable[..., Any]:
+        def door(*arguments: Any) -> Any:
+            if is_full:
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return call(*arguments)
+
+        return door
+
+    disk = replace(
+        DISK,
+        pwritev=refuse(DISK.pwritev),
+        fallocate=refuse(DISK.fallocate),
+        failpoint=lambda name: is_full.append(steps.pop()) if name in steps else None,
+    )
+    queue = open_queue(sync=False, disk=disk)
+    assert is_full
+    is_full.clear()
+    assert drain(queue) == []
+    assert queue.marker("app") == 1
 
 
 def test_log_grows_with_few_groups_and_shrinks_with_many(

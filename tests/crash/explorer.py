@@ -26,6 +26,7 @@ from persistentqueue.compact import Copy
 from persistentqueue.directory import delete_queue
 from persistentqueue.errors import (
     BrokenQueueError,
+    CorruptionError,
     DiskFullError,
     PersistentQueueError,
     QueueFullError,
@@ -255,8 +256,8 @@ class Explorer:
                 disk.fault = None  # there was no room for what is published; now there is
                 store.inbox.adopt(insists=True)
             found = self._find(disk, store, allowed)
-        except (PersistentQueueError, OSError):
-            if not self._faults:
+        except (PersistentQueueError, OSError) as error:
+            if not self._faults or isinstance(error, CorruptionError):
                 raise
             if store is not None:
                 store.release()

@@ -4,11 +4,13 @@ Three neighbours. What a program does at once is a *deal*: items put in, taken, 
 queue or in two or three, committed together. In between queues are trimmed, closed, given up as by a process that
 drops them, and opened again, in any order, while the others are open or not, by an owner who knows the others or by one
 who does not; they are deleted, if they may be. A crash may fall on any call, and whoever comes next opens all of them,
-or only some, in any order.
+or only some, in any order. Meanwhile another process may come, and open what nobody has open, or delete it.
 
 The model is what each of them holds. Allowed after a crash is the state after the last acknowledged deal, or with the
 one that was under way as a whole. What one of them has served rules out all states in which it holds something else: so
-no deal is there in part, and an item is in one queue. Everything follows from the seed.
+no deal is there in part, and an item is in one queue. Nothing is remembered for ever: once all queues are open and
+trimmed, none has a decision left. What is not to be read any more is overwritten before its file goes, whoever lets it
+go. Everything follows from the seed.
 """
 
 from __future__ import annotations
@@ -17,21 +19,25 @@ import errno
 import random
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 
 from persistentqueue import fsck
-from persistentqueue.directory import delete_queue
+from persistentqueue.directory import DELETED_DIRECTORY, delete_queue
 from persistentqueue.disk import basename
 from persistentqueue.errors import (
     BrokenQueueError,
+    CorruptionError,
     DiskFullError,
     InDoubtError,
     PersistentQueueError,
     QueueFullError,
+    QueueLockedError,
     QueueNotFoundError,
 )
 from persistentqueue.header import HEADER_BYTES
+from persistentqueue.reader import Reader
+from persistentqueue.recovery import Others
 from persistentqueue.several import Part, commit_several
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -49,6 +55,9 @@ _ACTIONS = ("put", "take", "move", "spill", "discard", "commit", "trim", "reopen
 _ODDS = (12, 8, 26, 2, 2, 34, 4, 4, 3, 0.5, 2)
 _DEAL_ODDS = 0.3
 """Of a crash at a call of a commit, or of a trim; between them they are lower."""
+_SUBSCRIPTION = "s"
+_INTRUSION_ODDS = 0.002
+_GROWTH_ODDS = 0.1
 _FREE = nullcontext()
 
 World = tuple[Content, ...]
@@ -143,7 +152,15 @@ class SeveralExplorer:
             )
             for name in NAMES
         }
+        kinds = self._random_of("kinds")
+        for name, settings in self._settings.items():
+            self._settings[name] = replace(settings, wipe=kinds.random() < 0.3, fan_out=kinds.random() < 0.3)
+        self._intrusions, self._growths = self._random_of("intrusions"), self._random_of("growths")
         self._crash_odds = choose((0.01, 0.03, 0.1))
+
+    def _random_of(self, what: str) -> random.Random:
+        """Draws of their own, so that the others stay as they were."""
+        return random.Random(f"{what} of {self.seed}")
 
     def run(self) -> None:
         """Explore. Raises ``ViolationError`` like ``exploring``."""
@@ -176,9 +193,11 @@ class SeveralExplorer:
                     if not self._faults:
                         raise
                     self._go_on_broken(life)
+            if disk.fault is None and self._growths.random() < _GROWTH_ODDS:
+                self._need_forgotten(life)
             self._end(life)
-        except (PersistentQueueError, OSError):
-            if not self._faults:
+        except (PersistentQueueError, OSError) as error:
+            if not self._faults or isinstance(error, CorruptionError):
                 raise
         for store in life.stores.values():
             store.abandon()
@@ -192,36 +211,69 @@ class SeveralExplorer:
             return
         knows = must or self.random.random() < 0.7
         try:
-            store = Store.open(
-                life.disk.disk,
-                f"{PATH}/{name}",
-                self._settings[name],
-                True,
-                0.0,
-                _FREE,
-                _FREE,
-                is_sound=lambda directory: knows and self._is_sound(life, basename(directory)),
-            )
+            store = self._opened(life, name, lambda directory: knows and self._is_sound(life, basename(directory)))
         except InDoubtError as error:
             while isinstance(error.__cause__, InDoubtError):
                 error = error.__cause__
             coordinator = life.stores.get(basename(error.coordinator))
             if coordinator is None or (knows and coordinator.broken is None):
+                if life.disk.fault is None or isinstance(error.__cause__, CorruptionError):
+                    raise ViolationError(f"in doubt, and nothing keeps who knows from telling: {error}") from error
                 raise
             return
         life.stores[name] = store
+        self._subscribe(store)
         self._look(life, name)
+
+    def _opened(self, life: Life, name: str, is_sound: Callable[[str], bool]) -> Store:
+        """The queue, opened by one who sees to it that what goes is wiped, where it is to be."""
+        disk = life.disk
+
+        def unlink(path: str) -> None:
+            owner, part, _ = path.removeprefix(f"{PATH}/").split("/", 2) if path.count("/") > 3 else ("", "", "")
+            is_deleted = f"{PATH}/{owner}/{DELETED_DIRECTORY}" in disk.names
+            if part == "data" and self._settings[owner].wipe and not is_deleted:
+                file = disk.inodes[disk.names[path]]
+                if file.links == 1 and any(file.cache):
+                    raise ViolationError(f"{path} goes, and was not wiped")
+            disk.unlink(path)
+
+        others = Others(is_sound, lambda _directory, _report: None)
+        door = replace(disk.disk, unlink=unlink)
+        return Store.open(door, f"{PATH}/{name}", self._settings[name], True, 0.0, _FREE, _FREE, others=others)
+
+    def _subscribe(self, store: Store) -> None:
+        """Of a queue that has subscriptions only, one is what the others have as the plain queue."""
+        if store.settings.fan_out and not store.subscriptions.names():
+            store.subscribe(_SUBSCRIPTION, 0)
 
     def _is_sound(self, life: Life, name: str) -> bool:
         return name in life.stores and life.stores[name].broken is None
 
     def _look(self, life: Life, name: str) -> None:
         """Compare what the queue serves with what is allowed, which is decided by that."""
-        found, at = content_of(life.stores[name]), NAMES.index(name)
+        found, at = _content_of(life.stores[name]), NAMES.index(name)
         worlds = [world for world in [*life.worlds, *life.under_way] if world[at] == found]
-        if not worlds or len(life.stores[name].reader.ready) != len(found.items):
+        if not worlds or len(_reader(life.stores[name]).ready) != len(found.items):
             raise ViolationError(self._describe(life, name, found))
         life.become(worlds)
+
+    def _need_forgotten(self, life: Life) -> None:
+        """No decision is remembered of which nobody has to ask any more."""
+        for deal in life.deals:
+            self._discard(life, deal)
+        life.deals.clear()
+        for name in NAMES:
+            self._open(life, name, must=True)
+        for name in NAMES:  # the coordinators of each before it
+            life.stores[name].trim()
+        for name in NAMES:
+            life.stores.pop(name).close()
+        for name in NAMES:
+            self._open(life, name, must=True)
+        for name, store in life.stores.items():
+            if store.state.decisions:
+                raise ViolationError(f"{name} remembers {store.state.decisions}, and nobody has to ask")
 
     def _end(self, life: Life) -> None:
         """Close some, in any order; the others end with the process."""
@@ -255,9 +307,40 @@ class SeveralExplorer:
                 self._open(life, name, must=True)
         life.is_settling = False
 
+    # --- others ------------------------------------------------------------------------------------------------------
+
+    def _intrude(self, life: Life, name: str) -> None:
+        """Another process comes, and opens a queue, or deletes it, if nobody has it, and it is not being deleted."""
+        at, disk = NAMES.index(name), life.disk
+        if {world[at] for world in life.under_way} - {world[at] for world in life.worlds}:
+            return
+        watch, disk.on_tick = disk.on_tick, None
+        try:
+            if self._intrusions.random() < 0.3:
+                delete_queue(PATH, name, disk=disk.disk)
+                found = None
+            else:
+                store = self._opened(life, name, lambda _directory: False)
+                self._subscribe(store)
+                found = _content_of(store)
+                (store.close if self._intrusions.random() < 0.5 else store.release)()
+        except (QueueLockedError, QueueNotFoundError, InDoubtError):
+            return
+        finally:
+            disk.on_tick = watch
+        for worlds in (life.worlds, life.under_way):
+            if found is None:
+                worlds[:] = [(*world[:at], Content(), *world[at + 1 :]) for world in worlds]
+            else:
+                worlds[:] = [world for world in worlds if world[at] == found]
+        if not life.worlds:
+            raise ViolationError(f"another process found {found} in {name}\n{self._tail(life)}")
+
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def _at_tick(self, life: Life, depth: int) -> None:
+        if not self._faults and self._intrusions.random() < _INTRUSION_ODDS:
+            self._intrude(life, self._intrusions.choice(NAMES))
         odds = _DEAL_ODDS if life.under_way or life.is_settling else self._crash_odds
         if depth < LIVES and self.schedules < SCHEDULES_MAX and self.random.random() < odds / (1 + depth):
             self._crash(life, depth)
@@ -334,7 +417,7 @@ class SeveralExplorer:
 
     def _take(self, life: Life, deal: Deal, name: str) -> list[bytes]:
         held, content = life.held(name), life.content(name)
-        reader = life.stores[name].reader
+        reader = _reader(life.stores[name])
         runs, items = reader.take(self.random.choice((1, 1, 2, 5)))
         expected = [item for item in content.items if item not in held][: len(items)]
         if items != expected:
@@ -453,8 +536,20 @@ class SeveralExplorer:
         def short(content: Content) -> str:
             return f"{[item.split()[0].decode() for item in content.items]} {dict(content.markers)}"
 
-        at = NAMES.index(name)
         lines = [f"found in {name}   {short(found)}"]
         lines += [f"allowed      {' | '.join(map(short, world))}" for world in [*life.worlds, *life.under_way]]
-        assert all(len(world) > at for world in life.worlds)
-        return "\n".join([*lines, *(life.disk.trace or [])[-160:]])
+        return "\n".join([*lines, self._tail(life)])
+
+    def _tail(self, life: Life) -> str:
+        return "\n".join((life.disk.trace or [])[-160:])
+
+
+def _reader(store: Store) -> Reader:
+    """What consumes: of the plain queue, or of the subscription that stands for it."""
+    return store.subscriptions.find(_SUBSCRIPTION) if store.settings.fan_out else store.reader
+
+
+def _content_of(store: Store) -> Content:
+    """What an open queue holds, however it is consumed."""
+    found = content_of(store)
+    return found if not store.settings.fan_out else Content(found.of(_SUBSCRIPTION), found.markers)

@@ -22,7 +22,14 @@ from .transaction import Transaction
 
 
 class Writing(Protocol):
-    """What it asks of the store: the last steps of a commit, and what comes behind."""
+    """What it asks of the store: its parts, the last steps of a commit, and what comes behind."""
+
+    adopter: Adopter
+    committer: Committer
+    generations: Generations
+    limits: Limits
+    state: State
+    subscriptions: Subscriptions
 
     def check(self) -> None:
         """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
@@ -43,25 +50,10 @@ class Writing(Protocol):
 class Inbox:
     """Adopts what is published for a queue."""
 
-    def __init__(
-        self,
-        store: Writing,
-        adopter: Adopter,
-        committer: Committer,
-        generations: Generations,
-        state: State,
-        subscriptions: Subscriptions,
-        limits: Limits,
-        mutex: Guard,
-        sync: bool,
-    ) -> None:
+    def __init__(self, store: Writing, mutex: Guard, sync: bool) -> None:
         self._store = store
-        self._adopter = adopter
-        self._committer = committer
-        self._generations = generations
-        self._state = state
-        self._subscriptions = subscriptions
-        self._limits = limits
+        self._adopter, self._committer, self._generations = store.adopter, store.committer, store.generations
+        self._state, self._subscriptions, self._limits = store.state, store.subscriptions, store.limits
         self._mutex = mutex
         self._sync = sync
         self._told = ""

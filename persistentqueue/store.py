@@ -108,17 +108,7 @@ class Store:
             mutex,
             self._break,
         )
-        self.inbox = Inbox(
-            self,
-            self.adopter,
-            self.committer,
-            self.generations,
-            state,
-            self.subscriptions,
-            self.limits,
-            mutex,
-            settings.sync,
-        )
+        self.inbox = Inbox(self, mutex, settings.sync)
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 

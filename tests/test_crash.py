@@ -137,6 +137,25 @@ def test_published_file_that_was_consumed_never_waits_again() -> None:
     assert found == {b"%200d" % number for number in (2, 3)}
 
 
+def test_group_of_two_subscriptions() -> None:
+    """What two subscriptions dequeue in one group is consumed for each of them, also where it would be one run."""
+    disk = SimulatedDisk()
+    store = opened(disk)
+    store.commit([enqueuing(b"x", b"y")])
+    store.subscribe("a", 0)
+    plain, other = store.reader.ready, store.subscriptions.find("a").ready
+    passed = other.hold(1)
+    group = [Transaction(), Transaction()]
+    for transaction, ready in zip(group, (plain, other), strict=True):
+        transaction.ready, transaction.runs = ready, ready.hold(1)
+    assert [transaction.runs for transaction in group] == [[(0, 1)], [(1, 1)]]
+    store.commit(group)
+    other.release(passed)
+    found = content_of(store)
+    assert (found.items, found.others) == ((b"y",), (("a", (b"x",)),))
+    assert {content_of(opened(crashed)) for crashed in every_cut(disk)} == {found}
+
+
 @pytest.mark.parametrize("closing", [True, False], ids=["sealed", "unsealed"])
 def test_older_generation_outlives_a_name_that_is_not_durable(closing: bool) -> None:
     """A generation that was renamed by an owner who was killed may vanish; until it cannot, the one before it stays."""

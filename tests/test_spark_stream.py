@@ -307,17 +307,29 @@ def goes_on(root: Path, offset: Any, reason: str) -> list[int]:
 
 
 def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
-    """A queue that was replaced by another one, shorter or longer than what was read, is told of."""
+    """A queue that was replaced by another one, whatever that holds, or by an older copy, is told of; and what was read
+    of the one is not acknowledged to the other."""
     enqueue(tmp_path, *numbers(3))
+    shutil.copytree(tmp_path / "in", tmp_path / "copy")
+    enqueue(tmp_path, *numbers(3, 5))
     planner = reader(tmp_path)
-    end = planner.latestOffset(planner.initialOffset(), limits.ReadAllAvailable())
+    start = planner.initialOffset()
+    end = planner.latestOffset(start, limits.ReadAllAvailable())
     shutil.rmtree(tmp_path / "in")
-    enqueue(tmp_path, b"0")
-    assert goes_on(tmp_path, end, "the queue ends at 1") == [0]
-    shutil.rmtree(tmp_path / "in")
-    enqueue(tmp_path, *numbers(5))
-    assert goes_on(tmp_path, end, "no such subscription") == [3, 4]
+    enqueue(tmp_path, *numbers(7))
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.subscribe("spark")
+    planner.commit(end)
+    query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": end}]})
+    assert acknowledge(query) == 0
+    assert left(tmp_path) == numbers(7)
+    with pytest.raises(DataLossError, match="5 items of the batch that ends at 5 are gone"):
+        reader(tmp_path).partitions(start, end)
+    assert goes_on(tmp_path, end, "another queue has taken the place") == [*range(7)]
     assert left(tmp_path) == []
+    shutil.rmtree(tmp_path / "in")
+    os.rename(tmp_path / "copy", tmp_path / "in")
+    assert goes_on(tmp_path, end, "the queue ends at 3: an older copy") == [0, 1, 2]
 
 
 def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:

@@ -1,9 +1,9 @@
 """Streaming reads: a query is a consumer of its own, by a subscription, and consumes what it has surely done with.
 
-An offset is the sequence of the first item that was not read yet, and says of the batch before it where it begins and
-how many items it has, so that a batch that is run again has the same rows or fails. What a query has committed is
-acknowledged, through the inbox, and goes when nobody else needs it; whoever owns the queue answers when he looks into
-it, and nobody waits for him.
+An offset is the sequence of the first item that was not read yet, and says of which queue, by its identity, and of the
+batch before it where it begins and how many items it has, so that a batch that is run again has the same rows or fails.
+What a query has committed is acknowledged, through the inbox, and goes when nobody else needs it; whoever owns the
+queue answers when he looks into it, and nobody waits for him.
 
 Spark tells a source that a batch is done when it plans the next one. So that of the last one stays until the query goes
 on, or ``acknowledge`` is called with it when it has ended.
@@ -23,11 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueueError, QueueNotFoundError
+from persistentqueue.directory import queue_directory
 from persistentqueue.disk import DISK, join
 from persistentqueue.publication import is_published, read_publication
 from persistentqueue.remote import acknowledge as acknowledge_sequence
 from persistentqueue.remote import request_subscription
-from persistentqueue.splits import Onlooker, plan
+from persistentqueue.splits import Onlooker, look, plan
 
 from .options import StreamOptions, stream_read_options
 from .rows import SCHEMA, adopt, batches, partitions
@@ -70,6 +71,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         """What the queue had when a query began that is to read that, and to end."""
         self._last: Offset | None = None
         """Where the next batch begins, as far as that is known here."""
+        self._identity = ""
+        """The queue's, as it was looked at last; "" where it is older than that."""
         self._is_asked = False
         """Whether the subscription was asked for by this very process."""
         self._was_there = False
@@ -106,7 +109,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         end = state.next_sequence if self._target is None else min(self._target, state.next_sequence)
         if last is None:
             return self._offset(end, _UNKNOWN)
-        begin = self._resumed(last["offset"], inbox, state)
+        begin = self._resumed(last, inbox, state)
         if not state.gone.live_between(begin, end):
             return last
         if limits is None or not isinstance(limit, limits.ReadAllAvailable):
@@ -133,7 +136,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         count = end["items"]
         begin: int = end["begin"] if "begin" in end else start["offset"]
         places, recovered = self._onlooker.look(durably=True)
-        runs = [(begin, end["offset"] - begin)] if begin < end["offset"] else []
+        is_other = _is_of_another(end, recovered.identity)
+        runs = [(begin, end["offset"] - begin)] if begin < end["offset"] and not is_other else []
         splits = plan(DISK, places, recovered, runs)
         missing = count - sum(split.items for split in splits)
         if count != _UNKNOWN and missing and options.fail_on_data_loss:
@@ -147,7 +151,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     def commit(self, end: Offset) -> None:
         """Acknowledge what comes before. What fails here is told again with the next batch, and fails no query."""
         with suppress(PersistentQueueError, OSError):
-            _acknowledge(end)
+            _acknowledge(end, self._onlooker.look()[1].identity)
 
     def _look(self) -> tuple[str, Any]:
         """The inbox, and what the queue holds, durably; also what is published, if nobody owns it."""
@@ -157,27 +161,31 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
             places, recovered = self._onlooker.look(durably=True)
         except QueueNotFoundError as error:
             raise QueueNotFoundError(f"{error}: name another path or queue, or make it first, by opening it") from error
+        self._identity = recovered.identity
         return places.path("inbox"), recovered.state
 
-    def _resumed(self, offset: int, inbox: str, state: Any) -> int:
+    def _resumed(self, last: Offset, inbox: str, state: Any) -> int:
         """Where a query that is at this offset goes on. Raises ``DataLossError``."""
-        name = self._options.subscription
+        name, offset = self._options.subscription, last["offset"]
         number = state.number_of(name)
         is_there = number is not None
         cursor = state.subscriptions[number] if is_there else state.gone
-        reason = None
-        if state.next_sequence < offset:
-            reason = f"the queue ends at {state.next_sequence}: it was made anew, or put back"
+        is_other, reason = _is_of_another(last, self._identity), None
+        if is_other:
+            reason = "another queue has taken the place of the one that it has read"
+        elif state.next_sequence < offset:
+            reason = f"the queue ends at {state.next_sequence}: an older copy of it was put there"
         elif offset < cursor.frontier:
             reason = f"what comes before {cursor.frontier} was consumed by others, {cursor.frontier - offset} items"
         elif not is_there and not self._is_pending(inbox):
             reason = "the queue has no such subscription, by which it would keep what is to be read: it was removed"
         self._was_there |= is_there
         if reason is None:
-            return offset
+            return int(offset)
         if self._options.fail_on_data_loss:
             raise DataLossError(self._options, offset, reason)
-        first = cursor.frontier if state.next_sequence < offset else max(offset, cursor.frontier)
+        is_anew = is_other or state.next_sequence < offset
+        first = cursor.frontier if is_anew else max(offset, cursor.frontier)
         if not is_there and not self._is_pending(inbox):
             self._ask(first)
         return int(first)
@@ -207,6 +215,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
             "subscription": self._options.subscription,
             "offset": sequence,
             "items": items,
+            "identity": self._identity,
         }
 
     def _limited(self, begin: int, end: int) -> int:
@@ -236,15 +245,17 @@ def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReade
 def acknowledge(query: StreamingQuery) -> int:
     """Tell the queues that this query reads of its last batch, which it has surely committed; for one that has ended.
 
-    Durable on return, for its owners to find. The answer is how many queues were told: 0 where it has done nothing yet.
-    Raises what ``Producer.flush`` raises.
+    Durable on return, for its owners to find. The answer is how many queues were told: 0 where it has done nothing yet,
+    or another queue has taken the place. Raises what ``Producer.flush`` raises, and ``QueueNotFoundError``.
     """
     progress = query.lastProgress
     offsets = [_own(source.get("endOffset")) for source in _sources(progress)] if progress else []
-    told = [offset for offset in offsets if offset is not None]
-    for offset in told:
-        _acknowledge(offset)
-    return len(told)
+    told = 0
+    for offset in offsets:
+        if offset is not None:
+            directory = queue_directory(offset["path"], offset["queue"] or None)
+            told += _acknowledge(offset, look(DISK, directory)[1].identity)
+    return told
 
 
 def _sources(progress: Any) -> Sequence[Any]:
@@ -265,5 +276,14 @@ def _own(offset: Any) -> Offset | None:
     return fields if isinstance(fields, dict) and {"path", "queue", "subscription", "offset"} <= fields.keys() else None
 
 
-def _acknowledge(end: Offset) -> None:
+def _acknowledge(end: Offset, identity: str) -> bool:
+    """Acknowledge to the queue with this identity, if it is the one; whether it is."""
+    if _is_of_another(end, identity):
+        return False
     acknowledge_sequence(end["path"], end["queue"] or None, end["subscription"], end["offset"])
+    return True
+
+
+def _is_of_another(offset: Offset, identity: str) -> bool:
+    """Whether the offset is surely not of the queue with this identity."""
+    return identity != "" and offset.get("identity", identity) not in {"", identity}

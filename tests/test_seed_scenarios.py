@@ -38,8 +38,8 @@ from persistentqueue.log import read_log
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files
 
-EMPTY_LOG_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + 4 + 57
-"""A log that holds nothing: its header and one frame, with a checkpoint of its fixed fields only."""
+EMPTY_LOG_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + 4 + 57 + 25
+"""A log that holds nothing: its header and one frame, with a checkpoint of its fixed fields, and the queue's identity."""
 
 
 def digits(*bounds: int) -> list[bytes]:

@@ -44,7 +44,7 @@ def test_opening_without_room_to_skip_what_is_published(
     """A queue opens also where there is no room to say durably that what was published had come before."""
     queue = open_queue(sync=False)
     with Producer(directory) as one, Producer(directory) as other:
-        monkeypatch.setattr(Producer, "_is_reached", lambda *_: False)
+        monkeypatch.setattr(Versions, "is_reached", lambda *_: False)
         one.enqueue(b"one")
         one.flush(("app", 1))
         assert drain(queue) == [b"one"]

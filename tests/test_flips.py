@@ -54,8 +54,8 @@ def test_every_cut() -> None:
 
 def test_mutations() -> None:
     """Mutations that know the formats lead to an answer or to a documented error, and to a queue that repairs."""
-    report = fuzz.fuzz(150)
-    assert report.cases == 150
+    report = fuzz.fuzz(250)
+    assert report.cases == 250
     assert min(report.refused, report.damaged, report.forged) > 5
 
 

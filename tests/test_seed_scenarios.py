@@ -39,7 +39,7 @@ from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files
 
 EMPTY_LOG_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + 4 + 57 + 25
-"""A log that holds nothing: its header and one frame, with a checkpoint of its fixed fields, and the queue's identity."""
+"""A log that holds nothing: its header and one frame, with a checkpoint of its fixed fields, and who the queue is."""
 
 
 def digits(*bounds: int) -> list[bytes]:

@@ -13,6 +13,7 @@ import pytest
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Producer, Session, check
 from persistentqueue.disk import DISK, DSYNC, Disk
 from persistentqueue.generations import LOG_BYTES_MAX
+from persistentqueue.producer import Versions
 from persistentqueue.segments import OPEN_FILES, SEGMENT_BYTES_FIRST
 from persistentqueue.transaction import Transaction
 

@@ -23,14 +23,13 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueueError, QueueNotFoundError
-from persistentqueue.directory import queue_directory
 from persistentqueue.disk import DISK, join
 from persistentqueue.publication import is_published, read_publication
 from persistentqueue.remote import acknowledge as acknowledge_sequence
 from persistentqueue.remote import request_subscription
 from persistentqueue.splits import Onlooker, look, plan
 
-from .options import StreamOptions, stream_read_options
+from .options import Place, StreamOptions, stream_read_options
 from .rows import SCHEMA, adopt, batches, partitions
 
 limits: Any
@@ -253,8 +252,8 @@ def acknowledge(query: StreamingQuery) -> int:
     told = 0
     for offset in offsets:
         if offset is not None:
-            directory = queue_directory(offset["path"], offset["queue"] or None)
-            told += _acknowledge(offset, look(DISK, directory)[1].identity)
+            place = Place(offset["path"], offset["queue"] or None)
+            told += _acknowledge(offset, look(DISK, place.directory)[1].identity)
     return told
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import threading
 import warnings
 import weakref
@@ -25,7 +24,7 @@ from .memory import MemoryBudget
 from .place import DATA_DIRECTORY
 from .publication import is_published
 from .reader import Reader
-from .recovery import Others, RecoveryReport
+from .recovery import Others, RecoveryReport, announce
 from .segment import segment_name
 from .session import Session
 from .spare import SPARE_NAME
@@ -33,7 +32,6 @@ from .store import Store
 from .subscription import Subscription
 from .transaction import Settings, Transaction
 
-_LOGGER = logging.getLogger("persistentqueue")
 _LEAST = {
     "segment_bytes": 1,
     "memory_bytes": 0,
@@ -242,11 +240,11 @@ class PersistentQueue:
         self._name = name
         self._disk = disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
-        self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, _report)))
+        self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
-        _report(directory, self.recovery)
+        announce(directory, self.recovery)
 
     def __enter__(self) -> PersistentQueue:
         return self
@@ -291,6 +289,11 @@ class PersistentQueue:
         """The directory that the segments are in ``data`` of: the queue's own, or the absolute path of another."""
         assert self._group is not None
         return self._group.store.places.data_root
+
+    @property
+    def identity(self) -> str:
+        """Which queue this is, in hex digits: drawn when it was made, in its log for ever; only a copy has the same."""
+        return self._open().store.state.identity.hex()
 
     @property
     def closed(self) -> bool:
@@ -564,24 +567,6 @@ def _check(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _report(directory: str, report: RecoveryReport) -> None:
-    if report.clean:
-        return
-    if report.resolved is not None:
-        became = "committed" if report.resolved else "never committed"
-        _LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
-    _LOGGER.info("%s: recovered %s", directory, report)
-    if report.torn_bytes or report.missing_bytes or report.lost_transactions or report.set_aside:
-        _LOGGER.warning(
-            "%s: the log ended in up to %d torn bytes and %d missing ones, %d transactions without data; set aside: %s",
-            directory,
-            report.torn_bytes,
-            report.missing_bytes,
-            report.lost_transactions,
-            ", ".join(report.set_aside) or "nothing",
-        )
 
 
 def _disown_all(*_: Any) -> None:

@@ -16,6 +16,7 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
@@ -33,6 +34,8 @@ from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECT
 from .publication import read_publication
 from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import State, StateError
+
+_LOGGER = logging.getLogger("persistentqueue")
 
 
 @dataclass(frozen=True)
@@ -66,6 +69,25 @@ NOTHING_FOUND = RecoveryReport()
 """What there is to say of a new queue."""
 
 
+def announce(directory: str, report: RecoveryReport) -> None:
+    """Say in the program's log what there was to recover in the queue in this directory."""
+    if report.clean:
+        return
+    if report.resolved is not None:
+        became = "committed" if report.resolved else "never committed"
+        _LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
+    _LOGGER.info("%s: recovered %s", directory, report)
+    if report.torn_bytes or report.missing_bytes or report.lost_transactions or report.set_aside:
+        _LOGGER.warning(
+            "%s: the log ended in up to %d torn bytes and %d missing ones, %d transactions without data; set aside: %s",
+            directory,
+            report.torn_bytes,
+            report.missing_bytes,
+            report.lost_transactions,
+            ", ".join(report.set_aside) or "nothing",
+        )
+
+
 class Others(NamedTuple):
     """The queues that one which is being opened may have to ask, by their directories."""
 
@@ -75,7 +97,7 @@ class Others(NamedTuple):
     """Hears what was found in one that had to be recovered, to be asked."""
 
 
-UNKNOWN = Others(lambda _directory: False, lambda _directory, _report: None)
+UNKNOWN = Others(lambda _directory: False, announce)
 """Of whoever opens a queue, and knows of no other."""
 
 

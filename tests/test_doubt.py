@@ -477,7 +477,9 @@ def test_identity_stays(open_queue: OpenQueue, path: Path) -> None:
     open_queue("a").close()
     (path / "a").rename(path / "c")
     repair(path, "c")
-    put(open_queue("c"), b"2")
+    repaired = open_queue("c")
+    assert repaired.identity == found
+    put(repaired, b"2")
     assert identity(path, "c") == found
     b.close()
     before = identity(path, "b")

@@ -32,7 +32,7 @@ from persistentqueue import (
     SubscriptionNotFoundError,
 )
 
-from .payload import payload_id, payloads
+from .payload import payloads
 from .progress import Report, reporting
 from .workers import QUERY_ID
 
@@ -76,8 +76,8 @@ class StageHandoff:
 
     ``path`` and ``name`` say which queue, as for ``PersistentQueue``. The payloads lie under ``payload_root``, by
     default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). Many queues may
-    share a root, of many machines: the names of a queue's payloads bear the id in its directory, which only a copy of
-    that has as well, and none is swept that bears another. From the constructor until ``close()``, or for the ``with``
+    share a root, of many machines: the names of a queue's payloads bear its identity, which only a copy of it has as
+    well, and none is swept that bears another. From the constructor until ``close()``, or for the ``with``
     block, the hand-off owns the queue: no other process can put or take meanwhile, and so no payload is swept that
     somebody is still writing. The root may lie on any file system that Spark can write, by Hadoop's name for it:
     ``payload_root="s3a://bucket/payloads"``.
@@ -105,9 +105,9 @@ class StageHandoff:
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
         self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out)
+        self._id = self._queue.identity[:16]
         try:
             self._payloads.prepare()
-            self._id = payload_id(Path(path, name))
             self._sweep()
         except BaseException:
             self._queue.close()

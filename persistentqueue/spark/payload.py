@@ -8,7 +8,6 @@ closed is as durable as that storage makes it.
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -21,23 +20,6 @@ from pyspark.sql import SparkSession
 
 _PATTERN = set("*?[]{}\\")
 SCHEME = "://"
-ID_NAME = "payload.id"
-
-
-def payload_id(queue: Path) -> str:
-    """What tells the payloads of the queue in this directory from those of all others, wherever these are.
-
-    It is random, and durable in the directory, as ``payload.id``, before it is told, so that it goes where the queue
-    goes, and a queue that is made anew has another one. For who owns the queue; raises ``OSError``.
-    """
-    path = queue / ID_NAME
-    line = path.read_text() if path.exists() else ""
-    if not re.fullmatch("[0-9a-f]{16}\n", line):  # none, or cut short by a crash before any payload bore it
-        line = f"{os.urandom(8).hex()}\n"
-        path.write_text(line)
-    _sync(path)
-    _sync(queue)
-    return line.strip()
 
 
 class Payloads(Protocol):

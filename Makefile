@@ -100,8 +100,8 @@ perf: $(VENV)/test.installed
 # What Spark has to do with, three quarters of an hour; with the rounds that perf/README.md has.
 perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.stages --rounds 3 --results perf/results
-	$(BIN)/python -m perf.spark_rows --rounds 3 --results perf/results
-	$(BIN)/python -m perf.streams --rounds 3 --results perf/results
+	$(BIN)/python -m perf.spark_rows --results perf/results
+	$(BIN)/python -m perf.streams --batches 20 --rounds 3 --results perf/results
 	$(BIN)/python -m perf.manifests --rounds 3 --results perf/results
 	$(BIN)/python -m perf.planning --rounds 3 --results perf/results
 	$(BIN)/python -m perf.soak --minutes 20 --results perf/results

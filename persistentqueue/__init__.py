@@ -22,8 +22,8 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
 ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
 ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` · ``spark``,
-``__main__`` (the command line).
+``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` ·
+``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -46,15 +46,16 @@ from .errors import (
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
-from .group import Compacted, Maintained
 from .memory import MemoryBudget
 from .move import Moved, move_data
 from .producer import Producer
-from .queue import PersistentQueue, Stats
+from .queue import PersistentQueue
 from .recovery import RecoveryReport
 from .session import Session
+from .stats import Stats
 from .subscription import Subscription
 from .together import transaction
+from .upkeep import Compacted, Maintained
 
 __all__ = [
     "PersistentQueue",

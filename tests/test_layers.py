@@ -29,7 +29,7 @@ FLOORS = [
     {"fsck", "several"},
     {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},
-    {"session", "parts", "remote"},
+    {"session", "parts", "remote", "upkeep", "stats"},
     {"subscription"},
     {"queue"},
     {"together"},
@@ -44,7 +44,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "queue", "disk"}
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"}
 FACES_MAY_IMPORT = {"persistentqueue"} | {
     f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
 }

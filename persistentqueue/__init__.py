@@ -17,15 +17,17 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields`` ·
-``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``, ``state``,
-``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
-``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
-``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
-``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` ·
-``spark``, ``__main__`` (the command line).
+``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor``,
+``attempts`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
+``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``,
+``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``,
+``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` ·
+``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``joint``,
+``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``, ``subscription`` · ``queue`` ·
+``together`` · ``spark``, ``__main__`` (the command line).
 """
 
+from .deadletter import DeadLetter
 from .directory import delete_queue, list_queues
 from .errors import (
     BrokenQueueError,
@@ -33,6 +35,7 @@ from .errors import (
     CorruptionError,
     DataMissingError,
     DataPathError,
+    DeadLetterError,
     DiskFullError,
     InDoubtError,
     InvalidNameError,
@@ -64,6 +67,7 @@ __all__ = [
     "transaction",
     "Producer",
     "MemoryBudget",
+    "DeadLetter",
     "Stats",
     "RecoveryReport",
     "Compacted",
@@ -88,6 +92,7 @@ __all__ = [
     "DiskFullError",
     "QueueFullError",
     "DataPathError",
+    "DeadLetterError",
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",

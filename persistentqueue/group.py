@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
 
+from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
@@ -65,6 +66,8 @@ class Group:
         """Who waits for room."""
         self.refused = 0
         """How many transactions were told that the queue is full."""
+        self.rejected = self.dead = 0
+        """How many items were rejected, and how many were moved to the dead letters."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
@@ -326,7 +329,7 @@ class Group:
                     left = None if deadline is None else deadline - time.monotonic()
                     if left is not None and left <= 0:
                         return [], []
-                    self._waiters.wait(left)
+                    self._waiters.wait(reader.until_due(left))
             self.check()
             self.store.check()
             taken = self._take_now(reader, max_items)
@@ -379,6 +382,12 @@ class Group:
                 self._wake(count)
         if wrote:
             self._seats.tell()
+
+    def postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
+        """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
+        with self.mutex:
+            ready.postpone(runs, seconds)
+            self._waiters.wake_all()
 
     def abandon(self, transaction: Transaction) -> None:
         """Like ``discard``, from a finalizer, which may run while this very thread holds the mutex."""

@@ -14,14 +14,17 @@ from types import TracebackType
 from typing import Any
 
 from .directory import place_path, queue_directory
-from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
+from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
+from .joint import require_neighbours
 from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
+from .requeue import requeue
+from .retries import Delay, Retries, counts_attempts
 from .session import Session
 from .stats import Stats, look
 from .store import Store
@@ -93,6 +96,13 @@ class PersistentQueue:
       segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
+    - ``max_attempts``: how often an item is delivered, by a session of the queue or of each of its subscriptions, over
+      rollbacks and restarts (no limit, and nothing is counted). One that was delivered so often, and not consumed, is
+      moved to the dead letters. Each call that dequeues is then a durable write of the log.
+    - ``dead_letter``: the name of the queue beside this one that gets them, which is opened and closed with this one,
+      or an open queue, which several may share. Needed for ``max_attempts``; alone it is for what ``reject`` gives up.
+    - ``retry_delay_seconds``: how long an item waits that was rejected, or given back, before it comes again (0); or
+      what makes that of how often it was delivered, ``lambda attempts: 2.0**attempts`` for instance.
 
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
@@ -106,6 +116,10 @@ class PersistentQueue:
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
     (try again), and ``OSError`` where the directory cannot be used.
     """
+
+    _retries: Retries | None = None
+    _dead_letters: PersistentQueue | None = None
+    _owns_dead_letters = False
 
     def __init__(
         self,
@@ -132,6 +146,9 @@ class PersistentQueue:
         max_disk_bytes: int | None = None,
         min_free_bytes: int = 0,
         full: str = "raise",
+        max_attempts: int | None = None,
+        dead_letter: str | PersistentQueue | None = None,
+        retry_delay_seconds: Delay = 0.0,
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
@@ -157,14 +174,10 @@ class PersistentQueue:
             max_disk_bytes=max_disk_bytes,
             min_free_bytes=min_free_bytes,
             full=full,
+            counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
         )
         _check(vars(settings) | {"lock_timeout": lock_timeout})
-        if not compact_below <= 1:
-            raise ValueError(f"compact_below must be a share from 0 to 1, got {compact_below}")
-        if full not in {"raise", "block"}:
-            raise ValueError(f'full must be "raise" or "block", got {full!r}')
-        if settings.pool_max_bytes < settings.pool_min_bytes:
-            raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {pool_min_bytes}, got {pool_max_bytes}")
+        _check_chosen(settings)
         self._path = fspath(path)
         self._name = name
         self._disk = disk
@@ -175,6 +188,10 @@ class PersistentQueue:
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
         announce(directory, self.recovery)
+        if settings.counts_attempts:
+            self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
+        if dead_letter is not None:
+            self._have_dead_letters(dead_letter, lock_timeout, memory_bytes)
 
     def __enter__(self) -> PersistentQueue:
         return self
@@ -246,7 +263,7 @@ class PersistentQueue:
     def _session(self, name: str | None, reader: Reader | None) -> Session:
         group = self._open()
         name = threading.current_thread().name if name is None else name
-        session = Session(group, name=name, queue=self, reader=reader)
+        session = Session(group, name=name, queue=self, reader=reader, retries=self._retries)
         with group.mutex:
             self._sessions.add(session)
         return session
@@ -333,6 +350,29 @@ class PersistentQueue:
                 raise
         return count
 
+    @property
+    def dead_letters(self) -> PersistentQueue:
+        """The queue of the dead letters, each of them an envelope (see ``DeadLetter``). Raises ``ValueError`` where the
+        queue was opened without ``dead_letter``."""
+        if self._dead_letters is None:
+            raise ValueError(f"{self!r} was opened without dead_letter=: it has no dead letters")
+        return self._dead_letters
+
+    def requeue(self, max_items: int | None = None) -> int:
+        """Move up to ``max_items`` dead letters that came from this queue (None: all) to its end, out of their
+        envelopes, in one transaction; how many there were. Durable on return.
+
+        Their attempts are counted anew, and every subscription gets them. Those that another queue has put there, and
+        what is no dead letter, stay, in their order. Raises ``ValueError`` without ``dead_letter``, what
+        ``Session.flush`` raises, and ``CorruptionError`` like ``dequeue``; then nothing was moved.
+        """
+        if max_items is not None and max_items < 0:
+            raise ValueError(f"max_items must not be negative, got {max_items}")
+        group, dead = self._open(), self.dead_letters._open()
+        for each in (group, dead):
+            each.store.check()
+        return requeue(group, dead, max_items)
+
     def trim(self) -> None:
         """Shorten the log to what is live and delete drained segments now; it is done by itself when it is worth it.
 
@@ -414,11 +454,53 @@ class PersistentQueue:
 
         Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
         ``ClosedError``. Raises ``DiskFullError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
-        the same, its lock free, and the next opening recovers.
+        the same, its lock free, and the next opening recovers. The queue of its dead letters is closed as well, if it
+        was opened with this one.
         """
-        if self._group is not None:
-            self._group.close("the queue is closed: open it again")
-            _OPEN.discard(self)
+        try:
+            if self._group is not None:
+                self._group.close("the queue is closed: open it again")
+                _OPEN.discard(self)
+        finally:
+            if self._owns_dead_letters and self._dead_letters is not None:
+                self._dead_letters.close()
+
+    def _have_dead_letters(
+        self, dead_letter: str | PersistentQueue, lock_timeout: float, memory_bytes: int | MemoryBudget
+    ) -> None:
+        """Have the queue of the dead letters open; what it raises closes this one. Raises what opening raises, and
+        ``ValueError`` for one that cannot be in one transaction with this one."""
+        try:
+            if isinstance(dead_letter, str):
+                self._dead_letters = self._open_dead_letters(dead_letter, lock_timeout, memory_bytes)
+                self._owns_dead_letters = True
+            else:
+                self._dead_letters = dead_letter
+            dead, directory = self._dead_letters._open(), self._open().store.directory
+            require_neighbours([directory, dead.store.directory])
+            if not dead.store.settings.sync or dead.store.subscriptions.plain is None:
+                raise ValueError(
+                    f"{dead.store.directory}: cannot have the dead letters of {directory}: open it with sync=True, as "
+                    "one that was made without fan_out"
+                )
+            assert self._retries is not None
+            self._retries.dead = dead
+        except BaseException:
+            self.close()
+            raise
+
+    def _open_dead_letters(self, name: str, lock_timeout: float, memory_bytes: int | MemoryBudget) -> PersistentQueue:
+        directory = self._open().store.directory
+        if name == basename(directory):
+            raise ValueError(f"{directory}: its dead letters must go to another queue, not to itself")
+        return PersistentQueue(
+            dirname(directory),
+            name,
+            lock_timeout=lock_timeout,
+            memory_bytes=memory_bytes if isinstance(memory_bytes, MemoryBudget) else 0,
+            wipe=self._open().store.settings.wipe,
+            disk=self._disk,
+        )
 
     def _open(self) -> Group:
         assert self._group is not None
@@ -447,6 +529,17 @@ def _check(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_chosen(settings: Settings) -> None:
+    """Raise ``ValueError`` for what is not one of the values that there are, or contradicts another one."""
+    if not settings.compact_below <= 1:
+        raise ValueError(f"compact_below must be a share from 0 to 1, got {settings.compact_below}")
+    if settings.full not in {"raise", "block"}:
+        raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
+    least_bytes, most_bytes = settings.pool_min_bytes, settings.pool_max_bytes
+    if most_bytes < least_bytes:
+        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {least_bytes}, got {most_bytes}")
 
 
 def _disown_all(*_: Any) -> None:

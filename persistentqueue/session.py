@@ -11,11 +11,12 @@ from typing import TypeAlias
 from .block import ITEM_BYTES_MAX
 from .errors import ClosedError, SubscriptionNotFoundError
 from .explain import Hold
-from .group import Group
+from .group import Group, Taken
 from .intervals import join_runs
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
+from .retries import Retries, Trial
 from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
@@ -38,7 +39,19 @@ class Session:
     so does a ``flush`` of what was dequeued from it.
     """
 
-    __slots__ = ("__weakref__", "_group", "_queue", "_reader", "_spill_bytes", "_together", "_transaction", "name")
+    __slots__ = (
+        "__weakref__",
+        "_commit",
+        "_discard",
+        "_group",
+        "_queue",
+        "_reader",
+        "_spill_bytes",
+        "_together",
+        "_transaction",
+        "_trial",
+        "name",
+    )
 
     def __init__(
         self,
@@ -47,6 +60,7 @@ class Session:
         name: str = "",
         queue: object = None,
         reader: Reader | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self._group = group
         self._reader = group.store.subscriptions.plain if reader is None else reader
@@ -57,6 +71,10 @@ class Session:
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
         self._transaction: Transaction | None = self._new()
+        self._trial = Trial(retries) if retries is not None else None
+        """What it does with items that may fail; None in a queue that does not count their attempts."""
+        self._commit = group.commit if self._trial is None else self._trial.commit
+        self._discard = group.discard if self._trial is None else self._trial.discard
         self._together: Together | None = None
         """What flushes it with sessions of other queues, if it belongs to these."""
 
@@ -66,6 +84,8 @@ class Session:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._trial is not None and self._transaction is not None:
+            self._trial.fail(self._transaction, self._reader, error)
         self.close()
 
     def __del__(self) -> None:
@@ -126,6 +146,10 @@ class Session:
         rollback, brings an item. Raises ``CorruptionError`` once for each damaged block: its items are set aside, and
         the next call goes on behind them. Where there is no item it raises that, once, for each damaged file that
         another process has published, and ``QueueFullError`` for one that can never be adopted.
+
+        In a queue with ``max_attempts`` the delivery is durable before the item is returned, for which it raises what
+        ``flush`` raises. The last attempt of an item is made alone: a session that holds something gets None, at once,
+        while such an item is next, and one that holds such an item does until it has flushed or rolled back.
         """
         transaction, group = self._transaction, self._group
         if transaction is None or group.closed is not None or group.store.broken is not None:
@@ -135,7 +159,7 @@ class Session:
         reader = self._reader
         item = reader.take_one(transaction.runs) if reader is not None else None
         if item is None:
-            runs, items = group.take(self._consumer(), 1, timeout)
+            runs, items = self._take(transaction, 1, timeout)
             if not items:
                 return None
             join_runs(transaction.runs, runs)
@@ -147,7 +171,9 @@ class Session:
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[bytes]:
         """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.
 
-        Waits for the first item only. Otherwise like ``dequeue``.
+        Waits for the first item only. In a queue that counts attempts an item that was delivered before, and not
+        consumed, comes alone, and a list ends before such a one: so a bad item does not take the others with it.
+        Otherwise like ``dequeue``.
         """
         transaction = self._open()
         if index(max_items) < 0:
@@ -155,7 +181,7 @@ class Session:
         timeout = checked_timeout(timeout)
         if max_items == 0:
             return []
-        runs, items = self._group.take(self._consumer(), max_items, timeout)
+        runs, items = self._take(transaction, max_items, timeout)
         if items and not transaction.since_seconds:
             transaction.since_seconds = self._group.now()
         join_runs(transaction.runs, runs)
@@ -193,9 +219,9 @@ class Session:
         elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
         try:
-            group.commit(transaction, timeout)
+            self._commit(transaction, timeout)
             if transaction.skipped:
-                group.discard(transaction)
+                self._discard(transaction)
             self._transaction = self._new()
         except BaseException:
             if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
@@ -203,17 +229,41 @@ class Session:
             raise
         return not transaction.skipped
 
+    def reject(self, item: Buffer, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
+        """Say of an item that this session holds, the first that equals it, that it has failed.
+
+        The next ``flush`` does not consume it with the others. It comes again, in its old place, at once or after
+        ``delay_seconds`` (by default ``retry_delay_seconds`` of the queue); or, if its attempts are used up, or not to
+        ``retry``, it is moved to the dead letters with this reason, in the same transaction as all else that the
+        session has done. Without a flush nothing was rejected. A flush that moves something to the dead letters waits
+        for no room, as that of a transaction over several queues.
+
+        Raises ``ValueError`` where the session holds no such item that it has not rejected yet, for a delay that cannot
+        be waited, where the queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``, and
+        for ``retry=False`` without ``dead_letter``.
+        """
+        transaction = self._open()
+        if self._trial is None:
+            needs = "max_attempts=, dead_letter= or retry_delay_seconds="
+            raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
+        self._trial.reject(
+            transaction, self._consumer(), lambda raw: self._matches(raw, item), reason, retry, delay_seconds
+        )
+
     def rollback(self) -> None:
-        """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on."""
+        """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on.
+
+        With ``retry_delay_seconds`` what is given back comes again when these are over.
+        """
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, self._new()
-            self._group.discard(transaction)
+            self._discard(transaction)
 
     def close(self) -> None:
         """Roll back what was not flushed, and end the session. Closing again does nothing."""
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
-            self._group.discard(transaction)
+            self._discard(transaction)
 
     def keeps(self) -> Hold | None:
         """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""
@@ -222,6 +272,15 @@ class Session:
             return None
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
+
+    def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> Taken:
+        if self._trial is None:
+            return self._group.take(self._consumer(), max_items, timeout)
+        return self._trial.take(transaction, self._consumer(), max_items, timeout)
+
+    def _matches(self, raw: bytes, item: object) -> bool:
+        """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""
+        return raw == item
 
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)

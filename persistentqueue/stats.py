@@ -80,6 +80,12 @@ class Stats:
     """Flushes that wait for room."""
     refused: int
     """Flushes that were refused for a limit since the queue was opened."""
+    delayed: int
+    """Items that came back and are not due yet; without a subscription."""
+    rejected: int
+    """Items that sessions have rejected, and flushed, since the queue was opened."""
+    dead: int
+    """Items that were moved to the dead letters since the queue was opened."""
 
 
 def look(group: Group, disk: Disk) -> Stats:
@@ -125,6 +131,9 @@ def look(group: Group, disk: Disk) -> Stats:
             published=sum(map(is_published, sizes[store.adopter.directory])),
             waiting=group.waiting_for_room,
             refused=group.refused,
+            delayed=len(reader.ready.delayed),
+            rejected=group.rejected,
+            dead=group.dead,
         )
 
 

@@ -87,7 +87,7 @@ class Store:
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
         self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
-        self.subscriptions = Subscriptions(state, self.segments, settings.memory_bytes, mutex, reading)
+        self.subscriptions = Subscriptions(disk, settings, state, self.segments, mutex, reading)
         self.pages = self.subscriptions.pages
         self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
         self.committer = Committer(

@@ -16,15 +16,15 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields`` ·
-``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor``,
-``attempts`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
-``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``,
-``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``,
-``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` ·
+The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
+``codecs`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
+``cursor``, ``attempts`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``,
+``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
+``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``,
+``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` ·
 ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``joint``,
-``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``, ``subscription`` · ``queue`` ·
-``together`` · ``spark``, ``__main__`` (the command line).
+``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``, ``subscription``, ``typed`` ·
+``queue`` · ``together`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .deadletter import DeadLetter
@@ -32,6 +32,7 @@ from .directory import delete_queue, list_queues
 from .errors import (
     BrokenQueueError,
     ClosedError,
+    CodecError,
     CorruptionError,
     DataMissingError,
     DataPathError,
@@ -40,6 +41,7 @@ from .errors import (
     InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
+    MissingExtraError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
@@ -88,6 +90,8 @@ __all__ = [
     "SubscriptionNotFoundError",
     "InvalidNameError",
     "ItemTooLargeError",
+    "CodecError",
+    "MissingExtraError",
     "ClosedError",
     "DiskFullError",
     "QueueFullError",

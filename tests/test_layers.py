@@ -14,7 +14,7 @@ PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
     {"errors", "checksum"},
-    {"disk", "intervals", "header", "bell", "fields"},
+    {"disk", "intervals", "header", "bell", "fields", "codecs"},
     {"pact", "delivery"},
     {"block", "frame", "pages", "direct", "quota", "cursor", "attempts"},
     {"items", "deadletter", "state", "segment", "pool", "spare", "lock", "log", "place"},
@@ -33,7 +33,7 @@ FLOORS = [
     {"joint", "parts", "remote", "upkeep", "stats"},
     {"retries"},
     {"session"},
-    {"requeue", "subscription"},
+    {"requeue", "subscription", "typed"},
     {"queue"},
     {"together"},
     {"__init__"},

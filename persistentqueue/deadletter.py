@@ -24,7 +24,7 @@ _CUT = "…"
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """An item that was given up, and why. The class is a codec of the items of a dead-letter queue::
+    """An item that was given up, and why::
 
     letters = [DeadLetter.decode(each) for each in queue.dead_letters.browse()]
     """
@@ -70,6 +70,22 @@ class DeadLetter:
             raise DeadLetterError(
                 "a line of JSON with what is known of the item", f"{line[:100]!r} ({error})"
             ) from None
+
+
+class _DeadLetters:
+    """The codec of a queue of dead letters."""
+
+    def encode(self, item: DeadLetter) -> bytes:
+        """The envelope."""
+        return item.encode()
+
+    def decode(self, data: bytes) -> DeadLetter:
+        """What is in it."""
+        return DeadLetter.decode(data)
+
+
+DEAD_LETTERS = _DeadLetters()
+"""The codec of a queue of dead letters, for who opens it alone: ``codec=DEAD_LETTERS``."""
 
 
 def _values(fields: dict[str, Any]) -> tuple[str, str, int, int, str, datetime]:

@@ -252,7 +252,7 @@ class Trial:
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
             try:
-                with suppress(PersistentQueueError, OSError):
+                with suppress(Exception):  # the error is what its user is to see
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
                 if work.settled:

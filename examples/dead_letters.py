@@ -2,9 +2,9 @@
 
     python examples/dead_letters.py --directory demo
 
-The worker is a process of its own, and dies of the ``bomb`` by ``kill -9``, which nobody can catch. It is started again,
-as a supervisor would do. Each delivery was logged before: after the third one the item is a dead letter, and all others
-were consumed, once, in their order. Then it is taken back, repaired, and consumed as well.
+The worker is a process of its own, and dies of the ``bomb`` by ``kill -9``, which nobody can catch. It is started
+again, as a supervisor would do. Each delivery was logged before: after the third one the item is a dead letter, and all
+others were consumed, once, in their order. Then it is taken back, and done by hand.
 """
 
 from __future__ import annotations

@@ -206,10 +206,26 @@ def test_the_last_attempt_is_made_alone(open_queue: OpenQueue) -> None:
             assert other.dequeue() == b"b"
             assert session.dequeue() == b"c"
             assert other.dequeue(timeout=None) is None
+            session.flush()
+            put(queue, b"d")
+            assert session.dequeue() == b"d"
             other.rollback()
             session.flush()
     assert drain(queue) == []
     assert [item for item, *_ in letters(queue)] == [b"b"]
+
+
+def test_who_holds_something_gets_no_last_attempt(open_queue: OpenQueue) -> None:
+    """It is given back at once, to whoever holds nothing."""
+    queue = open_queue(max_attempts=2, dead_letter="dead")
+    put(queue, b"a", b"b")
+    with queue.session() as session, queue.session() as other:
+        assert (other.dequeue(), session.dequeue()) == (b"a", b"b")
+        other.rollback()
+        assert session.dequeue(timeout=None) is None
+        assert other.dequeue() == b"a"
+        other.flush()
+        session.flush()
 
 
 def test_one_attempt_means_one_at_a_time(open_queue: OpenQueue) -> None:
@@ -360,6 +376,17 @@ def test_what_is_not_to_be_tried_again(open_queue: OpenQueue) -> None:
     for _ in range(9):  # without max_attempts none are used up
         fail(queue, ValueError())
     assert len(queue) == 1
+
+
+def test_all_that_it_holds_is_rejected(open_queue: OpenQueue) -> None:
+    """Then there is nothing to commit, and all comes again."""
+    queue = open_queue(**DEAD)
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        for item in session.dequeue_many(2):
+            session.reject(item)
+        assert session.flush() is True
+        assert list(queue.browse()) == [b"a", b"b"]
 
 
 def test_equal_items_are_rejected_one_by_one(open_queue: OpenQueue) -> None:

@@ -17,7 +17,8 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields`` ·
-``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``, ``state``,
+``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``envelope``
+(compression and encryption) · ``items``, ``state``,
 ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
 ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
 ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
@@ -27,6 +28,7 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 """
 
 from .directory import delete_queue, list_queues
+from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -34,15 +36,18 @@ from .errors import (
     DataMissingError,
     DataPathError,
     DiskFullError,
+    EnvelopeError,
     InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
+    MissingExtraError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
     SubscriptionNotFoundError,
     UnsupportedFormatError,
+    WrongKeyError,
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
@@ -63,6 +68,7 @@ __all__ = [
     "transaction",
     "Producer",
     "MemoryBudget",
+    "Encryption",
     "Stats",
     "RecoveryReport",
     "Compacted",
@@ -90,6 +96,9 @@ __all__ = [
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",
+    "EnvelopeError",
+    "MissingExtraError",
+    "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
 ]

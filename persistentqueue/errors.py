@@ -15,6 +15,9 @@
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
     ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
+    ├── EnvelopeError            a block cannot be opened here for now, nothing is lost or set aside
+    │   ├── MissingExtraError    a library is not installed: see the command (also an ImportError)
+    │   └── WrongKeyError        its key was not given, or is another one: give the right one
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
@@ -161,6 +164,37 @@ class BrokenQueueError(PersistentQueueError):
     A failed sync is never retried, since the kernel may have dropped the data that it was to write. Every call
     raises this until the queue is closed and opened again; recovery then tells what was committed.
     """
+
+
+class EnvelopeError(PersistentQueueError):
+    """A block is compressed or encrypted, and what it takes to open it is not at hand.
+
+    That is no damage: its items are neither lost nor set aside. They stay ready, and come in their place once the queue
+    is opened with what is missing.
+    """
+
+
+class MissingExtraError(EnvelopeError, ImportError):
+    """A library is not installed. ``extra`` is that of the package which brings it."""
+
+    def __init__(self, where: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{where} needs a library that is not installed: pip install 'persistentqueue[{extra}]'")
+
+
+class WrongKeyError(EnvelopeError):
+    """The key with this ``key_id`` was not given, or is not the one that the block was encrypted with.
+
+    ``file`` and ``offset`` say which block; None where it was asked for to write with.
+    """
+
+    def __init__(self, key_id: str, problem: str, file: str | None = None, offset: int | None = None) -> None:
+        self.key_id, self.file, self.offset = key_id, file, offset
+        where = f"{file}: the block at offset {offset} is encrypted with the key" if file is not None else "the key"
+        super().__init__(
+            f"{where} {key_id!r}: {problem}; nothing is lost or set aside: open the queue with an "
+            "encryption=Encryption(key_id, key) whose key(key_id) gives this key"
+        )
 
 
 class CorruptionError(PersistentQueueError):

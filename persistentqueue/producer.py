@@ -9,6 +9,7 @@ from types import TracebackType
 
 from .directory import find_generations, names_in, queue_directory
 from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
+from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -43,9 +44,12 @@ class Producer:
     What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
     counts for the limits of the queue only once it is adopted; where they leave no room it waits.
 
+    ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
+
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
-    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError`` and ``OSError``.
+    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError``, ``MissingExtraError``,
+    ``WrongKeyError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -54,6 +58,7 @@ class Producer:
         "_directory",
         "_disk",
         "_draft",
+        "_encode",
         "_id",
         "_inbox",
         "_pid",
@@ -61,11 +66,21 @@ class Producer:
         "_versions",
     )
 
-    def __init__(self, path: StrPath, name: str | None = None, *, create: bool = True, disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        path: StrPath,
+        name: str | None = None,
+        *,
+        create: bool = True,
+        compression: str | None = None,
+        encryption: Encryption | None = None,
+        disk: Disk = DISK,
+    ) -> None:
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
         self._time_ns = 0
         self._disk = disk
+        self._encode = Envelopes(compression, encryption).encoder(disk)
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
@@ -220,10 +235,10 @@ class Producer:
 
     def _begin(self) -> Draft:
         try:
-            return Draft(self._disk, self._inbox, self._id, self._next_time_ns())
+            return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
         except FileNotFoundError:
             self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue deleted
-            return Draft(self._disk, self._inbox, self._id, self._next_time_ns())
+            return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
 
     def _next_time_ns(self) -> int:
         """One above the last, also where the clock was set back: it makes the order."""

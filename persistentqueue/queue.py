@@ -7,7 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -16,6 +16,7 @@ from typing import Any
 
 from .directory import names_in, place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath, join
+from .envelope import Encryption, Envelopes
 from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
 from .items import checked_name
@@ -164,6 +165,9 @@ class PersistentQueue:
       segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
+    - ``compression``: ``"zstd"`` compresses each block that it makes smaller (None; needs the extra ``compression``).
+    - ``encryption``: the ``Encryption`` of each block that is written, and of those that are there (None; needs the
+      extra ``encryption``).
 
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
@@ -175,7 +179,8 @@ class PersistentQueue:
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
     there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), and ``OSError`` where the directory cannot be used.
+    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
+    directory cannot be used.
     """
 
     def __init__(
@@ -203,6 +208,8 @@ class PersistentQueue:
         max_disk_bytes: int | None = None,
         min_free_bytes: int = 0,
         full: str = "raise",
+        compression: str | None = None,
+        encryption: Encryption | None = None,
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
@@ -236,6 +243,7 @@ class PersistentQueue:
             raise ValueError(f'full must be "raise" or "block", got {full!r}')
         if settings.pool_max_bytes < settings.pool_min_bytes:
             raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {pool_min_bytes}, got {pool_max_bytes}")
+        settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path = fspath(path)
         self._name = name
         self._disk = disk

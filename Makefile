@@ -28,6 +28,7 @@ exhaustive --operations 2 --only 0
 mutants --most 10
 random --schedules 10000 --faults
 random --schedules 6000 --style several
+random --schedules 3000 --style encloses
 exhaustive --operations 2 --only 1
 kills --count 200
 cuts --count 16
@@ -43,6 +44,8 @@ exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 100000 --faults
 random --first 1000000 --schedules 40000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
+random --first 1000000 --schedules 40000 --style encloses
+random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
 cuts --count 300
 syscalls --count 1000

@@ -75,7 +75,7 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
 from typing import NamedTuple, Protocol
 
@@ -97,7 +97,7 @@ HOLES = 2
 COMPRESSED = 4
 ENCRYPTED = 8
 ENVELOPED = COMPRESSED | ENCRYPTED
-"""Any of both: the body is an envelope and a content."""
+"""Either of them: the body is an envelope and a content."""
 ENVELOPE_SALT_BYTES = 16
 TAG_BYTES = 16
 PIECE_BYTES = 2**30
@@ -108,14 +108,14 @@ _FIELDS = struct.Struct("<4sIIIQQQ")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
 _RAW_LENGTH = struct.Struct("<Q")
-_SEALED_BY = struct.Struct(f"<{ENVELOPE_SALT_BYTES}sQB")
+_ENCRYPTED_BY = struct.Struct(f"<{ENVELOPE_SALT_BYTES}sQB")
 _AUTHENTICATED = struct.Struct("<IIQ")
 _MANY, _TOGETHER = 512, 64
 
 assert _FIELDS.size + _CHECKSUM.size == BLOCK_HEADER_BYTES
 LENGTH_BYTES = _LENGTH.size
 RAW_LENGTH_BYTES = _RAW_LENGTH.size
-ENVELOPE_BYTES_MAX = RAW_LENGTH_BYTES + _SEALED_BY.size + TAG_BYTES
+ENVELOPE_BYTES_MAX = RAW_LENGTH_BYTES + _ENCRYPTED_BY.size + TAG_BYTES
 """What an encrypted block has more than a plain one, beside its key id: more by a tag for each further piece."""
 
 assert array("I").itemsize == LENGTH_BYTES
@@ -136,16 +136,6 @@ class BlockHeader(NamedTuple):
     def payload_bytes(self) -> int:
         """The bytes of the items, without their lengths, of a block that is neither compressed nor encrypted."""
         return self.body_bytes - _lengths_bytes(self.flags, self.count)
-
-
-class Columns(NamedTuple):
-    """The items of a block, encoded: the body of a plain one is the last three, back to back."""
-
-    flags: int
-    lengths: bytes
-    holes: bytes
-    """The bits of the holes, if there are any."""
-    payload: bytes
 
 
 class Envelope(NamedTuple):
@@ -192,42 +182,48 @@ class Encode(Protocol):
         """Encode one block."""
 
 
+Enclose = Callable[[int, int, bytes, bytes, bytes], tuple[int, bytes, bytes]]
+"""Puts a body into an envelope: of flags, count, lengths, the bits of the holes, and all payloads it makes flags and a
+body in two parts."""
+
+
 def encode_block(
-    items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+    items: Sequence[bytes],
+    salt: int,
+    offset: int,
+    ordinal: int,
+    time_ns: int,
+    holes: Sequence[int] = (),
+    enclose: Enclose | None = None,
 ) -> Encoded:
     """Encode one block that will stand at ``offset`` of the segment with this salt, behind ``ordinal`` items. The items
     at ``holes`` are none: they must be empty."""
-    flags, lengths, bits, payload = encode_items(items, holes)
-    return encode_body(flags, len(items), lengths + bits, payload, salt, offset, ordinal, time_ns)
-
-
-def encode_items(items: Sequence[bytes], holes: Sequence[int] = ()) -> Columns:
-    """Encode the items of one block."""
-    count = len(items)
+    start = seed(salt, offset)
+    count, bits = len(items), b""
     if holes:
         bits = sum(1 << hole for hole in holes).to_bytes(_bits_bytes(count), "little")
-        return Columns(HOLES, _little_endian(array("I", map(len, items))).tobytes(), bits, b"".join(items))
-    if count == 1:
-        payload = items[0]
-        return Columns(UNIFORM, _LENGTH.pack(len(payload)), b"", payload)
-    sizes = array("I", map(len, items))
-    payload = b"".join(items)
-    if sizes.count(sizes[0]) == count:
-        return Columns(UNIFORM, _LENGTH.pack(sizes[0]), b"", payload)
-    return Columns(0, _little_endian(sizes).tobytes(), b"", payload)
-
-
-def encode_body(
-    flags: int, count: int, front: bytes, rest: bytes, salt: int, offset: int, ordinal: int, time_ns: int
-) -> Encoded:
-    """Encode the block with this body, which is given in two parts; the other arguments are those of its header."""
-    start = seed(salt, offset)
-    body_bytes = len(front) + len(rest)
-    body_checksum = crc32(rest, crc32(front, start))
+        flags, payload = HOLES, b"".join(items)
+        lengths = _little_endian(array("I", map(len, items))).tobytes()
+    elif count == 1:
+        flags, payload = UNIFORM, items[0]
+        lengths = _LENGTH.pack(len(payload))
+    else:
+        sizes = array("I", map(len, items))
+        payload = b"".join(items)
+        if sizes.count(sizes[0]) == count:
+            flags, lengths = UNIFORM, _LENGTH.pack(sizes[0])
+        else:
+            flags, lengths = 0, _little_endian(sizes).tobytes()
+    if enclose is None:
+        lengths += bits
+    else:
+        flags, lengths, payload = enclose(flags, count, lengths, bits, payload)
+    body_bytes = len(lengths) + len(payload)
+    body_checksum = crc32(payload, crc32(lengths, start))
     fields = _FIELDS.pack(BLOCK_MAGIC, flags, count, body_checksum, ordinal, body_bytes, time_ns)
     checksum = crc32(fields, start)
-    header = fields + _CHECKSUM.pack(checksum) + front
-    return Encoded([header, rest], BLOCK_HEADER_BYTES + body_bytes, checksum)
+    header = fields + _CHECKSUM.pack(checksum) + lengths
+    return Encoded([header, payload], BLOCK_HEADER_BYTES + body_bytes, checksum)
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
@@ -236,7 +232,7 @@ def encode_envelope(envelope: Envelope) -> bytes:
     data = _RAW_LENGTH.pack(raw_bytes) + holes
     if key_id:
         name = key_id.encode()
-        data += _SEALED_BY.pack(salt, counter, len(name)) + name
+        data += _ENCRYPTED_BY.pack(salt, counter, len(name)) + name
     return data
 
 
@@ -252,9 +248,9 @@ def decode_envelope(body: bytes, header: BlockHeader, offset: int, file: str) ->
         holes = body[at : at + _bits_bytes(header.count)]
         at += _bits_bytes(header.count)
     salt, counter, key_id, is_text = b"", 0, "", True
-    if header.flags & ENCRYPTED and at + _SEALED_BY.size <= len(body):
-        salt, counter, length_bytes = _SEALED_BY.unpack_from(body, at)
-        at += _SEALED_BY.size
+    if header.flags & ENCRYPTED and at + _ENCRYPTED_BY.size <= len(body):
+        salt, counter, length_bytes = _ENCRYPTED_BY.unpack_from(body, at)
+        at += _ENCRYPTED_BY.size
         key_id = body[at : at + length_bytes].decode(errors="ignore")
         at += len(key_id.encode())
         is_text = len(key_id.encode()) == length_bytes

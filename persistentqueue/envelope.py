@@ -23,7 +23,6 @@ from .block import (
     ENCRYPTED,
     ENVELOPE_BYTES_MAX,
     ENVELOPE_SALT_BYTES,
-    ENVELOPED,
     KEY_ID_BYTES_MAX,
     PIECE_BYTES,
     RAW_LENGTH_BYTES,
@@ -36,9 +35,7 @@ from .block import (
     decode_envelope,
     decode_raw,
     encode_block,
-    encode_body,
     encode_envelope,
-    encode_items,
 )
 from .disk import Disk
 from .errors import CorruptionError, MissingExtraError, WrongKeyError
@@ -66,13 +63,15 @@ class Encryption:
     while the queue is read, by any thread, and must not use the queue. What it raises becomes a ``WrongKeyError``, and
     it is asked again by the next call.
 
-    Raises ``ValueError`` for what cannot be an id.
+    Raises ``TypeError`` and ``ValueError`` for what cannot be an id.
     """
 
     key_id: str
     key: Callable[[str], bytes]
 
     def __post_init__(self) -> None:
+        if type(self.key_id) is not str:
+            raise TypeError(f"key_id must be text, not {self.key_id!r}")
         if not 0 < len(self.key_id.encode()) <= KEY_ID_BYTES_MAX:
             raise ValueError(f"key_id must be 1 to {KEY_ID_BYTES_MAX} bytes of UTF-8, not {self.key_id!r}")
 
@@ -218,21 +217,20 @@ class _Encoder:
     def __call__(
         self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
     ) -> Encoded:
-        flags, lengths, bits, payload = encode_items(items, holes)
+        return encode_block(items, salt, offset, ordinal, time_ns, holes, self._enclose)
+
+    def _enclose(self, flags: int, count: int, lengths: bytes, bits: bytes, payload: bytes) -> tuple[int, bytes, bytes]:
         raw = content = lengths + payload
         if self._compress is not None:
             compressed = self._compress(raw)
             if len(compressed) + RAW_LENGTH_BYTES < len(raw):
                 flags, content = flags | COMPRESSED, compressed
-        front = lengths + bits
         if self._key_id:
             flags |= ENCRYPTED
-            front, content = self._encrypt(content, flags, len(items), len(raw), bits)
-        elif flags & ENVELOPED:
-            front = encode_envelope(Envelope(len(raw), bits))
-        else:
-            content = payload
-        return encode_body(flags, len(items), front, content, salt, offset, ordinal, time_ns)
+            return (flags, *self._encrypt(content, flags, count, len(raw), bits))
+        if flags & COMPRESSED:
+            return flags, encode_envelope(Envelope(len(raw), bits)), content
+        return flags, lengths + bits, payload
 
     def _encrypt(self, content: bytes, flags: int, count: int, raw_bytes: int, bits: bytes) -> tuple[bytes, bytes]:
         """The envelope, and the content encrypted."""

@@ -963,6 +963,8 @@ def test_key_ids() -> None:
     for wrong in ("", "k" * 256, "ü" * 128):
         with pytest.raises(ValueError, match="key_id must be 1 to 255 bytes"):
             Encryption(wrong, KEYS.__getitem__)
+    with pytest.raises(TypeError, match="key_id must be text, not b'k'"):
+        Encryption(b"k", KEYS.__getitem__)  # type: ignore[arg-type]
 
 
 def test_libraries_are_imported_by_who_needs_them() -> None:

@@ -16,15 +16,15 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields`` ·
-``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``envelope``
-(compression and encryption) · ``items``, ``state``,
-``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
-``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
-``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
-``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` · ``spark``,
-``__main__`` (the command line).
+The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
+``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` ·
+``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
+``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
+``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
+step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
+``group`` (threads),
+``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription``, ``typed`` · ``queue`` ·
+``together`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -32,11 +32,11 @@ from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
     ClosedError,
+    CodecError,
     CorruptionError,
     DataMissingError,
     DataPathError,
     DiskFullError,
-    EnvelopeError,
     InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
@@ -51,15 +51,16 @@ from .errors import (
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
-from .group import Compacted, Maintained
 from .memory import MemoryBudget
 from .move import Moved, move_data
 from .producer import Producer
-from .queue import PersistentQueue, Stats
+from .queue import PersistentQueue
 from .recovery import RecoveryReport
 from .session import Session
+from .stats import Stats
 from .subscription import Subscription
 from .together import transaction
+from .upkeep import Compacted, Maintained
 
 __all__ = [
     "PersistentQueue",
@@ -89,6 +90,8 @@ __all__ = [
     "SubscriptionNotFoundError",
     "InvalidNameError",
     "ItemTooLargeError",
+    "CodecError",
+    "MissingExtraError",
     "ClosedError",
     "DiskFullError",
     "QueueFullError",
@@ -96,8 +99,6 @@ __all__ = [
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",
-    "EnvelopeError",
-    "MissingExtraError",
     "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",

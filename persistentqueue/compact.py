@@ -39,7 +39,8 @@ from .block import (
     split_items,
 )
 from .disk import NO_SPACE, Disk, sync_directory
-from .errors import CorruptionError, DiskFullError, EnvelopeError
+from .envelope import UNOPENED
+from .errors import CorruptionError, DiskFullError
 from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
@@ -347,7 +348,7 @@ class Copy:
                     yield
             self._writer.keep()
             self.done.append(source.number)
-        except (CorruptionError, EnvelopeError):  # whoever dequeues there will hear of it
+        except (CorruptionError, *UNOPENED):  # whoever dequeues there will hear of it
             self._writer.drop()
             self.unreadable.append(source.number)
         finally:

@@ -44,6 +44,8 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.ciphers.aead import AESGCM
     from zstandard import ZstdDecompressor
 
+UNOPENED = (MissingExtraError, WrongKeyError)
+"""What says that a block cannot be opened for now. That is no damage."""
 _LEVEL = 3
 _WINDOW_BYTES_MAX = 8 * 1024 * 1024
 _RATIO_MAX = 2**15
@@ -120,7 +122,7 @@ class Envelopes:
     def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
         """The items of a compressed or encrypted block, whose body was checked; ``offset`` is the block's in ``file``.
 
-        Raises ``EnvelopeError``, and ``CorruptionError`` for what was not written like this.
+        Raises ``MissingExtraError``, ``WrongKeyError``, and ``CorruptionError`` for what was not written like this.
         """
         envelope, at = decode_envelope(body, header, offset, file)
         content: bytes | memoryview = memoryview(body)[at:]

@@ -8,6 +8,8 @@
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
+    ├── CodecError               the codec refuses this item: see the error it came from (also a ValueError)
+    ├── MissingExtraError        an optional package is not there: install it  (also an ImportError)
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
     ├── DiskFullError            nothing was committed: free space, then flush the same session again
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
@@ -15,9 +17,7 @@
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
     ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
-    ├── EnvelopeError            a block cannot be opened here for now, nothing is lost or set aside
-    │   ├── MissingExtraError    a library is not installed: see the command (also an ImportError)
-    │   └── WrongKeyError        its key was not given, or is another one: give the right one
+    ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
@@ -73,6 +73,30 @@ class InvalidNameError(PersistentQueueError, ValueError):
 
 class ItemTooLargeError(PersistentQueueError, ValueError):
     """An item is longer than 4 GiB - 1 bytes. Nothing of the call that raised this was buffered."""
+
+
+class CodecError(PersistentQueueError, ValueError):
+    """The codec of the queue could not encode an item, or decode the bytes of one. The queue and its other items are as
+    usable as before.
+
+    ``item`` is what was to be encoded, or the bytes that were to be decoded; ``__cause__`` is what the codec raised.
+    What could not be encoded is not enqueued. What could not be decoded is on hold in the session that dequeued it:
+    ``flush`` consumes it, ``rollback`` gives it back; opened with ``codecs.BYTES`` the queue has it as it is.
+    """
+
+    def __init__(self, action: str, codec: object, item: object, reason: Exception) -> None:
+        self.item = item
+        what = f"{len(item)} bytes" if isinstance(item, bytes) else f"a {type(item).__name__}"
+        name = type(codec).__name__.lstrip("_")
+        super().__init__(f"{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
+
+
+class MissingExtraError(PersistentQueueError, ImportError):
+    """An optional package is not installed. ``extra`` brings it, by ``pip install 'persistentqueue[extra]'``."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs a package that is not installed: pip install 'persistentqueue[{extra}]'")
 
 
 class ClosedError(PersistentQueueError):
@@ -166,26 +190,12 @@ class BrokenQueueError(PersistentQueueError):
     """
 
 
-class EnvelopeError(PersistentQueueError):
-    """A block is compressed or encrypted, and what it takes to open it is not at hand.
+class WrongKeyError(PersistentQueueError):
+    """The key with this ``key_id`` was not given, or is not the one that a block was encrypted with.
 
     That is no damage: its items are neither lost nor set aside. They stay ready, and come in their place once the queue
-    is opened with what is missing.
-    """
-
-
-class MissingExtraError(EnvelopeError, ImportError):
-    """A library is not installed. ``extra`` is that of the package which brings it."""
-
-    def __init__(self, where: str, extra: str) -> None:
-        self.extra = extra
-        super().__init__(f"{where} needs a library that is not installed: pip install 'persistentqueue[{extra}]'")
-
-
-class WrongKeyError(EnvelopeError):
-    """The key with this ``key_id`` was not given, or is not the one that the block was encrypted with.
-
-    ``file`` and ``offset`` say which block; None where it was asked for to write with.
+    is opened with the key. (The same goes for a ``MissingExtraError`` that dequeueing raises.) ``file`` and ``offset``
+    say which block; None where the key is that to write with.
     """
 
     def __init__(self, key_id: str, problem: str, file: str | None = None, offset: int | None = None) -> None:

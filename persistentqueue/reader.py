@@ -12,8 +12,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
-from .envelope import Envelopes
-from .errors import ClosedError, CorruptionError, EnvelopeError
+from .envelope import UNOPENED, Envelopes
+from .errors import ClosedError, CorruptionError
 from .frame import ExtentRow
 from .intervals import Run, join_runs
 from .pages import Page, Pages
@@ -56,7 +56,7 @@ class Reader:
         """Hold up to ``max_items`` ready items, lowest first: their runs and themselves. Nothing ready: both empty.
 
         Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing is held. Raises
-        ``EnvelopeError`` for what cannot be opened: nothing is held, and it stays ready.
+        ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing is held, and it stays ready.
         """
         with self._mutex:
             runs = self.ready.hold(max_items)
@@ -160,7 +160,7 @@ class Reader:
             self._release(runs)
             self._set_aside(unreadable)
             raise unreadable.damage from None
-        except EnvelopeError:
+        except UNOPENED:
             if not items:
                 self._release(runs)
                 raise

@@ -30,8 +30,8 @@ from .block import (
     peek_payload_bytes,
 )
 from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
-from .envelope import PLAIN, Envelopes
-from .errors import CorruptionError, EnvelopeError
+from .envelope import PLAIN, UNOPENED, Envelopes
+from .errors import CorruptionError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .pages import ITEM_OVERHEAD_BYTES
 
@@ -317,7 +317,7 @@ class Segment:
         ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
         the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
         items from ``next_ordinal`` on are lost. Stops in the same way at what ``envelopes`` cannot open, but then
-        nothing is lost: raises ``EnvelopeError``.
+        nothing is lost: raises ``MissingExtraError`` and ``WrongKeyError``.
         """
         window = self._window(end)
         items: list[bytes] = []
@@ -353,10 +353,10 @@ class Segment:
                 offset, ordinal = behind, next_ordinal
             if ordinal <= wanted:
                 raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
-        except (CorruptionError, EnvelopeError) as damage:
+        except (CorruptionError, *UNOPENED) as damage:
             if items:
                 return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
-            if isinstance(damage, EnvelopeError):
+            if not isinstance(damage, CorruptionError):
                 raise
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
@@ -383,7 +383,7 @@ class Segment:
         self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
     ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
         """The blocks from the one with ``wanted`` on, each checked, with their headers; the other arguments are those
-        of ``load``. Raises ``CorruptionError`` at the first that does not check out, and ``EnvelopeError``."""
+        of ``load``. Raises ``CorruptionError`` at the first that does not check out, and what ``load`` raises."""
         window = self._window(end)
         if wanted > ordinal:
             offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)

@@ -14,7 +14,7 @@ PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
     {"errors", "checksum"},
-    {"disk", "intervals", "header", "bell", "fields"},
+    {"disk", "intervals", "header", "bell", "fields", "codecs"},
     {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
     {"envelope"},
@@ -30,8 +30,8 @@ FLOORS = [
     {"fsck", "several"},
     {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},
-    {"session", "parts", "remote"},
-    {"subscription"},
+    {"session", "parts", "remote", "upkeep", "stats"},
+    {"subscription", "typed"},
     {"queue"},
     {"together"},
     {"__init__"},
@@ -45,7 +45,7 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "queue", "disk"}
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"}
 FACES_MAY_IMPORT = {"persistentqueue"} | {
     f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
 }

@@ -21,10 +21,9 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
 ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
 ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
-step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
-``group`` (threads),
-``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription``, ``typed`` · ``queue`` ·
-``together`` · ``spark``, ``__main__`` (the command line).
+step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
+``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

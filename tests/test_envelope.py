@@ -28,6 +28,7 @@ from persistentqueue import (
     PersistentQueue,
     PersistentQueueError,
     Producer,
+    QueueFullError,
     WrongKeyError,
     block,
     check,
@@ -223,12 +224,29 @@ def test_whatever_is_changed_with_right_checksums_never_comes_out_wrong(way: str
         else:
             assert way == "compressed" and len(found) == 3
     assert kinds == ({CorruptionError} if way == "compressed" else {CorruptionError, WrongKeyError})
-    if way != "compressed":
-        for other in (flags ^ COMPRESSED, flags ^ HOLES, flags ^ UNIFORM):
-            with pytest.raises((CorruptionError, WrongKeyError)):
-                decode(forge(other, 3, body), WAYS[way])
-        with pytest.raises((CorruptionError, WrongKeyError)):
-            decode(forge(flags, 4, body), WAYS[way])
+
+
+@pytest.mark.parametrize("way", ["encrypted", "both"])
+def test_what_stands_beside_the_content_is_authenticated(way: str) -> None:
+    """Flags, count, raw length and holes cannot be others either, whoever makes the checksums fit."""
+    items = [TEXT, b"", TEXT * 2, b""]
+    data = encoded(way, items, [1])
+    flags, body = decode_block_header(data, 0, SALT, 640, "file").flags, data[BLOCK_HEADER_BYTES:]
+    assert decode(forge(flags, 4, body), WAYS[way]) == items
+    longer, other = bytes([body[0] + 1]) + body[1:], body[:8] + b"\x08" + body[9:]
+    for forged in (
+        forge(flags ^ COMPRESSED, 4, body),
+        forge(flags, 3, body),
+        forge(flags, 5, body),
+        forge(flags, 4, longer),
+        forge(flags, 4, other),
+    ):
+        with pytest.raises(WrongKeyError, match="or somebody has changed it"):
+            decode(forged, WAYS[way])
+    data = encoded(way, [TEXT, TEXT + b"x"])
+    flags, body = decode_block_header(data, 0, SALT, 640, "file").flags, data[BLOCK_HEADER_BYTES:]
+    with pytest.raises(WrongKeyError):
+        decode(forge(flags ^ UNIFORM, 2, body), WAYS[way])
 
 
 # --- bombs -----------------------------------------------------------------------------------------------------------
@@ -325,7 +343,7 @@ for count, body in bombs:
         encode_envelope(Envelope(260, b"", bytes(16), 0, "one"))[:-1],
         encode_envelope(Envelope(260, b"", bytes(16), 0, "one")),  # no content
         encode_envelope(Envelope(260, b"", bytes(16), 0, "one")) + bytes(16),  # no more than a tag
-        encode_envelope(Envelope(260, b"", bytes(16), 0, "one")).replace(b"one", b"\xff\xfe\xfd") + bytes(300),
+        encode_envelope(Envelope(260, b"", bytes(16), 0, "one")).replace(b"one", b"o\xffe") + bytes(300),
         encode_envelope(Envelope(2**40, b"", bytes(16), 0, "one")) + bytes(300),
     ],
 )
@@ -417,6 +435,18 @@ def test_limits_hold(open_queue: OpenQueue, way: str) -> None:
         assert queue.stats().live_bytes <= 10_000
     assert count > 50
     drain(queue)
+
+
+def test_an_envelope_counts_for_the_limits(open_queue: OpenQueue) -> None:
+    """What fits as it is, and not with what encryption adds to it, is refused; with so much more room it is not."""
+    item = os.urandom(100)
+    plain_bytes = encode_block([item], SALT, 640, 17, 99).length_bytes
+    with pytest.raises(QueueFullError, match=f"max_bytes={plain_bytes}"):
+        put(open_queue("a", max_bytes=plain_bytes, encryption=ONE), item)
+    most_bytes = WAYS["encrypted"].most_bytes
+    queue = open_queue("b", max_bytes=plain_bytes + most_bytes, encryption=ONE)
+    put(queue, item)
+    assert queue.stats().live_bytes == plain_bytes + most_bytes
 
 
 @contextmanager
@@ -549,6 +579,33 @@ def test_what_lies_in_another_segment_comes_out_first(open_queue: OpenQueue) -> 
             session.dequeue()
 
 
+def test_compaction_without_the_key_leaves_it_alone(open_queue: OpenQueue) -> None:
+    """Beside segments that it can read, which it compacts; with the key it does the rest."""
+    rows = [b"%d" % n + bytes(300) for n in range(48)]
+    for encryption, some in ((ONE, rows[:24]), (None, rows[24:])):
+        queue = open_queue(segment_bytes=2000, encryption=encryption)
+        put_each(queue, some)
+        queue.close()
+    queue = open_queue(segment_bytes=2000, encryption=ONE)
+    keeping, taking = queue.session(), queue.session()
+    for n in range(48):
+        (taking if n % 2 else keeping).dequeue()
+    taking.flush()
+    keeping.rollback()
+    queue.close()
+    queue = open_queue(segment_bytes=2000)
+    before = queue.stats().segments
+    assert 0 < queue.compact(below=1.0).segments < before
+    assert queue.compact(below=1.0).segments == queue.maintain().compacted_segments == 0
+    with pytest.raises(WrongKeyError):
+        queue.peek()
+    assert (len(queue), queue.stats().damaged) == (24, 0)
+    queue.close()
+    queue = open_queue(segment_bytes=2000, encryption=ONE)
+    assert queue.compact(below=1.0).segments > 0
+    assert drain(queue) == rows[::2]
+
+
 def test_clear_needs_no_key(open_queue: OpenQueue) -> None:
     """Who has lost a key for ever can consume what nobody can read, and goes on."""
     queue = open_queue(encryption=ONE)
@@ -564,6 +621,8 @@ def test_keys_are_asked_for_once(open_queue: OpenQueue) -> None:
     asked: list[str] = []
 
     def key(key_id: str) -> bytes:
+        # A compaction and a consumer, two threads, may come at the same time.
+        assert not len(asked) or asked[0] != "three" or guard.locked()
         asked.append(key_id)
         return KEYS[key_id]
 
@@ -575,6 +634,8 @@ def test_keys_are_asked_for_once(open_queue: OpenQueue) -> None:
     asked.clear()
     queue = open_queue(memory_bytes=0, encryption=Encryption("three", key))
     assert asked == ["three"]
+    assert queue._group is not None
+    guard: Any = queue._group.store.segments.envelopes._guard
     threads = [threading.Thread(target=items_of, args=[queue]) for _ in range(4)]
     for thread in threads:
         thread.start()

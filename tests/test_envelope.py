@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import struct
 import subprocess
 import sys
@@ -241,7 +242,7 @@ def test_what_stands_beside_the_content_is_authenticated(way: str) -> None:
         forge(flags, 4, longer),
         forge(flags, 4, other),
     ):
-        with pytest.raises(WrongKeyError, match="or somebody has changed it"):
+        with pytest.raises(WrongKeyError, match="or somebody has changed the block"):
             decode(forged, WAYS[way])
     data = encoded(way, [TEXT, TEXT + b"x"])
     flags, body = decode_block_header(data, 0, SALT, 640, "file").flags, data[BLOCK_HEADER_BYTES:]
@@ -505,7 +506,7 @@ def test_missing_extra_at_a_block(
     [
         (None, "no key was given"),
         (LOST, r"key\(\) raised KeyError"),
-        (OTHER, "another one, or somebody has changed it"),
+        (OTHER, "another key was given, or somebody has changed the block"),
         (
             Encryption("new", lambda key_id: bytes(16) if key_id == "new" else b"short"),
             "gave 5 bytes, not 16, 24 or 32",
@@ -1039,3 +1040,10 @@ def test_libraries_are_imported_by_who_needs_them() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def test_only_one_room_imports_the_libraries() -> None:
+    """What is optional is asked for in one place."""
+    rooms = Path(envelope.__file__).parent.rglob("*.py")
+    importing = re.compile(r"^\s*(import|from) (zstandard|cryptography)\b", re.MULTILINE)
+    assert [room.name for room in rooms if importing.search(room.read_text())] == ["envelope.py"]

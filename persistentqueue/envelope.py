@@ -153,9 +153,7 @@ class Envelopes:
                 for number, at in enumerate(pieces)
             )
         except InvalidTag:
-            problem = (
-                "its checksum is right: another key was given, or somebody has changed the block"
-            )
+            problem = "its checksum is right: another key was given, or somebody has changed the block"
             raise WrongKeyError(envelope.key_id, problem, file, offset) from None
 
     def _decompress(self, content: bytes | memoryview, raw_bytes: int, offset: int, file: str) -> bytes:

@@ -414,7 +414,7 @@ class Segment:
         return header
 
     def _peek_bytes(self, window: _Window, offset: int, header: BlockHeader) -> int:
-        """The bytes of the items, by an envelope that nobody has checked yet: that is before it is believed."""
+        """The bytes of the items, as the envelope says, unchecked: this only tells how far to read ahead."""
         return peek_payload_bytes(window.read(offset + BLOCK_HEADER_BYTES, RAW_LENGTH_BYTES), header)
 
     def _check(self, window: _Window, offset: int, header: BlockHeader) -> None:

@@ -92,8 +92,8 @@ class PersistentQueue(Generic[T]):
       it is then, wait; ``compact`` and ``maintain``, called by hand, do not.
     - ``max_items``: how many items the queue may hold, those on hold included (no limit).
     - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
-      what its blocks have at most: 44 bytes for each, 4 for each item, and the items; encrypted 49 more for each, and the
-      key's id.
+      what its blocks have at most: 44 bytes for each, 4 for each item, and the items; where they are encrypted, 49
+      more for each, and the id of the key.
     - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
       is kept, or as much as log and spare log have, for both to grow for those who dequeue. They alone may exceed it,
       where so many small items were dequeued out of order that the gaps take more than that: dequeueing goes on.

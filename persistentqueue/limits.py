@@ -30,9 +30,10 @@ def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
     # Of two blocks in a row, one is full of items, or both together have more bytes than one may have.
     blocks = min(count, 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES))
     pieces_bytes = sum(piece.length_bytes for piece in transaction.pieces)
+    body_bytes = LENGTH_BYTES * count + payload_bytes
     if envelope_bytes:
-        payload_bytes += envelope_bytes * blocks + TAG_BYTES * (payload_bytes // PIECE_BYTES)
-    return pieces_bytes + BLOCK_HEADER_BYTES * blocks + LENGTH_BYTES * count + payload_bytes
+        body_bytes += envelope_bytes * blocks + TAG_BYTES * (body_bytes // PIECE_BYTES)
+    return pieces_bytes + BLOCK_HEADER_BYTES * blocks + body_bytes
 
 
 class Limits:

@@ -27,7 +27,15 @@ from time import monotonic
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from persistentqueue import CodecError, PersistentQueue, QueueFullError, Session, codecs, delete_queue
+from persistentqueue import (
+    CodecError,
+    PersistentQueue,
+    PersistentQueueError,
+    QueueFullError,
+    Session,
+    codecs,
+    delete_queue,
+)
 from persistentqueue.disk import DISK, StrPath, fspath, join
 from persistentqueue.waiters import Waiters
 
@@ -42,6 +50,8 @@ else:
 __all__ = ["Queue", "FifoQueue", "Empty", "Full", "ShutDown"]
 
 T = TypeVar("T")
+_IDLE_SESSIONS = 64
+"""So many that nobody uses are kept for the next calls."""
 
 
 class _Json:
@@ -57,7 +67,7 @@ class _Json:
             raise TypeError(f"{error}; for what is no JSON there is codec={others}") from error
 
 
-JSON: Final = _Json()
+_JSON: Final = _Json()
 
 
 class _Task:
@@ -92,7 +102,7 @@ class Queue(queue.Queue[T]):
     """
 
     def __init__(
-        self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = JSON, sync: bool = True, **settings: Any
+        self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = _JSON, sync: bool = True, **settings: Any
     ):
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, sync=sync, **settings)
         self._blocks = settings.get("full") == "block"
@@ -222,7 +232,7 @@ class Queue(queue.Queue[T]):
                 self._wake_all()
             raise
         with self.mutex:
-            self._idle.append(task.session)
+            self._release(task.session)
             self._done(1)
 
     def shutdown(self, immediate: bool = False) -> None:
@@ -273,28 +283,30 @@ class Queue(queue.Queue[T]):
             try:
                 for item in items:
                     self._put(item)
-            except BaseException:
+            except BaseException as error:
                 self._give_up(session)
+                if isinstance(error, QueueFullError):
+                    raise Full(str(error)) from error
                 raise
             self._places += count
             self._putting += count
+        is_in = False
         try:
             session.flush(timeout=_left(block, deadline) if self._blocks else None)
-        except BaseException as error:
+            is_in = True
+        except QueueFullError as error:
+            raise Full(str(error)) from error
+        finally:
             with self.mutex:
-                self._give_up(session)
-                self._places -= count
                 self._putting -= count
-                self._wake_all()
-            if isinstance(error, QueueFullError):
-                raise Full(str(error)) from error
-            raise
-        with self.mutex:
-            self._idle.append(session)
-            self._putting -= count
-            self._getters.wake(count)
-            if not self._undone and not self.unfinished_tasks:
-                self.all_tasks_done.notify_all()
+                if is_in:
+                    self._release(session)
+                    self._getters.wake(count)
+                else:
+                    self._places -= count
+                    self._give_up(session)
+                    self._wake_all()
+                self._tell_if_all_is_done()
 
     def _take(self, most: int, block: bool, timeout: float | None) -> list[T]:
         deadline = _deadline(block, timeout)
@@ -352,16 +364,25 @@ class Queue(queue.Queue[T]):
 
     def _done(self, count: int) -> None:
         self._undone -= count
-        if not self._undone and not self.unfinished_tasks:
+        self._tell_if_all_is_done()
+
+    def _tell_if_all_is_done(self) -> None:
+        """Wake those in ``join``, who look for themselves what is in the queue."""
+        if not self._undone and not self._putting:
             self.all_tasks_done.notify_all()
 
     def _begin(self) -> Session[T]:
         self._session = self._idle.pop() if self._idle else self._persistent.session()
         return self._session
 
+    def _release(self, session: Session[T]) -> None:
+        """It has done its work: the next call may have it."""
+        if len(self._idle) < _IDLE_SESSIONS:
+            self._idle.append(session)
+
     def _give_up(self, session: Session[T]) -> None:
         session.rollback()
-        self._idle.append(session)
+        self._release(session)
 
     def _wake_all(self) -> None:
         self._getters.wake_all()
@@ -478,7 +499,9 @@ class FifoQueue:
         """Close the queue, and delete it if it is empty. Closing again does nothing."""
         if self._persistent.closed:
             return
-        is_empty = self.peek() is None
+        is_empty = False
+        with suppress(PersistentQueueError):  # whatever is wrong with it, it is closed
+            is_empty = self.peek() is None
         self._persistent.close()
         if is_empty:
             delete_queue(self._path)

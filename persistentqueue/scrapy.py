@@ -30,14 +30,14 @@ import marshal
 import pickle
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from typing import Any, NamedTuple
 
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
 from scrapy.dupefilters import RFPDupeFilter
-from scrapy.pqueues import DownloaderAwarePriorityQueue, ScrapyPriorityQueue
+from scrapy.pqueues import DownloaderAwarePriorityQueue
 from scrapy.settings import BaseSettings
 from scrapy.utils.request import request_from_dict
 
@@ -75,6 +75,7 @@ class _Stored(NamedTuple):
     key: str
     """Of its FIFO: its directory and its priority, as Scrapy names them."""
     slot: str
+    """As Scrapy's downloader calls it."""
     fingerprint: bytes
     """By which it is seen; empty where it is not to be filtered."""
     data: bytes
@@ -144,7 +145,7 @@ class Crawl:
         self._directory = join(jobdir, "persistentqueue")
         self._sync = crawler.settings.getbool("PERSISTENTQUEUE_SYNC", True)
         self._budget = MemoryBudget(MEMORY_BYTES)
-        self.slots: dict[str, str] = {}
+        self._slots: dict[str, str] = {}
         """The slot of each directory."""
         self._fifos: dict[str, _Fifo] = {}
         self._popped: list[tuple[_Sessions, _Popped]] = []
@@ -193,13 +194,13 @@ class Crawl:
         found: dict[str, list[int]] = {}
         for key, fifo in self._fifos.items():
             if fifo:
-                found.setdefault(self.slots[dirname(key)], []).append(int(basename(key).removesuffix("s")))
+                found.setdefault(self._slots[dirname(key)], []).append(int(basename(key).removesuffix("s")))
         return {slot: sorted(set(priorities)) for slot, priorities in found.items()}
 
-    def push(self, key: str, fingerprint: bytes, data: bytes) -> None:
-        """Put a request into a FIFO; durable on return, and what is done by now is gone."""
+    def push(self, stored: _Stored) -> None:
+        """Put a request into its FIFO; durable on return, and what is done by now is gone."""
         self.settle()
-        stored = _Stored(key, self.slots.get(dirname(key), ""), fingerprint, data)
+        key = stored.key
         fifo = self.fifo(key)
         if len(fifo.front) < FRONT_ITEMS and not fifo.rest_len:
             session = self._shared.get()
@@ -292,7 +293,7 @@ class Crawl:
                     delete_queue(self._directory, name)
 
     def _note(self, stored: _Stored) -> _Fifo:
-        self.slots[dirname(stored.key)] = stored.slot
+        self._slots[dirname(stored.key)] = stored.slot
         return self.fifo(stored.key)
 
 
@@ -308,8 +309,7 @@ class _FifoDiskQueue:
             raise ValueError("a disk queue needs the setting JOBDIR")
         self._crawl = crawl
         self._key = crawl.key(key)
-        self._spider = crawler.spider
-        self._fingerprinter = crawler.request_fingerprinter
+        self._crawler: Any = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, key: str, *_: Any, **__: Any) -> _FifoDiskQueue:
@@ -323,9 +323,12 @@ class _FifoDiskQueue:
     def push(self, request: Request) -> None:
         """Put a request in; durable on return. Raises ``ValueError`` where it cannot be serialized, and Scrapy keeps it
         in memory then."""
-        data = self._dump(request.to_dict(spider=self._spider))
-        fingerprinter = None if request.dont_filter else self._fingerprinter
-        self._crawl.push(self._key, b"" if fingerprinter is None else fingerprinter.fingerprint(request), data)
+        data = self._dump(request.to_dict(spider=self._crawler.spider))
+        slot = ""
+        with suppress(AttributeError, RuntimeError):  # there is no downloader yet
+            slot = self._crawler.engine.downloader.get_slot_key(request)
+        fingerprint = b"" if request.dont_filter else self._crawler.request_fingerprinter.fingerprint(request)
+        self._crawl.push(_Stored(self._key, slot, fingerprint, data))
 
     def pop(self) -> Request | None:
         """The first request, which comes back after a crash until Scrapy is done with it; None if there is none."""
@@ -340,7 +343,7 @@ class _FifoDiskQueue:
         """Nothing: the crawl is closed as a whole."""
 
     def _request(self, data: bytes) -> Request:
-        return request_from_dict(self._load(data), spider=self._spider)
+        return request_from_dict(self._load(data), spider=self._crawler.spider)
 
     @staticmethod
     def _dump(fields: dict[str, Any]) -> bytes:
@@ -386,18 +389,10 @@ class PriorityQueue(DownloaderAwarePriorityQueue):
     def __init__(
         self, crawler: Crawler, downstream_queue_cls: Any, key: str, slot_startprios: Any = None, **options: Any
     ) -> None:
-        self._crawl = Crawl.of(crawler) if key else None
-        """None where it is that of the requests in memory."""
-        if self._crawl is not None:
-            slot_startprios = self._crawl.pending()
+        crawl = Crawl.of(crawler) if key else None  # which is empty for those in memory
+        if crawl is not None:
+            slot_startprios = crawl.pending()
         super().__init__(crawler, downstream_queue_cls, key, slot_startprios, **options)
-
-    def pqfactory(self, slot: str, startprios: Iterable[int] = ()) -> ScrapyPriorityQueue:
-        """The queue of a slot, whose name is kept with its requests."""
-        queue = super().pqfactory(slot, startprios)
-        if self._crawl is not None:
-            self._crawl.slots[self._crawl.key(queue.key)] = slot
-        return queue
 
 
 class DupeFilter(RFPDupeFilter):

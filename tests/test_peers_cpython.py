@@ -7,6 +7,8 @@ import re
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
 from pathlib import Path
 
 import portalocker
@@ -16,6 +18,8 @@ import persistentqueue
 
 from .peers import cpython
 
+Running = tuple[subprocess.Popen[bytes], Path]
+"""A process, and the file with what it prints."""
 SOURCES = Path(persistentqueue.__file__).parents[1]
 LEAST_TESTS = {10: 13, 11: 13, 12: 13, 13: 31}
 """How many of its tests apply, by the minor version of Python."""
@@ -34,27 +38,45 @@ def python_of(minor: int) -> str | None:
     return None
 
 
-@pytest.mark.parametrize("minor", LEAST_TESTS, ids="3.{}".format)
-def test_its_own_tests_pass(minor: int, tmp_path: Path) -> None:
-    """Every test class of ``test.test_queue`` that applies passes, unmodified, where a warning is an error."""
-    python = python_of(minor)
-    if python is None:
-        pytest.skip(f"no Python 3.{minor} with its tests is installed here")
-    beside = tmp_path / "beside"
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Running]]:
+    """What every Python that is here ends with, and prints; they run at once, since the tests mostly sleep."""
+    root = tmp_path_factory.mktemp("cpython")
+    beside = root / "beside"
     beside.mkdir()
     (beside / "portalocker").symlink_to(Path(portalocker.__file__).parent)  # all that another Python needs of ours
-    done = subprocess.run(
-        [python, "-W", "error", "-m", "tests.peers.cpython"],
-        cwd=SOURCES,
-        env=os.environ | {"PYTHONPATH": f"{SOURCES}{os.pathsep}{beside}", "TMPDIR": str(tmp_path)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout + done.stderr
-    ran = re.search(r"^ran (\d+), skipped 0$", done.stdout, re.MULTILINE)
-    assert ran is not None and int(ran[1]) >= LEAST_TESTS[minor]
-    assert all(f"left out: {name}: " in done.stdout for name in cpython.LEFT_OUT)
+    with ExitStack() as stack:
+        found: dict[int, Running] = {}
+        for minor, python in ((minor, python_of(minor)) for minor in LEAST_TESTS):
+            if python is None:
+                continue
+            output = root / str(minor)
+            process = subprocess.Popen(
+                [python, "-W", "error", "-m", "tests.peers.cpython"],
+                cwd=SOURCES,
+                env=os.environ | {"PYTHONPATH": f"{SOURCES}{os.pathsep}{beside}", "TMPDIR": str(root)},
+                stdout=stack.enter_context(output.open("wb")),
+                stderr=subprocess.STDOUT,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            found[minor] = (process, output)
+        yield found
+
+
+@pytest.mark.parametrize("minor", LEAST_TESTS, ids="3.{}".format)
+def test_its_own_tests_pass(minor: int, outputs: dict[int, Running]) -> None:
+    """Every test class of ``test.test_queue`` that applies passes, unmodified, where a warning is an error."""
+    if minor not in outputs:
+        pytest.skip(f"no Python 3.{minor} with its tests is installed here")
+    process, file = outputs[minor]
+    process.wait()
+    output = file.read_text()
+    assert process.returncode == 0, output
+    ran = re.search(r"^ran (\d+), skipped 0$", output, re.MULTILINE)
+    assert ran is not None
+    assert int(ran[1]) >= LEAST_TESTS[minor]
+    assert all(f"left out: {name}: " in output for name in cpython.LEFT_OUT)
 
 
 def test_what_is_left_out_is_there() -> None:

@@ -116,9 +116,9 @@ def test_killed_crawl_goes_on(site: Site, tmp_path: Path) -> None:
 
 
 @contextmanager
-def crawler(jobdir: Path | None) -> Iterator[Any]:
+def crawler(jobdir: Path | None, **more: Any) -> Iterator[Any]:
     """A crawler of Scrapy that does not run, with our add-on."""
-    settings = {"ADDONS": {face.Addon: 500}, "SCHEDULER_PRIORITY_QUEUE": face.PriorityQueue}
+    settings = {"ADDONS": {face.Addon: 500}} | more
     crawler = get_crawler(Spider, settings | ({"JOBDIR": str(jobdir)} if jobdir is not None else {}))
     crawler.spider = Spider.from_crawler(crawler, "spider")
     try:
@@ -224,7 +224,7 @@ def test_what_cannot_be_read_is_kept(tmp_path: Path) -> None:
         queue = face.PickleFifoDiskQueue.from_crawler(job, path)
         crawl = face.Crawl.of(job)
         assert crawl is not None
-        crawl.push(crawl.key(path), b"", b"no pickle")
+        crawl.push(face._Stored(crawl.key(path), "site", b"", b"no pickle"))
         queue.push(Request("http://site/1"))
         with pytest.raises(pickle.UnpicklingError):
             queue.pop()
@@ -261,6 +261,34 @@ def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
         assert left + Counter([done]) == Counter([*many, many[0]])
 
 
+def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:
+    """A thousand slots with a few requests each take one queue, and no descriptors of their own."""
+    with crawler(tmp_path, PERSISTENTQUEUE_SYNC=False) as job:
+        queues = [face.PickleFifoDiskQueue(job, f"{tmp_path}/requests.queue/site{n}-0/0") for n in range(1_000)]
+        for queue in queues:
+            queue.push(Request("http://site/"))
+        assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]
+        assert all(len(queue) == 1 for queue in queues)
+
+
+def test_disk_queue_alone(tmp_path: Path) -> None:
+    """As ``SCHEDULER_DISK_QUEUE`` alone, with Scrapy's own priority queue and filter, it goes on after a clean end; the
+    add-on finds what that has left, and the other way round."""
+    alone = {"JOBDIR": str(tmp_path), "SCHEDULER_DISK_QUEUE": "persistentqueue.scrapy.PickleFifoDiskQueue"}
+    popped: list[str] = []
+    for settings in (alone, alone | {"ADDONS": {face.Addon: 500}}, alone):
+        job: Any = get_crawler(Spider, settings)
+        job.spider = Spider.from_crawler(job, "spider")
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        for number in range(3 * (not popped)):
+            assert scheduler.enqueue_request(Request(f"http://site/s{number}"))
+        popped.append(scheduler.next_request().url)
+        scheduler.close("finished")
+        job.signals.send_catch_log(signals.spider_closed, spider=job.spider, reason="finished")
+    assert popped == ["http://site/s0", "http://site/s1", "http://site/s2"]
+
+
 def test_filter_without_a_jobdir() -> None:
     """Without a place to be the filter is Scrapy's, in memory."""
     with crawler(None) as job:
@@ -286,7 +314,7 @@ def test_sync_is_a_setting(sync: str, tmp_path: Path) -> None:
     crawl = face.Crawl.of(job)
     assert crawl is not None
     before = crawl._shared.queue.stats().syncs
-    crawl.push("site/0", b"", b"data")
+    crawl.push(face._Stored("site/0", "site", b"", b"data"))
     assert (crawl._shared.queue.stats().syncs > before) is (sync == "True")
     crawl.close()
     crawl.close()

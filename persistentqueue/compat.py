@@ -103,7 +103,7 @@ class Queue(queue.Queue[T]):
 
     def __init__(
         self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = _JSON, sync: bool = True, **settings: Any
-    ):
+    ) -> None:
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, sync=sync, **settings)
         self._blocks = settings.get("full") == "block"
         self.mutex = threading.Lock()
@@ -270,7 +270,10 @@ class Queue(queue.Queue[T]):
 
     def _get(self) -> T:
         assert self._session is not None
-        return self._session.dequeue_many(1)[0]
+        items = self._session.dequeue_many(1)
+        if not items:
+            raise Empty
+        return items[0]
 
     # -----------------------------------------------------------------------------------------------------------------
 
@@ -311,19 +314,24 @@ class Queue(queue.Queue[T]):
     def _take(self, most: int, block: bool, timeout: float | None) -> list[T]:
         deadline = _deadline(block, timeout)
         with self.mutex:
-            self._wait_for_item(block, deadline)
-            session = self._begin()
-            session.name = threading.current_thread().name
-            try:
-                items = self._get_some(most)
-            except CodecError:
-                self._hold(session, 1)
-                raise
-            except BaseException:
-                self._give_up(session)
-                raise
-            self._hold(session, len(items))
-            return items
+            while True:
+                self._wait_for_item(block, deadline)
+                session = self._begin()
+                session.name = threading.current_thread().name
+                try:
+                    items = self._get_some(most)
+                except Empty:  # somebody has cleared the queue beneath
+                    self._give_up(session)
+                except CodecError:
+                    self._hold(session, 1)
+                    raise
+                except BaseException:
+                    self._give_up(session)
+                    self._wake_all()  # what is damaged is in the queue no more
+                    raise
+                else:
+                    self._hold(session, len(items))
+                    return items
 
     def _get_some(self, most: int) -> list[T]:
         """Up to so many items, at least one, which this thread's session holds then. Raises ``CodecError`` where the
@@ -421,6 +429,8 @@ class Queue(queue.Queue[T]):
         session = self._begin()
         try:
             return bool(session.dequeue_many(1))
+        except CodecError:
+            return True
         finally:
             self._give_up(session)
 

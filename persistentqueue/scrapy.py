@@ -303,6 +303,9 @@ _CRAWLS: weakref.WeakKeyDictionary[Crawler, Crawl] = weakref.WeakKeyDictionary()
 class _FifoDiskQueue:
     """What Scrapy calls a disk queue: the FIFO of one slot and priority of a crawl."""
 
+    _dump: Callable[[dict[str, Any]], bytes]
+    _load: Callable[[bytes], dict[str, Any]]
+
     def __init__(self, crawler: Crawler, key: str) -> None:
         crawl = Crawl.of(crawler)
         if crawl is None:
@@ -345,42 +348,25 @@ class _FifoDiskQueue:
     def _request(self, data: bytes) -> Request:
         return request_from_dict(self._load(data), spider=self._crawler.spider)
 
-    @staticmethod
-    def _dump(fields: dict[str, Any]) -> bytes:
-        raise NotImplementedError
 
-    @staticmethod
-    def _load(data: bytes) -> dict[str, Any]:
-        raise NotImplementedError
+def _pickled(fields: dict[str, Any]) -> bytes:
+    """The fields of a request. Raises ``ValueError`` where they cannot be pickled, as Scrapy wants to hear it."""
+    try:
+        return pickle.dumps(fields, protocol=4)
+    except (pickle.PicklingError, AttributeError, TypeError) as error:
+        raise ValueError(str(error)) from error
 
 
 class PickleFifoDiskQueue(_FifoDiskQueue):
     """The FIFO of one slot and priority, of pickled requests."""
 
-    @staticmethod
-    def _dump(fields: dict[str, Any]) -> bytes:
-        try:
-            return pickle.dumps(fields, protocol=4)
-        except (pickle.PicklingError, AttributeError, TypeError) as error:
-            raise ValueError(str(error)) from error
-
-    @staticmethod
-    def _load(data: bytes) -> dict[str, Any]:
-        fields: dict[str, Any] = pickle.loads(data)
-        return fields
+    _dump, _load = staticmethod(_pickled), staticmethod(pickle.loads)
 
 
 class MarshalFifoDiskQueue(_FifoDiskQueue):
     """The FIFO of one slot and priority, of requests by ``marshal``: only of what Python builds in."""
 
-    @staticmethod
-    def _dump(fields: dict[str, Any]) -> bytes:
-        return marshal.dumps(fields)
-
-    @staticmethod
-    def _load(data: bytes) -> dict[str, Any]:
-        fields: dict[str, Any] = marshal.loads(data)
-        return fields
+    _dump, _load = staticmethod(marshal.dumps), staticmethod(marshal.loads)
 
 
 class PriorityQueue(DownloaderAwarePriorityQueue):

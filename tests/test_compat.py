@@ -335,11 +335,71 @@ def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
     for block, timeout in ((False, None), (True, 0.001)):
         with pytest.raises(Full, match="max_items"):
             queue.put(2, block, timeout)
+    for timeout in (-1, -0.5):
+        with pytest.raises(ValueError, match="non-negative"):
+            queue.put(2, timeout=timeout)
     waiting = Waiting(queue.put, 2)
     wait_for(lambda: queue.persistent.stats().waiting == 1)
     assert queue.get() == 1
     queue.task_done()
     assert (waiting.answer(), queue.get()) == (None, 2)
+
+
+def test_what_is_cleared_beneath(opened: OpenFace) -> None:
+    """Who gets while the queue beneath is cleared waits on, or hears that there is nothing."""
+
+    class Cleared(Queue[int]):
+        """Is cleared when an item is about to be got."""
+
+        def _get(self) -> int:
+            self.persistent.clear()
+            return super()._get()
+
+    path = opened().persistent.path + "-cleared"
+    with Cleared(path) as queue:
+        queue.put(1)
+        with pytest.raises(Empty):
+            queue.get_nowait()
+        assert queue.unfinished_tasks == 0
+
+
+def test_hooks(opened: OpenFace) -> None:
+    """A subclass decides what is put and got: nothing, one, or several items; a hook that raises changes nothing."""
+
+    class Words(Queue[str]):
+        """Keeps the words of a text, without those that it has."""
+
+        def _init(self, maxsize: int) -> None:
+            self.known: set[str] = set()
+
+        def _put(self, item: str) -> None:
+            for word in item.split():
+                if word == "bad":
+                    raise LookupError(word)
+                if word not in self.known:
+                    super()._put(word)
+                    self.known.add(word)
+
+        def _get(self) -> str:
+            return super()._get().upper()
+
+    path = opened().persistent.path + "-words"
+    with Words(path) as queue:
+        queue.put("one two one")
+        queue.put("two")
+        with pytest.raises(LookupError):
+            queue.put("three bad")
+        assert queue.unfinished_tasks == 2
+        assert queue.get_many(10) == ["ONE", "TWO"]
+
+
+def test_batch_that_outgrows_memory_at_a_limit(opened: OpenFace) -> None:
+    """Many items that have to be written ahead, and find no room, are ``Full`` as well, and none of them is in."""
+    queue = opened(max_disk_bytes=6 * 2**20, codec=codecs.BYTES)
+    with pytest.raises(Full, match="max_disk_bytes"):
+        queue.put_many([bytes(2**20)] * 16)
+    queue.put(b"small")
+    assert queue.get_many(10) == [b"small"]
 
 
 # --- other processes -------------------------------------------------------------------------------------------------
@@ -411,6 +471,20 @@ def test_what_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
     assert queue.get() == 2
     crash(queue.persistent)
     assert opened().get_many(10) == [2, 3]
+
+
+def test_publication_that_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
+    """Such an item of another process raises once, too, and is dropped by ``task_done``."""
+    queue = opened()
+    with Producer(tmp_path / "queue") as producer:
+        producer.enqueue_many([b"no JSON", b"1"])
+        producer.flush()
+    with pytest.raises(CodecError):
+        queue.get()
+    assert queue.get() == 1
+    queue.task_done()
+    crash(queue.persistent)
+    assert opened().get() == 1
 
 
 def test_pickle_is_for_who_asks(opened: OpenFace) -> None:
@@ -523,6 +597,13 @@ def test_damage_costs_its_own_items(tmp_path: Path) -> None:
         assert queue.get() == "second"
         queue.task_done()
         queue.join()
+        queue.put("third")
+        flip(segment, segment.read_bytes().index(b"third"))
+        joining = Waiting(queue.join)
+        wait_for(lambda: is_waiting(queue))
+        with pytest.raises(CorruptionError):
+            queue.get()
+        assert joining.answer() is None
     assert check(tmp_path / "queue").problems
 
 

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 import persistentqueue
-from persistentqueue import list_queues
+from persistentqueue import PersistentQueue, list_queues
 
 pytest.importorskip("scrapy")
 
@@ -252,6 +252,7 @@ def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
         assert scheduler.enqueue_request(Request(many[0], dont_filter=True))
         done = scheduler.next_request().url
     assert not (tmp_path / "requests.queue" / "active.json").exists()
+    PersistentQueue(tmp_path / "persistentqueue", "long-0").close()  # as a crawl leaves it that was killed just then
     with crawler(tmp_path) as job:
         job.engine = Engine()
         scheduler = scheduler_of(job)
@@ -259,6 +260,13 @@ def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
         assert not any(scheduler.enqueue_request(Request(url)) for url in many)
         left = Counter(request.url for request in iter(scheduler.next_request, None))
         assert left + Counter([done]) == Counter([*many, many[0]])
+    with crawler(tmp_path) as job:
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        assert crawl.pending() == {}
+        crawl.fifo("site/0")
+        assert crawl.pending() == {}
+    assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]
 
 
 def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:

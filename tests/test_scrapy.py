@@ -32,6 +32,8 @@ from .peers.crawl import CONCURRENT
 
 SOURCES = Path(persistentqueue.__file__).parents[1]
 PAGES = 300
+NO_EXTENSIONS: dict[str, Any] = {"EXTENSIONS_BASE": {}}
+"""Scrapy's own do not like a crawl that ends without having begun."""
 IN_PROGRESS_MOST = 2 * CONCURRENT
 """At most so many requests are in progress: some are fetched while the callbacks of others run."""
 
@@ -118,7 +120,7 @@ def test_killed_crawl_goes_on(site: Site, tmp_path: Path) -> None:
 @contextmanager
 def crawler(jobdir: Path | None, **more: Any) -> Iterator[Any]:
     """A crawler of Scrapy that does not run, with our add-on."""
-    settings = {"ADDONS": {face.Addon: 500}} | more
+    settings = {"ADDONS": {face.Addon: 500}} | NO_EXTENSIONS | more
     crawler = get_crawler(Spider, settings | ({"JOBDIR": str(jobdir)} if jobdir is not None else {}))
     crawler.spider = Spider.from_crawler(crawler, "spider")
     try:
@@ -282,7 +284,10 @@ def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:
 def test_disk_queue_alone(tmp_path: Path) -> None:
     """As ``SCHEDULER_DISK_QUEUE`` alone, with Scrapy's own priority queue and filter, it goes on after a clean end; the
     add-on finds what that has left, and the other way round."""
-    alone = {"JOBDIR": str(tmp_path), "SCHEDULER_DISK_QUEUE": "persistentqueue.scrapy.PickleFifoDiskQueue"}
+    alone = {
+        "JOBDIR": str(tmp_path),
+        "SCHEDULER_DISK_QUEUE": "persistentqueue.scrapy.PickleFifoDiskQueue",
+    } | NO_EXTENSIONS
     popped: list[str] = []
     for settings in (alone, alone | {"ADDONS": {face.Addon: 500}}, alone):
         job: Any = get_crawler(Spider, settings)

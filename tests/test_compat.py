@@ -405,9 +405,10 @@ def test_batch_that_outgrows_memory_at_a_limit(opened: OpenFace) -> None:
 # --- other processes -------------------------------------------------------------------------------------------------
 
 
-def test_publication_wakes_a_getter(opened: OpenFace, tmp_path: Path) -> None:
-    """What a ``Producer`` puts in wakes who waits, is found by who does not, and is unfinished."""
-    queue = opened()
+@pytest.mark.parametrize("media", [None, "media"])
+def test_publication_wakes_a_getter(media: str | None, opened: OpenFace, tmp_path: Path) -> None:
+    """What a ``Producer`` puts in wakes who waits, is found by who does not, and is unfinished; on other media, too."""
+    queue = opened(data_path=tmp_path / media if media else None)
     waiting = Waiting(queue.get)
     wait_for(lambda: is_waiting(queue))
     with Producer(tmp_path / "queue") as producer:

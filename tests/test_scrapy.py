@@ -34,8 +34,8 @@ SOURCES = Path(persistentqueue.__file__).parents[1]
 PAGES = 300
 NO_EXTENSIONS: dict[str, Any] = {"EXTENSIONS_BASE": {}}
 """Scrapy's own do not like a crawl that ends without having begun."""
-IN_PROGRESS_MOST = 2 * CONCURRENT
-"""At most so many requests are in progress: some are fetched while the callbacks of others run."""
+IN_PROGRESS_MOST = 3 * CONCURRENT
+"""At most so many requests are in progress: some are fetched, some wait for their callbacks, some have just ended."""
 
 
 class Site(ThreadingHTTPServer):

@@ -18,17 +18,18 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
 ``codecs`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
-``cursor``, ``attempts`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``,
-``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
-``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``,
-``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` ·
-``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``joint``,
-``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``, ``subscription``, ``typed`` ·
-``queue`` · ``together`` · ``spark``, ``__main__`` (the command line).
+``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``,
+``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``,
+``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` ·
+``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``,
+``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` ·
+``joint``, ``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``, ``subscription``,
+``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``__main__`` (the command line).
 """
 
 from .deadletter import DeadLetter
 from .directory import delete_queue, list_queues
+from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -48,6 +49,7 @@ from .errors import (
     QueueNotFoundError,
     SubscriptionNotFoundError,
     UnsupportedFormatError,
+    WrongKeyError,
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
@@ -70,6 +72,7 @@ __all__ = [
     "Producer",
     "MemoryBudget",
     "DeadLetter",
+    "Encryption",
     "Stats",
     "RecoveryReport",
     "Compacted",
@@ -100,6 +103,7 @@ __all__ = [
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",
+    "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
 ]

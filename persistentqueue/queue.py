@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -16,6 +17,7 @@ from typing import Any, Generic, cast
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
+from .envelope import Encryption, Envelopes
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
@@ -25,7 +27,7 @@ from .memory import MemoryBudget
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
 from .requeue import requeue
-from .retries import Delay, Retries, counts_attempts
+from .retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session
 from .stats import Stats, look
 from .store import Store
@@ -93,7 +95,8 @@ class PersistentQueue(Generic[T]):
       it is then, wait; ``compact`` and ``maintain``, called by hand, do not.
     - ``max_items``: how many items the queue may hold, those on hold included (no limit).
     - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
-      what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
+      what its blocks have at most: 44 bytes for each, 4 for each item, and the items; where they are encrypted, 49
+      more for each, and the id of the key.
     - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
       is kept, or as much as log and spare log have, for both to grow for those who dequeue. They alone may exceed it,
       where so many small items were dequeued out of order that the gaps take more than that: dequeueing goes on.
@@ -109,6 +112,9 @@ class PersistentQueue(Generic[T]):
       or an open queue, which several may share. Needed for ``max_attempts``; alone it is for what ``reject`` gives up.
     - ``retry_delay_seconds``: how long an item waits that was rejected, or given back, before it comes again (0); or
       what makes that of how often it was delivered, ``lambda attempts: 2.0**attempts`` for instance.
+    - ``compression``: ``"zstd"`` compresses each block that it makes smaller (None; needs the extra ``compression``).
+    - ``encryption``: the ``Encryption`` of each block that is written, and of those that are there (None; needs the
+      extra ``encryption``).
 
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
@@ -120,9 +126,11 @@ class PersistentQueue(Generic[T]):
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
     there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), and ``OSError`` where the directory cannot be used.
+    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
+    directory cannot be used.
     """
 
+    _group: Group | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
     _owns_dead_letters = False
@@ -156,18 +164,18 @@ class PersistentQueue(Generic[T]):
         max_attempts: int | None = None,
         dead_letter: str | PersistentQueue[Any] | None = None,
         retry_delay_seconds: Delay = 0.0,
+        compression: str | None = None,
+        encryption: Encryption | None = None,
         disk: Disk = DISK,
     ) -> None:
-        self._group: Group | None = None
         self._codec = checked_codec(codec)
         self._sessions: weakref.WeakSet[Session[T]] = weakref.WeakSet()
         directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
-        own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
         settings = Settings(
             sync=sync,
             segment_bytes=segment_bytes,
-            memory_bytes=own_bytes,
+            memory_bytes=0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes,
             inline_bytes=inline_bytes,
             log_bytes=log_bytes,
             pool_min_bytes=pool_min_bytes,
@@ -184,8 +192,8 @@ class PersistentQueue(Generic[T]):
             full=full,
             counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
         )
-        _check(vars(settings) | {"lock_timeout": lock_timeout})
-        _check_chosen(settings)
+        _check_together(settings, lock_timeout)
+        settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
         self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
@@ -196,8 +204,8 @@ class PersistentQueue(Generic[T]):
         announce(directory, self.recovery)
         if settings.counts_attempts:
             self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
-        if dead_letter is not None:
-            self._have_dead_letters(dead_letter, lock_timeout, memory_bytes)
+            its = {"lock_timeout": lock_timeout, "compression": compression, "encryption": encryption}
+            self._have_dead_letters(dead_letter, its)
 
     def __enter__(self) -> PersistentQueue[T]:
         return self
@@ -475,44 +483,28 @@ class PersistentQueue(Generic[T]):
             if self._owns_dead_letters and self._dead_letters is not None:
                 self._dead_letters.close()
 
-    def _have_dead_letters(
-        self, dead_letter: str | PersistentQueue[Any], lock_timeout: float, memory_bytes: int | MemoryBudget
-    ) -> None:
-        """Have the queue of the dead letters open; what it raises closes this one. Raises what opening raises, and
-        ``ValueError`` for one that cannot be in one transaction with this one."""
+    def _have_dead_letters(self, dead_letter: str | PersistentQueue[Any] | None, settings: dict[str, Any]) -> None:
+        """Have the queue of the dead letters open, with these settings where only its name is given; what it raises
+        closes this one. Raises what opening raises, and ``ValueError`` for one that cannot have them."""
+        if dead_letter is None:
+            return
         try:
+            store = self._open().store
+            if dead_letter == basename(store.directory):
+                raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
-                self._dead_letters = self._open_dead_letters(dead_letter, lock_timeout, memory_bytes)
+                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
+                dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
                 self._owns_dead_letters = True
-            else:
-                self._dead_letters = dead_letter
-            dead, directory = self._dead_letters._open(), self._open().store.directory
-            require_neighbours([directory, dead.store.directory])
-            if not dead.store.settings.sync or dead.store.subscriptions.plain is None:
-                raise ValueError(
-                    f"{dead.store.directory}: cannot have the dead letters of {directory}: open it with sync=True, as "
-                    "one that was made without fan_out"
-                )
+            self._dead_letters = dead_letter
+            dead = dead_letter._open()
+            require_neighbours([store.directory, dead.store.directory])
+            require_fitting(store, dead.store)
             assert self._retries is not None
             self._retries.dead = dead
         except BaseException:
             self.close()
             raise
-
-    def _open_dead_letters(
-        self, name: str, lock_timeout: float, memory_bytes: int | MemoryBudget
-    ) -> PersistentQueue[bytes]:
-        directory = self._open().store.directory
-        if name == basename(directory):
-            raise ValueError(f"{directory}: its dead letters must go to another queue, not to itself")
-        return PersistentQueue(
-            dirname(directory),
-            name,
-            lock_timeout=lock_timeout,
-            memory_bytes=memory_bytes if isinstance(memory_bytes, MemoryBudget) else 0,
-            wipe=self._open().store.settings.wipe,
-            disk=self._disk,
-        )
 
     def _open(self) -> Group:
         assert self._group is not None
@@ -543,15 +535,15 @@ def _check(settings: Mapping[str, Any]) -> None:
             raise ValueError(f"{name} must be at least {least}, got {value}")
 
 
-def _check_chosen(settings: Settings) -> None:
-    """Raise ``ValueError`` for what is not one of the values that there are, or contradicts another one."""
+def _check_together(settings: Settings, lock_timeout: float) -> None:
+    _check(vars(settings) | {"lock_timeout": lock_timeout})
+    low_bytes, high_bytes = settings.pool_min_bytes, settings.pool_max_bytes
     if not settings.compact_below <= 1:
         raise ValueError(f"compact_below must be a share from 0 to 1, got {settings.compact_below}")
     if settings.full not in {"raise", "block"}:
         raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
-    least_bytes, most_bytes = settings.pool_min_bytes, settings.pool_max_bytes
-    if most_bytes < least_bytes:
-        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {least_bytes}, got {most_bytes}")
+    if high_bytes < low_bytes:
+        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
 
 
 def _disown_all(*_: Any) -> None:

@@ -34,6 +34,7 @@ from .group import Group, Taken
 from .intervals import Intervals, Run
 from .joint import commit_jointly
 from .reader import Reader
+from .store import Store
 from .transaction import Transaction
 
 Delay = float | Callable[[int], float]
@@ -322,6 +323,15 @@ def counts_attempts(max_attempts: int | None, has_dead_letters: bool, delay: Del
     if has_dead_letters and not sync:
         raise ValueError("dead_letter needs sync=True: a power cut could take an item from both queues, or from none")
     return has_dead_letters or callable(delay) or delay > 0
+
+
+def require_fitting(store: Store, dead: Store) -> None:
+    """Raise ``ValueError`` where the one cannot have the dead letters of the other."""
+    fit = f"{dead.directory}: cannot have the dead letters of {store.directory}"
+    if not dead.settings.sync or dead.subscriptions.plain is None:
+        raise ValueError(f"{fit}: open it with sync=True, as one that was made without fan_out")
+    if store.segments.envelopes.most_bytes and not dead.segments.envelopes.most_bytes:
+        raise ValueError(f"{fit}, whose items are encrypted: open it with encryption=, too")
 
 
 def checked_delay(seconds: float) -> float:

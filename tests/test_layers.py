@@ -17,6 +17,7 @@ FLOORS = [
     {"disk", "intervals", "header", "bell", "fields", "codecs"},
     {"pact", "delivery"},
     {"block", "frame", "pages", "direct", "quota", "cursor", "attempts"},
+    {"envelope"},
     {"items", "deadletter", "state", "segment", "pool", "spare", "lock", "log", "place"},
     {"publication", "ready", "doubt"},
     {"segments", "directory"},
@@ -38,6 +39,7 @@ FLOORS = [
     {"together"},
     {"__init__"},
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
+    {"compat", "scrapy"},
     {"spark/sink", "spark/handoff", "spark/rows"},
     {"spark/stream"},
     {"spark/source"},
@@ -47,11 +49,13 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"}
-FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"} | {
+    "compat"
 }
-"""The public names, and the rooms that were made for those who write and read in other processes."""
+FACES_MAY_IMPORT = {"persistentqueue"} | {
+    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits", "waiters")
+}
+"""The public names, and the rooms that were made for those who write, read and wait beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

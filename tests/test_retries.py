@@ -20,7 +20,7 @@ from persistentqueue import (
     ClosedError,
     CorruptionError,
     DeadLetter,
-    MemoryBudget,
+    Encryption,
     PersistentQueue,
     QueueFullError,
     QueueLockedError,
@@ -646,6 +646,9 @@ def test_settings_that_do_not_go_together(open_queue: OpenQueue, tmp_path: Path)
     ):
         with pytest.raises(ValueError, match=message):
             open_queue(dead_letter=dead)
+    secret = Encryption("k", lambda _key_id: bytes(32))
+    with pytest.raises(ValueError, match="whose items are encrypted: open it with encryption=, too"):
+        open_queue("secret", dead_letter=open_queue("plain"), encryption=secret)
     queue = open_queue(dead_letter="dead")
     with pytest.raises(QueueLockedError):
         open_queue("other", dead_letter="dead")
@@ -656,13 +659,24 @@ def test_settings_that_do_not_go_together(open_queue: OpenQueue, tmp_path: Path)
 
 
 def test_they_are_opened_and_closed_with_their_queue(open_queue: OpenQueue, tmp_path: Path) -> None:
-    """The queue of the dead letters stands beside the other one, also where that has no name, and shares its budget."""
-    queue = open_queue(None, path=tmp_path / "queues", dead_letter="dead", memory_bytes=MemoryBudget(10_000))
+    """The queue of the dead letters stands beside the other one, also where that has no name."""
+    queue = open_queue(None, path=tmp_path / "queues", dead_letter="dead")
     assert (tmp_path / "dead" / "lock").exists()
-    assert queue.dead_letters.stats().memory_bytes > 0
     queue.close()
     assert queue.dead_letters.closed
     assert check(tmp_path / "dead").sealed
+
+
+def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Nothing of an encrypted item lies in clear because it was given up."""
+    secret = Encryption("k", lambda _key_id: bytes(32))
+    queue = open_queue(dead_letter="dead", encryption=secret, compression="zstd")
+    put(queue, b"top secret")
+    with queue.transaction() as session:
+        session.reject(session.dequeue() or b"", "much too secret", retry=False)
+    assert letters(queue) == [(b"top secret", 1, "much too secret")]
+    queue.close()
+    assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
 
 
 def test_requeue_needs_a_consumer(open_queue: OpenQueue) -> None:

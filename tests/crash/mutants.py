@@ -197,6 +197,9 @@ MUTANTS = (
     Mutant("what is taken back is consumed later", "requeue", "            commit_jointly([(group, into), (dead, out)])\n", "            group.commit(into)\n            dead.commit(out)\n", "retries"),
     Mutant("a delay is not logged", "retries", "            retries.group.commit(note)\n", "            pass\n", "retries"),
     Mutant("an opening forgets what is delayed", "counting", "            if left_ns > 0:\n", "            if False:\n", "retries"),
+    # --- envelopes
+    Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
+    Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),

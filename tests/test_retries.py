@@ -9,8 +9,10 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -27,6 +29,7 @@ from persistentqueue import (
     Session,
     SubscriptionNotFoundError,
     check,
+    repair,
     transaction,
 )
 from persistentqueue.codecs import JSON
@@ -850,3 +853,65 @@ def test_a_delay_that_cannot_be_logged(open_queue: OpenQueue) -> None:
         broken.append(True)
     assert queue.stats().delayed == 1
     crash(queue)
+
+
+# --- beside others -----
+
+
+def test_many_threads(open_queue: OpenQueue) -> None:
+    """Whoever fails, rejects or waits meanwhile: each item is consumed once, or dead, and nobody has it once more than
+    it may be had."""
+    queue = open_queue(retry_delay_seconds=0.001, log_bytes=8192, segment_bytes=3000, **DEAD)
+    numbers = range(150)
+    put(queue, *[b"%d" % number for number in numbers])
+    done: list[bytes] = []
+    had: list[bytes] = []
+
+    def work(chance: Random) -> None:
+        while True:
+            with suppress(ValueError), queue.session() as session:
+                items = session.dequeue_many(chance.choice((1, 3, 10)), timeout=0.05)
+                if not items:
+                    if len(done) + len(queue.dead_letters) == len(numbers):
+                        return
+                    continue
+                had.extend(items)
+                if chance.random() < 0.3:
+                    raise ValueError
+                bad = [item for item in items if int(item) % 7 == 0]
+                for item in bad:
+                    session.reject(item, "sevens are bad", retry=chance.random() < 0.9)
+                session.flush()
+                done.extend(item for item in items if item not in bad)
+
+    threads = [threading.Thread(target=work, args=(Random(seed),)) for seed in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(map(int, done + [item for item, *_ in letters(queue)])) == list(numbers)
+    assert max(map(had.count, had)) <= 3
+    assert queue._open().store.state.attempts == {}
+
+
+def test_a_damaged_log_is_repaired(open_queue: OpenQueue, directory: Path) -> None:
+    """What a repair has of a log with deliveries goes on as it was counted; what was lost counts for nothing."""
+    queue = open_queue(**DEAD)
+    put(queue, b"a", b"b", b"c")
+    fail(queue, ValueError(), 2)
+    frames = read_log(DISK, str(log_file(directory))).frames
+    put(queue, b"d")
+    with queue.session() as session:
+        assert session.dequeue() == b"a"
+        session.rollback()
+    crash(queue.dead_letters)
+    crash(queue)
+    flip(log_file(directory), frames[-1].offset + 40)
+    with pytest.raises(CorruptionError):
+        open_queue(**DEAD)
+    assert repair(directory.parent, "orders").items == 4
+    queue = open_queue(**DEAD)
+    assert [each for each in queue._open().store.state.supplement() if isinstance(each, Delivered)] == [
+        Delivered(0, 0, 1, 1)
+    ]
+    assert list(queue.browse()) == [b"a", b"b", b"c", b"d"]

@@ -496,6 +496,8 @@ class PersistentQueue(Generic[T]):
                 settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
                 dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
                 self._owns_dead_letters = True
+            elif not isinstance(dead_letter, PersistentQueue):
+                raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")
             self._dead_letters = dead_letter
             dead = dead_letter._open()
             require_neighbours([store.directory, dead.store.directory])

@@ -179,6 +179,8 @@ class Trial:
         retries = self.retries
         if not retry and retries.dead is None:
             raise ValueError("what is rejected with retry=False is a dead letter: open the queue with dead_letter=")
+        if not isinstance(reason, str):
+            raise TypeError(f"a reason must be text, not {reason!r}")
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
         known = {rejection.sequence for rejection in self._rejections}
         for sequence, item in reader.read(transaction.runs):

@@ -132,6 +132,9 @@ def test_each_subscription_has_its_own() -> None:
     """What one consumes is counted on for another one; with a subscription goes what was counted for it."""
     state = ten_items(SubscriptionOpened(1, 0, "a"), DELIVERED, Delivered(1, 0, 10, 1), Dequeue(0, 0, 10))
     assert deliveries(state) == [Delivered(1, 0, 10, 1)]
+    state.apply(Enqueue(10, 1, 1, HEADER_BYTES + 100, 10, 10, 0))
+    state.apply(Dequeue(0, 10, 1))
+    assert deliveries(state) == [Delivered(1, 0, 10, 1)]
     state.apply(SubscriptionClosed(0))
     state.apply(SubscriptionClosed(1))
     assert deliveries(state) == []

@@ -419,6 +419,8 @@ def test_wrong_rejections_say_what_to_do(open_queue: OpenQueue) -> None:
         session.dequeue()
         with pytest.raises(ValueError, match="open the queue with dead_letter="):
             session.reject(b"a", retry=False)
+        with pytest.raises(TypeError, match="a reason must be text"):
+            session.reject(b"a", ValueError("bad"))  # type: ignore[arg-type]
         for delay in (-1.0, float("inf"), float("nan"), 1e12):
             with pytest.raises(ValueError, match="a delay must be from 0 to"):
                 session.reject(b"a", delay_seconds=delay)
@@ -634,6 +636,7 @@ def test_settings_that_do_not_go_together(open_queue: OpenQueue, tmp_path: Path)
         ({"max_attempts": True, "dead_letter": "dead"}, TypeError, "a whole number"),
         ({"dead_letter": "dead", "sync": False}, ValueError, "needs sync=True"),
         ({"dead_letter": "orders"}, ValueError, "to another queue, not to itself"),
+        ({"dead_letter": 7}, TypeError, "a queue's name, or an open queue"),
         ({"dead_letter": "no/name"}, ValueError, "no/name"),
         ({"retry_delay_seconds": -1}, ValueError, "a delay must be"),
         ({"retry_delay_seconds": "1"}, TypeError, "a number"),

@@ -223,6 +223,13 @@ class Session:
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
 
+    @property
+    def keeps_since(self) -> float | None:
+        """Since when, by the group's clock, it ``keeps`` something; None if it does not. For any thread."""
+        transaction = self._transaction
+        keeps = transaction is not None and (transaction.runs or transaction.pieces)
+        return transaction.since_seconds if transaction is not None and keeps else None
+
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)
 

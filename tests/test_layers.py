@@ -14,7 +14,7 @@ PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
     {"errors", "checksum"},
-    {"disk", "intervals", "header", "bell", "fields"},
+    {"disk", "intervals", "header", "bell", "fields", "meters", "logger"},
     {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
     {"items", "state", "segment", "pool", "spare", "lock", "log", "place"},
@@ -34,7 +34,7 @@ FLOORS = [
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
+    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__", "prometheus"},
     {"spark/sink", "spark/handoff", "spark/rows"},
     {"spark/stream"},
     {"spark/source"},

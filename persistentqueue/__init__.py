@@ -17,20 +17,21 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
-``meters``, ``logger`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` ·
-``items``, ``state``,
-``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
-``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
-``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
-``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` ·
-``spark``, ``prometheus`` (metrics), ``__main__`` (the command line).
+``codecs``, ``meters``, ``logger`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
+``cursor`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
+``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
+``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
+step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
+``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``spark``, ``prometheus`` (metrics), ``__main__`` (the command
+line).
 """
 
 from .directory import delete_queue, list_queues
 from .errors import (
     BrokenQueueError,
     ClosedError,
+    CodecError,
     CorruptionError,
     DataMissingError,
     DataPathError,
@@ -38,6 +39,7 @@ from .errors import (
     InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
+    MissingExtraError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
@@ -87,6 +89,8 @@ __all__ = [
     "SubscriptionNotFoundError",
     "InvalidNameError",
     "ItemTooLargeError",
+    "CodecError",
+    "MissingExtraError",
     "ClosedError",
     "DiskFullError",
     "QueueFullError",

@@ -34,7 +34,8 @@ FLOORS = [
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__", "prometheus"},
+    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
+    {"compat", "scrapy", "prometheus"},
     {"spark/sink", "spark/handoff", "spark/rows"},
     {"spark/stream"},
     {"spark/source"},
@@ -44,11 +45,13 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"}
-FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"} | {
+    "compat"
 }
-"""The public names, and the rooms that were made for those who write and read in other processes."""
+FACES_MAY_IMPORT = {"persistentqueue"} | {
+    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits", "waiters")
+}
+"""The public names, and the rooms that were made for those who write, read and wait beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

@@ -18,16 +18,17 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
 ``codecs``, ``meters``, ``logger`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
-``cursor`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
-``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
-``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
-step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
-``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
+``cursor`` · ``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
+``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``,
+``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt``
+(step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``,
+``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
 ``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus`` (metrics),
 ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
+from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -46,6 +47,7 @@ from .errors import (
     QueueNotFoundError,
     SubscriptionNotFoundError,
     UnsupportedFormatError,
+    WrongKeyError,
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
@@ -68,6 +70,7 @@ __all__ = [
     "transaction",
     "Producer",
     "MemoryBudget",
+    "Encryption",
     "Stats",
     "Histogram",
     "RecoveryReport",
@@ -98,6 +101,7 @@ __all__ = [
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",
+    "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
 ]

@@ -24,6 +24,7 @@ from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
 from .disk import NO_SPACE, PAGE_BYTES, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .doubt import Decide, ask, forget_settled
+from .envelope import PLAIN
 from .errors import (
     BrokenQueueError,
     CorruptionError,
@@ -84,10 +85,10 @@ class Store:
         self.disk = disk
         self._lock = lock
         self._mutex = mutex
-        data = places.path(DATA_DIRECTORY)
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
-        self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
+        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN)
+        self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
         self.subscriptions = Subscriptions(state, self.segments, settings.memory_bytes, mutex, reading)
         self.pages = self.subscriptions.pages
         self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
@@ -246,8 +247,7 @@ class Store:
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 # What was adopted keeps its end: it may have to be published again.
-                rows = self.state.segments.values()
-                self.segments.cut(row for row in rows if row.number not in recovered.adoptions)
+                self.segments.cut(row for row in self.state.segments.values() if row.number not in recovered.adoptions)
             set_all_aside(self.disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.

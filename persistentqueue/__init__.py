@@ -17,14 +17,15 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
-``codecs`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
-``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``,
-``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``,
-``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` ·
-``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``,
-``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` ·
-``joint``, ``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``, ``subscription``,
-``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``__main__`` (the command line).
+``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``,
+``direct``, ``quota``, ``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``,
+``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory``
+· ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``,
+``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
+``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
+``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``,
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus`` (metrics),
+``__main__`` (the command line).
 """
 
 from .deadletter import DeadLetter
@@ -54,6 +55,7 @@ from .errors import (
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
 from .memory import MemoryBudget
+from .meters import Histogram
 from .move import Moved, move_data
 from .producer import Producer
 from .queue import PersistentQueue
@@ -74,6 +76,7 @@ __all__ = [
     "DeadLetter",
     "Encryption",
     "Stats",
+    "Histogram",
     "RecoveryReport",
     "Compacted",
     "Maintained",

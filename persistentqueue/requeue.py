@@ -46,9 +46,10 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
         if count:
             commit_jointly([(group, into), (dead, out)])
     finally:
-        for each in (others, out):
-            dead.discard(each)
-        group.discard(into)
+        dead.discard(others)
+        if not into.settled:
+            dead.discard(out)
+            group.discard(into)
     return count
 
 

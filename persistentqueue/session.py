@@ -288,6 +288,13 @@ class Session(Generic[T]):
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
 
+    @property
+    def keeps_since(self) -> float | None:
+        """Since when, by the group's clock, it ``keeps`` something; None if it does not. For any thread."""
+        transaction = self._transaction
+        keeps = transaction is not None and (transaction.runs or transaction.pieces)
+        return transaction.since_seconds if transaction is not None and keeps else None
+
     def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> Taken:
         if self._trial is None:
             return self._group.take(self._consumer(), max_items, timeout)

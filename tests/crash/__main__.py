@@ -24,6 +24,9 @@ from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .syscalls import SyscallsUnavailable, run_injections
 
+# Damage, and syncs that fail, are what is made here on purpose, a million times.
+logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
+
 
 def explore(options: argparse.Namespace) -> None:
     """Explore seeds, as many or until there were so many schedules; stops at the first violation."""

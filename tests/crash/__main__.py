@@ -33,7 +33,7 @@ def explore(options: argparse.Namespace) -> None:
     if options.jobs > 1:
         _share(options)
         return
-    logging.getLogger("persistentqueue").setLevel(logging.ERROR)  # that crashes were recovered from is no news here
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # what crashes leave is no news here
     began, schedules, lives, seeds = time.monotonic(), 0, 0, 0
     while seeds < options.count and (options.schedules is None or schedules < options.schedules):
         explorer = _explorer(options, options.first + seeds * options.step)

@@ -22,8 +22,8 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
 ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
 ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` · ``spark``,
-``__main__`` (the command line).
+``producer`` · ``session``, ``parts``, ``remote``, ``view`` · ``subscription`` · ``queue`` · ``together`` · ``spark``,
+``cli`` and ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -47,6 +47,7 @@ from .errors import (
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
 from .group import Compacted, Maintained
+from .lock import Owner
 from .memory import MemoryBudget
 from .move import Moved, move_data
 from .producer import Producer
@@ -55,6 +56,7 @@ from .recovery import RecoveryReport
 from .session import Session
 from .subscription import Subscription
 from .together import transaction
+from .view import SegmentSnapshot, Snapshot, View, ViewedItem
 
 __all__ = [
     "PersistentQueue",
@@ -62,6 +64,11 @@ __all__ = [
     "Subscription",
     "transaction",
     "Producer",
+    "View",
+    "ViewedItem",
+    "Snapshot",
+    "SegmentSnapshot",
+    "Owner",
     "MemoryBudget",
     "Stats",
     "RecoveryReport",

@@ -14,8 +14,8 @@ from math import inf
 from types import TracebackType
 from typing import Any
 
-from .directory import names_in, place_path, queue_directory
-from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath, join
+from .directory import place_path, queue_directory, sizes_in
+from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
 from .explain import SegmentUse, explain
 from .group import Compacted, Group, Maintained
 from .items import checked_name
@@ -479,7 +479,7 @@ class PersistentQueue:
         group = self._open()
         store = group.store
         pooled = store.pool.files()
-        sizes = {part: _sizes(self._disk, part) for part in store.places.parts()}
+        sizes = {part: sizes_in(self._disk, part) for part in store.places.parts()}
         data = sizes[store.places.path(DATA_DIRECTORY)]
         with group.mutex:
             unlogged = [created.number for created in store.segments.unlogged]
@@ -543,15 +543,6 @@ def _is_sound(directory: str) -> bool:
         with suppress(RuntimeError):  # another thread has opened one, or closed one, meanwhile
             stores = [queue._group.store for queue in _OPEN if queue._group is not None and not queue.closed]
             return any(store.directory == directory and store.broken is None for store in stores)
-
-
-def _sizes(disk: Disk, directory: str) -> dict[str, int]:
-    """The lengths of the files in a directory, by their names."""
-    sizes = {}
-    for name in names_in(disk, directory):
-        with suppress(FileNotFoundError):  # retired meanwhile
-            sizes[name] = disk.lstat(join(directory, name)).st_size
-    return sizes
 
 
 def _check(settings: Mapping[str, Any]) -> None:

@@ -1,0 +1,148 @@
+"""The picture of ``top``, drawn for a terminal; it can be read without its colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from .look import Finding, Part, Sight, age_of, disk_parts, findings, owner_text
+from .pictures import LEVELS, is_sparse, portions, share_of, sparkline, tiles
+from .watch import Watched
+from .words import many, rate_text, share_text, size_text, span_text
+
+TILES = 480
+"""How many pieces the map has at most."""
+_ROW = 60
+_BAR = 40
+_WORST = 4
+
+
+def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float) -> RenderableType:
+    """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
+    now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    title = Text.assemble(
+        ("persistentqueue top", "bold"), f"  {path}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
+    )
+    parts: list[RenderableType] = [title, "", _table(queues)]
+    seen = [queue for queue in queues if queue.snapshot is not None]
+    if seen:
+        chosen = seen[0] if is_chosen else max(seen, key=lambda queue: queue.snapshot.depth if queue.snapshot else 0)
+        sight = chosen.sight()
+        if sight is not None:
+            parts += [
+                "",
+                Panel(_large(chosen, sight), title=f"queue {chosen.name}", title_align="left", padding=(1, 2)),
+            ]
+    return Group(*parts)
+
+
+def _table(queues: Sequence[Watched]) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    headings = (
+        "queue",
+        "left",
+        "overtaken",
+        "in/s",
+        "out/s",
+        "oldest waits",
+        "consumed waited",
+        "disk",
+        "owner's memory",
+    )
+    for at, heading in enumerate(headings):
+        table.add_column(heading, justify="left" if not at else "right", no_wrap=True)
+    table.add_column("owner", no_wrap=True)
+    for queue in queues:
+        seen, pace = queue.snapshot, queue.pace
+        if seen is None:
+            table.add_row(queue.name, *[""] * 8, Text(queue.error or "?", style="red"))
+            continue
+        waited = span_text(pace.waited_half_seconds)
+        if pace.waited_longest_seconds is not None:
+            waited += f", max {span_text(pace.waited_longest_seconds)}"
+        table.add_row(
+            queue.name,
+            f"{seen.depth:,}",
+            f"{seen.overtaken:,}",
+            rate_text(pace.in_per_second),
+            rate_text(pace.out_per_second),
+            span_text(age_of(seen)),
+            waited,
+            size_text(seen.disk_bytes),
+            size_text(queue.resident_bytes) if queue.resident_bytes is not None else "-",
+            owner_text(seen),
+        )
+    return table
+
+
+def _large(queue: Watched, sight: Sight) -> RenderableType:
+    seen = sight.snapshot
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    depth = Text(f"{many(seen.depth, 'item')} left, {size_text(seen.live_bytes)}")
+    if queue.resident_bytes is not None and seen.live_bytes > queue.resident_bytes:
+        depth.append(
+            f": more than the owner's whole memory, {size_text(queue.resident_bytes)}; the rest is on disk only"
+        )
+    grid.add_row("backlog", depth)
+    if len(queue.depths) > 1:
+        span = f"  the last {len(queue.depths)} looks, at most {max(queue.depths):,}"
+        grid.add_row("", Text.assemble((sparkline(list(queue.depths)), "cyan"), (span, "dim")))
+    if sight.ages:
+        curve = Text.assemble((sparkline(sight.ages), "yellow"))
+        curve.append(f"  next to come out: {span_text(sight.ages[0])}; last: {span_text(sight.ages[-1])}", "dim")
+        grid.add_row("its age", curve)
+    grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes))
+    grid.add_row("data files", _map(sight))
+    for at, finding in enumerate(findings(sight)):
+        grid.add_row("to know" if not at else "", _finding(finding))
+    return grid
+
+
+def _disk(parts: Sequence[Part], disk_bytes: int) -> Text:
+    bar, there = Text(), [part for part in parts if part.size_bytes]
+    for part, places in zip(there, portions([part.size_bytes for part in there], _BAR), strict=True):
+        bar.append(part.glyph * places, style=part.colour)
+    bar.append(f"  {size_text(disk_bytes)}\n")
+    for at, part in enumerate(there):
+        bar.append("   " if at else "")
+        bar.append(part.glyph, style=part.colour)
+        bar.append(f" {part.what} {size_text(part.size_bytes)}", style="dim")
+    return bar
+
+
+def _map(sight: Sight) -> Text:
+    """A character for each data file, or for some beside each other, with a legend, and the worst of them in words."""
+    seen = sight.snapshot
+    found = tiles(seen.segments, TILES, sight.held)
+    text = Text(f"{many(len(seen.segments), 'file')}, the oldest first")
+    each = max((tile.files for tile in found), default=1)
+    text.append(f"; one character is {many(each, 'file')}\n")
+    width = len(f"{found[-1].last}") if found else 1
+    for at in range(0, len(found), _ROW):
+        row = found[at : at + _ROW]
+        text.append(f"{row[0].first:>{width}} ", style="dim")
+        for tile in row:
+            text.append(tile.level.glyph, style=tile.level.colour)
+        text.append("\n")
+    used = {tile.level for tile in found}
+    for at, level in enumerate(level for level in LEVELS if level in used):
+        text.append("   " if at else " " * (width + 1))
+        text.append(level.glyph, style=level.colour)
+        text.append(f" {level.words}", style="dim")
+    worst = sorted((each for each in seen.segments if is_sparse(each)), key=share_of)[:_WORST]
+    for segment in worst:
+        size = f"{share_text(share_of(segment))} of {size_text(segment.size_bytes)} lives"
+        text.append(f"\n{'':{width}} segment {segment.number}: {size}, {many(segment.live, 'item')}")
+    return text
+
+
+def _finding(finding: Finding) -> Text:
+    mark = ("! ", "bold red") if finding.is_urgent else ("• ", "dim")
+    return Text.assemble(mark, finding.what, " ", (finding.advice, "dim"))

@@ -166,16 +166,23 @@ def test_a_file_that_is_missing_has_no_size(open_queue: OpenQueue, directory: Pa
 
 
 def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: OpenQueue, directory: Path) -> None:
-    """It is counted, and read, where it is."""
-    queue = open_queue(disk=replace(DISK, rename=lambda *paths: None if "/inbox/" in paths[0] else DISK.rename(*paths)))
-    with Producer(directory) as producer:
+    """It is counted, and read, where it is, also when its owner was killed before the renaming."""
+
+    def rename(source: str, target: str) -> None:
+        if "/inbox/" in source and "/data/" in target:
+            raise RuntimeError
+        DISK.rename(source, target)
+
+    queue = open_queue(disk=replace(DISK, rename=rename))
+    with Producer(directory, create=False) as producer:
         producer.enqueue(b"published")
         producer.flush()
-    with queue.session() as session:
+    with queue.session() as session, pytest.raises(RuntimeError):
         session.dequeue()
-        seen = View(directory).look()
-        assert data_of(View(directory).browse()) == [b"published"]
-    assert min(segment.size_bytes for segment in seen.segments) > 0
+    seen = View(directory).look()
+    assert data_of(View(directory).browse()) == [b"published"]
+    assert [segment.live for segment in seen.segments if segment.live] == [1]
+    assert min(segment.size_bytes for segment in seen.segments if segment.live) > 0
     crash(queue)
     open_queue().close()
 

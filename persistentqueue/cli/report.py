@@ -122,11 +122,18 @@ def _backlog(sight: Sight) -> str:
     if stats is not None and stats.ready:
         share = share_text(stats.cached / stats.ready)
         parts += [
-            f"<p>Of {many(stats.ready, 'ready item')}, {stats.cached:,} ({share}) are "
-            f"in memory, where they take {size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} that they "
-            "may. The others are on disk only, and are read when their turn comes.</p>",
+            f"<p>Of {many(stats.ready, 'ready item')}, {stats.cached:,} ({share}) are in memory, where they take "
+            f"{size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} that they may. The others are on "
+            "disk only, and are read when their turn comes.</p>",
             bar([("cached", "in memory", stats.cached), ("live", "on disk only", stats.ready - stats.cached)], "items"),
         ]
+    memory_bytes = resident_bytes(sight.snapshot)
+    if stats is None and memory_bytes is not None and sight.snapshot.live_bytes > memory_bytes:
+        parts.append(
+            f"<p>The items that are left take {size_text(sight.snapshot.live_bytes)}, which is more than the owner's "
+            f"process has memory in all, {size_text(memory_bytes)}: most of them are on disk only, and are read when "
+            "their turn comes.</p>"
+        )
     if sight.ages:
         parts += [_AGES, age_chart(sight.ages)]
     return "".join(parts)

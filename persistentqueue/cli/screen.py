@@ -15,6 +15,20 @@ from .pictures import LEVELS, is_sparse, portions, share_of, sparkline, tiles
 from .watch import Watched
 from .words import many, rate_text, share_text, size_text, span_text
 
+_COLUMNS = (
+    ("queue", 0),
+    ("left", 0),
+    ("overtaken", 96),
+    ("in/s", 0),
+    ("out/s", 0),
+    ("oldest waits", 0),
+    ("consumed waited: half / max", 120),
+    ("disk", 64),
+    ("owner's memory", 136),
+    ("owner", 80),
+)
+"""What the table has, and how wide the terminal must be for it."""
+_TEXTS = (0, 9)
 TILES = 480
 """How many pieces the map has at most."""
 _ROW = 60
@@ -22,13 +36,13 @@ _BAR = 40
 _WORST = 4
 
 
-def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float) -> RenderableType:
+def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int) -> RenderableType:
     """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
     now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
     title = Text.assemble(
         ("persistentqueue top", "bold"), f"  {path}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
     )
-    parts: list[RenderableType] = [title, "", _table(queues)]
+    parts: list[RenderableType] = [title, "", _table(queues, width)]
     seen = [queue for queue in queues if queue.snapshot is not None]
     if seen:
         chosen = seen[0] if is_chosen else max(seen, key=lambda queue: queue.snapshot.depth if queue.snapshot else 0)
@@ -41,63 +55,58 @@ def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float)
     return Group(*parts)
 
 
-def _table(queues: Sequence[Watched]) -> Table:
+def _table(queues: Sequence[Watched], width: int) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
-    headings = (
-        "queue",
-        "left",
-        "overtaken",
-        "in/s",
-        "out/s",
-        "oldest waits",
-        "consumed waited",
-        "disk",
-        "owner's memory",
-    )
-    for at, heading in enumerate(headings):
-        table.add_column(heading, justify="left" if not at else "right", no_wrap=True)
-    table.add_column("owner", no_wrap=True)
+    shown = [at for at, (_, least) in enumerate(_COLUMNS) if width >= least]
+    for at in shown:
+        table.add_column(_COLUMNS[at][0], justify="left" if at in _TEXTS else "right", no_wrap=True)
     for queue in queues:
-        seen, pace = queue.snapshot, queue.pace
-        if seen is None:
-            table.add_row(queue.name, *[""] * 8, Text(queue.error or "?", style="red"))
-            continue
-        waited = span_text(pace.waited_half_seconds)
-        if pace.waited_longest_seconds is not None:
-            waited += f", max {span_text(pace.waited_longest_seconds)}"
-        table.add_row(
-            queue.name,
-            f"{seen.depth:,}",
-            f"{seen.overtaken:,}",
-            rate_text(pace.in_per_second),
-            rate_text(pace.out_per_second),
-            span_text(age_of(seen)),
-            waited,
-            size_text(seen.disk_bytes),
-            size_text(queue.resident_bytes) if queue.resident_bytes is not None else "-",
-            owner_text(seen),
-        )
+        cells = _row(queue)
+        table.add_row(*(cells[at] for at in shown))
+        if queue.error:
+            table.add_row(Text(f"  {queue.error}", style="red", overflow="fold"))
     return table
+
+
+def _row(queue: Watched) -> list[str]:
+    seen, pace = queue.snapshot, queue.pace
+    if seen is None:
+        return [queue.name, *["?"] * (len(_COLUMNS) - 1)]
+    waited = span_text(pace.waited_half_seconds)
+    if pace.waited_longest_seconds is not None:
+        waited += f" / {span_text(pace.waited_longest_seconds)}"
+    return [
+        queue.name,
+        f"{seen.depth:,}",
+        f"{seen.overtaken:,}",
+        rate_text(pace.in_per_second),
+        rate_text(pace.out_per_second),
+        span_text(age_of(seen)),
+        waited,
+        size_text(seen.disk_bytes),
+        size_text(queue.resident_bytes) if queue.resident_bytes is not None else "-",
+        owner_text(seen),
+    ]
 
 
 def _large(queue: Watched, sight: Sight) -> RenderableType:
     seen = sight.snapshot
-    grid = Table.grid(padding=(0, 2))
+    grid = Table.grid(padding=(0, 2, 1, 0))
     grid.add_column(style="bold", no_wrap=True)
     grid.add_column(overflow="fold")
     depth = Text(f"{many(seen.depth, 'item')} left, {size_text(seen.live_bytes)}")
     if queue.resident_bytes is not None and seen.live_bytes > queue.resident_bytes:
         depth.append(
-            f": more than the owner's whole memory, {size_text(queue.resident_bytes)}; the rest is on disk only"
+            f": more than the owner's whole memory, {size_text(queue.resident_bytes)}, so most is on disk only"
         )
-    grid.add_row("backlog", depth)
     if len(queue.depths) > 1:
-        span = f"  the last {len(queue.depths)} looks, at most {max(queue.depths):,}"
-        grid.add_row("", Text.assemble((sparkline(list(queue.depths)), "cyan"), (span, "dim")))
+        span = f"  what was left in the last {len(queue.depths)} looks, {max(queue.depths):,} at most"
+        depth.append("\n").append(sparkline(list(queue.depths)), "cyan").append(span, "dim")
+    grid.add_row("backlog", depth)
     if sight.ages:
         curve = Text.assemble((sparkline(sight.ages), "yellow"))
-        curve.append(f"  next to come out: {span_text(sight.ages[0])}; last: {span_text(sight.ages[-1])}", "dim")
-        grid.add_row("its age", curve)
+        curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
+        grid.add_row("for how long", curve)
     grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes))
     grid.add_row("data files", _map(sight))
     for at, finding in enumerate(findings(sight)):
@@ -111,9 +120,7 @@ def _disk(parts: Sequence[Part], disk_bytes: int) -> Text:
         bar.append(part.glyph * places, style=part.colour)
     bar.append(f"  {size_text(disk_bytes)}\n")
     for at, part in enumerate(there):
-        bar.append("   " if at else "")
-        bar.append(part.glyph, style=part.colour)
-        bar.append(f" {part.what} {size_text(part.size_bytes)}", style="dim")
+        _add_legend(bar, at, part.glyph, part.colour, f"{part.what} {size_text(part.size_bytes)}")
     return bar
 
 
@@ -133,14 +140,21 @@ def _map(sight: Sight) -> Text:
         text.append("\n")
     used = {tile.level for tile in found}
     for at, level in enumerate(level for level in LEVELS if level in used):
-        text.append("   " if at else " " * (width + 1))
-        text.append(level.glyph, style=level.colour)
-        text.append(f" {level.words}", style="dim")
+        _add_legend(text, at, level.glyph, level.colour, level.words)
     worst = sorted((each for each in seen.segments if is_sparse(each)), key=share_of)[:_WORST]
     for segment in worst:
         size = f"{share_text(share_of(segment))} of {size_text(segment.size_bytes)} lives"
-        text.append(f"\n{'':{width}} segment {segment.number}: {size}, {many(segment.live, 'item')}")
+        text.append(f"\nsegment {segment.number}: {size}, {many(segment.live, 'item')}")
     return text
+
+
+def _add_legend(text: Text, at: int, glyph: str, colour: str, words: str) -> None:
+    """Say what a glyph means; it stays together where the line ends."""
+    text.append("   " if at else "").append(glyph, colour).append(f"\N{NO-BREAK SPACE}{_together(words)}", "dim")
+
+
+def _together(words: str) -> str:
+    return words.replace(" ", "\N{NO-BREAK SPACE}")
 
 
 def _finding(finding: Finding) -> Text:

@@ -25,7 +25,7 @@ def watch(path: str, names: Sequence[str], is_chosen: bool, interval: float, onc
             if as_json:
                 answer({"queues": [document_of_look(queue) for queue in queues]})
         if once and not as_json:
-            console().print(draw(path, queues, is_chosen, interval))
+            console().print(draw(path, queues, is_chosen, interval, console().width))
         elif not as_json:
             _live(path, queues, is_chosen, interval)
     except KeyboardInterrupt:
@@ -49,8 +49,8 @@ def _live(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float
     screen = console()
     if not is_live(sys.stdout):
         for _ in _looks(queues, interval, None):
-            screen.print(draw(path, queues, is_chosen, interval))
+            screen.print(draw(path, queues, is_chosen, interval, screen.width))
         return
     with Live(console=screen, screen=True, auto_refresh=False) as live:
         for _ in _looks(queues, interval, None):
-            live.update(draw(path, queues, is_chosen, interval), refresh=True)
+            live.update(draw(path, queues, is_chosen, interval, screen.width), refresh=True)

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from importlib.util import find_spec
 
 from .report import report_html
 
@@ -23,9 +22,11 @@ FAILED = 2
 def main(arguments: Sequence[str] | None = None) -> int:
     """Do what the command line says. The exit status: 0 all is well, 1 there are or were problems, or there was nothing
     to get, 2 it did not go, 130 it was interrupted."""
-    if any(find_spec(needed) is None for needed in ("typer", "rich")):
+    try:
+        from .verbs import run  # noqa: PLC0415 - the optional dependency
+    except ModuleNotFoundError as missing:
+        if (missing.name or "").partition(".")[0] not in {"typer", "rich"}:
+            raise
         print(HINT, file=sys.stderr)
         return FAILED
-    from .verbs import run  # noqa: PLC0415 - the optional dependency
-
     return run(sys.argv[1:] if arguments is None else list(arguments))

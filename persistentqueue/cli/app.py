@@ -23,9 +23,9 @@ _PIPED_WIDTH = 200
 
 Parameters = ParamSpec("Parameters")
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="The queue's directory, or the one it is named in.")]
-NameArgument = Annotated[str | None, typer.Argument(metavar="[NAME]", help="The queue's name.")]
+NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The queue's name.")]
 NameNeeded = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name; . for PATH itself.")]
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="The queues' names.")]
+NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer, and fail, in JSON.")]
 SubscriptionOption = Annotated[str, typer.Option("--subscription", metavar="NAME", help="As this consumer sees it.")]
 LockOption = Annotated[float, typer.Option("--lock-timeout", min=0, help="Seconds to wait for the owner before.")]
@@ -63,10 +63,15 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
                 raise typer.Exit(status)
 
         run.__annotations__ = {**function.__annotations__, "return": None}
-        app.command(name, rich_help_panel=group)(run)
+        app.command(name, help=_flowing(function.__doc__ or ""), rich_help_panel=group)(run)
         return run
 
     return decorate
+
+
+def _flowing(text: str) -> str:
+    """A docstring with its paragraphs as one line each, for terminals of any width."""
+    return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def fail(error: BaseException, as_json: bool, kind: str = "") -> None:
@@ -124,7 +129,7 @@ def console(stderr: bool = False) -> Console:
 
 def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
     """Draw a table of which the first ``left`` columns, and the last, are text, and the others numbers."""
-    table = Table(box=None, header_style="bold", pad_edge=False)
+    table = Table(box=None, header_style="bold", pad_edge=False, show_header=any(headings))
     for at, heading in enumerate(headings):
         is_text = at < left or at == len(headings) - 1
         table.add_column(heading, justify="left" if is_text else "right", overflow="fold")
@@ -136,13 +141,15 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
 @contextmanager
 def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Callable[[float], None]]:
     """A bar on stderr, if that is a terminal; yields what is called with how far it is."""
+    if quiet or not is_live(sys.stderr):
+        yield lambda _completed: None
+        return
     bar = Progress(
         TextColumn(what),
         BarColumn(),
         TextColumn("{task.percentage:>3.0f} %"),
         TimeRemainingColumn(),
         console=console(stderr=True),
-        disable=quiet or not is_live(sys.stderr),
         transient=True,
     )
     with bar:

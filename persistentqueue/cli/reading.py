@@ -40,7 +40,7 @@ from .pictures import share_of
 from .report import page
 from .words import item_json, item_text, many, share_text, size_text, span_text, time_text
 
-LOOK = "Look (no lock, nothing is changed, also while another process owns the queue)"
+LOOK = "Look: without the lock, without a trace"
 _ITEM_WIDTH = 100
 _PROGRESS_ITEMS = 1000
 
@@ -49,7 +49,9 @@ _PROGRESS_ITEMS = 1000
 def list_(path: PathArgument, as_json: JsonOption = False) -> int:
     """List the queues of a directory: depth, bytes, the age of the oldest item, who has them open.
 
-    Changes nothing on disk, needs no lock. Status 1: one of them cannot be read.
+    Status 1: one of them cannot be read.
+
+    Disk: nothing is changed. Lock: not needed.
     """
     rows, documents, problems = [], [], []
     for name in queues_in(path):
@@ -77,7 +79,9 @@ def list_(path: PathArgument, as_json: JsonOption = False) -> int:
 def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
     """Say how one queue is: depth, consumers, data files, disk by kind, markers, owner.
 
-    Changes nothing on disk, needs no lock. What sessions have on hold counts as left: only the owner can tell.
+    What sessions have on hold counts as left: only the owner can tell.
+
+    Disk: nothing is changed. Lock: not needed.
     """
     seen = View(path, named(name)).look()
     memory_bytes = resident_bytes(seen)
@@ -118,7 +122,9 @@ def peek(
 ) -> int:
     """Show the first items, which stay where they are; --json: one line for each.
 
-    Changes nothing on disk, needs no lock. Items that a session has on hold are shown, too.
+    Items that a session has on hold are shown, too.
+
+    Disk: nothing is changed. Lock: not needed.
     """
     items = View(path, named(name)).peek(count, subscription)
     if as_json:
@@ -145,8 +151,10 @@ def dump(
     """Write all items that are left as JSON lines, which `load` understands; they stay where they are.
 
     {"sequence": 0, "time": "2026-01-31T12:00:00.000000+00:00", "text": "…"}; an item that is not UTF-8 has "base64"
-    instead of "text". Changes nothing on disk but FILE, which is there when it is complete; needs no lock. Every block
-    is checked; damage ends it with status 2. Items on hold are written, too. --json: the summary, on stderr, in JSON.
+    instead of "text". Every block is checked; damage ends it with status 2. Items on hold are written, too. --json: the
+    summary, on stderr, in JSON.
+
+    Disk: nothing is changed but FILE, which is there when it is complete. Lock: not needed.
     """
     view = View(path, named(name))
     seen = view.look()
@@ -197,8 +205,9 @@ def _destination(output: str) -> Iterator[IO[bytes]]:
 def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
     """Read everything and report what is wrong.
 
-    Changes nothing on disk, needs no lock; of a queue that is in use, what its owner changes meanwhile may show as a
-    problem. Status 1: there are problems.
+    Of a queue that is in use, what its owner changes meanwhile may show as a problem. Status 1: there are problems.
+
+    Disk: nothing is changed. Lock: not needed.
     """
     report = check(path, named(name))
     if as_json:
@@ -221,8 +230,9 @@ def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = 
 def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
     """Say why each data file is there, and what there is to do.
 
-    Changes nothing on disk, needs no lock. Which sessions hold what, only the owner's process knows: there, ask
-    queue.explain().
+    Which sessions hold what, only the owner's process knows: there, ask queue.explain().
+
+    Disk: nothing is changed. Lock: not needed.
     """
     sight = see(View(path, named(name)), name or ".", 0)
     snapshot, found = sight.snapshot, findings(sight)
@@ -256,7 +266,7 @@ def top(
     Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown at large. Where stdout is no
     terminal each picture follows the one before; --json: one line for each look.
 
-    Changes nothing on disk, needs no lock.
+    Disk: nothing is changed. Lock: not needed.
     """
     return top_room.watch(path, queues_in(path, names or ()), bool(names), interval, once, as_json)
 
@@ -270,8 +280,10 @@ def report(
 ) -> int:
     """Write one HTML page that shows how queues are, with pictures, and what there is to do.
 
-    The page needs nothing else, and no network. Changes nothing on disk but FILE, needs no lock. From outside nobody
-    sees what sessions have on hold: in the owner's process, persistentqueue.cli.report_html(queue) writes that, too.
+    The page needs nothing else, and no network. From outside nobody sees what sessions have on hold: in the owner's
+    process, persistentqueue.cli.report_html(queue) has that, too.
+
+    Disk: nothing is changed but FILE. Lock: not needed.
     """
     sights = [see(View(path, named(name)), name) for name in queues_in(path, names or ())]
     Path(output).write_text(page(sights), encoding="utf-8")

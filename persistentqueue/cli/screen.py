@@ -32,13 +32,15 @@ _TEXTS = (0, 9)
 TILES = 480
 """How many pieces the map has at most."""
 _ROW = 60
+_MARGIN = 20
+"""What stands left and right of a picture."""
 _BAR = 40
-_WORST = 4
+_WORST = 3
 
 
 def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int) -> RenderableType:
     """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
-    now = datetime.now().astimezone().isoformat(sep=" ", timespec="seconds")
+    now = datetime.now().astimezone().strftime("%H:%M:%S")
     title = Text.assemble(
         ("persistentqueue top", "bold"), f"  {path}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
     )
@@ -50,7 +52,12 @@ def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float,
         if sight is not None:
             parts += [
                 "",
-                Panel(_large(chosen, sight), title=f"queue {chosen.name}", title_align="left", padding=(1, 2)),
+                Panel(
+                    _large(chosen, sight, width - _MARGIN),
+                    title=f"queue {chosen.name}",
+                    title_align="left",
+                    padding=(0, 1),
+                ),
             ]
     return Group(*parts)
 
@@ -89,7 +96,7 @@ def _row(queue: Watched) -> list[str]:
     ]
 
 
-def _large(queue: Watched, sight: Sight) -> RenderableType:
+def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
     seen = sight.snapshot
     grid = Table.grid(padding=(0, 2, 1, 0))
     grid.add_column(style="bold", no_wrap=True)
@@ -106,55 +113,51 @@ def _large(queue: Watched, sight: Sight) -> RenderableType:
     if sight.ages:
         curve = Text.assemble((sparkline(sight.ages), "yellow"))
         curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
-        grid.add_row("for how long", curve)
-    grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes))
-    grid.add_row("data files", _map(sight))
+        grid.add_row("waiting", curve)
+    grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
+    grid.add_row("data files", _map(sight, width))
     for at, finding in enumerate(findings(sight)):
         grid.add_row("to know" if not at else "", _finding(finding))
     return grid
 
 
-def _disk(parts: Sequence[Part], disk_bytes: int) -> Text:
+def _disk(parts: Sequence[Part], disk_bytes: int, width: int) -> Text:
     bar, there = Text(), [part for part in parts if part.size_bytes]
     for part, places in zip(there, portions([part.size_bytes for part in there], _BAR), strict=True):
         bar.append(part.glyph * places, style=part.colour)
-    bar.append(f"  {size_text(disk_bytes)}\n")
-    for at, part in enumerate(there):
-        _add_legend(bar, at, part.glyph, part.colour, f"{part.what} {size_text(part.size_bytes)}")
+    bar.append(f"  {size_text(disk_bytes)}")
+    entries = [(part.glyph, part.colour, f"{part.what} {size_text(part.size_bytes)}") for part in there]
+    _add_legend(bar, entries, width)
     return bar
 
 
-def _map(sight: Sight) -> Text:
+def _map(sight: Sight, width: int) -> Text:
     """A character for each data file, or for some beside each other, with a legend, and the worst of them in words."""
     seen = sight.snapshot
     found = tiles(seen.segments, TILES, sight.held)
-    text = Text(f"{many(len(seen.segments), 'file')}, the oldest first")
     each = max((tile.files for tile in found), default=1)
-    text.append(f"; one character is {many(each, 'file')}\n")
-    width = len(f"{found[-1].last}") if found else 1
+    text = Text(f"{many(len(seen.segments), 'file')}, the oldest first; a character is {many(each, 'file')}")
+    digits = len(f"{found[-1].first}") if found else 1
     for at in range(0, len(found), _ROW):
         row = found[at : at + _ROW]
-        text.append(f"{row[0].first:>{width}} ", style="dim")
+        text.append("\n").append(f"{row[0].first:>{digits}} ", "dim")
         for tile in row:
-            text.append(tile.level.glyph, style=tile.level.colour)
-        text.append("\n")
-    used = {tile.level for tile in found}
-    for at, level in enumerate(level for level in LEVELS if level in used):
-        _add_legend(text, at, level.glyph, level.colour, level.words)
-    worst = sorted((each for each in seen.segments if is_sparse(each)), key=share_of)[:_WORST]
-    for segment in worst:
+            text.append(tile.level.glyph, tile.level.colour)
+    used = [level for level in LEVELS if any(tile.level == level for tile in found)]
+    _add_legend(text, [(level.glyph, level.colour, level.words) for level in used], width)
+    for segment in sorted((each for each in seen.segments if is_sparse(each)), key=share_of)[:_WORST]:
         size = f"{share_text(share_of(segment))} of {size_text(segment.size_bytes)} lives"
         text.append(f"\nsegment {segment.number}: {size}, {many(segment.live, 'item')}")
     return text
 
 
-def _add_legend(text: Text, at: int, glyph: str, colour: str, words: str) -> None:
-    """Say what a glyph means; it stays together where the line ends."""
-    text.append("   " if at else "").append(glyph, colour).append(f"\N{NO-BREAK SPACE}{_together(words)}", "dim")
-
-
-def _together(words: str) -> str:
-    return words.replace(" ", "\N{NO-BREAK SPACE}")
+def _add_legend(text: Text, entries: Sequence[tuple[str, str, str]], width: int) -> None:
+    """Say below a picture what its glyphs mean; what belongs together stays on one line."""
+    room = 0
+    for glyph, colour, words in entries:
+        length = len(words) + 5
+        text.append("\n" if length > room else "   ").append(glyph, colour).append(f" {words}", "dim")
+        room = (width if length > room else room) - length
 
 
 def _finding(finding: Finding) -> Text:

@@ -47,8 +47,9 @@ class Action(str, Enum):
 def repair_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
     """Keep what is intact, set aside what is not (*.damaged), and report what is lost.
 
-    Needs the queue's lock. Nothing is deleted: each file that is cut is copied before. May be cut short, and run again.
-    Status 1: there were problems.
+    May be cut short, and run again. Status 1: there were problems.
+
+    Disk: the queue; nothing is deleted, each file that is cut is copied before. Lock: needed.
     """
     report = repair(path, named(name))
     if as_json:
@@ -76,8 +77,9 @@ def compact(
 ) -> int:
     """Copy what lives in sparse data files together, and give the files back.
 
-    Needs the queue's lock: an owner does the same by himself, about a second after a commit. Takes room for one more
-    data file meanwhile. May be cut short at any moment.
+    An owner does the same by himself, about a second after a commit. May be cut short at any moment.
+
+    Disk: the queue's data files; room for one more is needed meanwhile. Lock: needed.
     """
     with PersistentQueue(path, named(name), create=False, lock_timeout=lock_timeout) as queue:
         before = View(path, named(name)).look()
@@ -110,8 +112,10 @@ def pool(
 ) -> int:
     """Make empty files for data files to come, or say what the pool has.
 
-    Needs no lock: works while the queue is in use. `show` changes nothing on disk; `fill` makes files, and removes what
-    a fill left that was killed; `clear` deletes the files of the pool.
+    Works while the queue is in use.
+
+    Disk: `show` changes nothing; `fill` makes files, and removes what one left that was killed; `clear` deletes the
+    pool's files. Lock: not needed.
     """
     if size_bytes < file_bytes:
         raise UsageError(f"--bytes, {size_bytes}, is less than a file has, --file-bytes, {file_bytes}")
@@ -146,8 +150,9 @@ def bench(
 ) -> int:
     """Measure this disk against this queue: durable writes of the same bytes, in turn, with items of 100 bytes.
 
-    Makes a directory in PATH, and deletes it again. Needs no lock of any queue. What it says is about this disk at this
-    moment: other work on it, and other queues, make both slower.
+    What it says is about this disk at this moment: other work on it makes both slower.
+
+    Disk: a directory in PATH is made, and deleted again. Lock: of no other queue.
     """
     with progress("bench", seconds) as at:
         rows = measure(path, seconds, at)

@@ -56,15 +56,16 @@ CreateOption = Annotated[bool, typer.Option("--create/--no-create", help="Make a
 def put(
     path: PathArgument,
     name: NameNeeded,
-    items: Annotated[list[str] | None, typer.Argument(metavar="[ITEM]...", help="Items; else lines of stdin.")] = None,
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Items; else lines of stdin.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one item, with its line ends.")] = False,
     create: CreateOption = True,
     as_json: JsonOption = False,
 ) -> int:
     """Enqueue items: arguments, or else each line of stdin, as one transaction, durable when it returns.
 
-    Publishes them as a producer does, so that it needs no lock: whoever owns the queue takes them in; where nobody
-    does, this opens it for a moment. Makes a queue that is not there.
+    Whoever owns the queue takes them in; where nobody does, this opens it for a moment.
+
+    Disk: the items are published in the queue's inbox; a queue that is not there is made. Lock: not needed.
     """
     if items and whole:
         raise UsageError("--whole takes the item from stdin: leave the ITEMs away")
@@ -94,10 +95,11 @@ def load(
 ) -> int:
     """Enqueue the items of JSON lines, as `dump` writes them, in transactions of some MiB, each durable and atomic.
 
-    {"text": "…"} or {"base64": "…"}; other fields are passed over. Needs no lock, like `put`. With --marker a load that
-    was cut short, and is run again with the same lines and marker, puts nothing in twice: the marker reaches the number
-    of the line up to which it is done. A line that is none ends it; what came before is in the queue, transaction by
-    transaction. Makes a queue that is not there.
+    {"text": "…"} or {"base64": "…"}; other fields are passed over. With --marker a load that was cut short, and is run
+    again with the same lines and marker, puts nothing in twice: the marker reaches the number of the line up to which
+    it is done. A line that is none ends it; what came before is in the queue, transaction by transaction.
+
+    Disk: the items are published in the queue's inbox; a queue that is not there is made. Lock: not needed, like `put`.
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
@@ -174,8 +176,10 @@ def get(
 ) -> int:
     """Take items out: print them, a line each, then consume them; --json: a JSON line each.
 
-    Needs the queue's lock. Each transaction, of up to 1,000 items, is consumed when stdout has taken all of it: what
-    reads it may get items twice, after a crash between the two, and never loses one. Status 1: there was nothing.
+    Each transaction, of up to 1,000 items, is consumed when stdout has taken all of it: what reads it may get items
+    twice, after a crash between the two, and never loses one. Status 1: there was nothing.
+
+    Disk: the items are consumed, durably. Lock: needed.
     """
     left, taken = 2**62 if every else count, 0
     with (
@@ -204,7 +208,7 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
 @verb(USE)
 def move(
     path: PathArgument,
-    names: Annotated[list[str] | None, typer.Argument(metavar="[NAME]...", help="The queues' names.")] = None,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")] = None,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Items: into this queue beside it.")] = "",
     count: Annotated[int, typer.Option("-n", "--count", min=0, help="Items: how many; all of them.")] = 2**62,
     data_path: Annotated[str, typer.Option(metavar="NEW", help="Segments: to a directory of each name there.")] = "",
@@ -214,9 +218,11 @@ def move(
 ) -> int:
     """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
 
-    Items go in transactions of up to 1,000 over both queues: killed at any moment, each is in one of them; needs both
-    locks, and makes TARGET. Segments are copied, synced, and deleted where they were; may be cut short at any moment;
-    needs the queues' locks. Status 1: what is left elsewhere could not be swept.
+    Items go in transactions of up to 1,000 over both queues: killed at any moment, each is in one of them. Segments are
+    copied, synced, and deleted where they were, which may be cut short at any moment, too. Status 1: what is left
+    elsewhere could not be swept.
+
+    Disk: both queues, of which TARGET is made if it is not there; or the place of the segments. Lock: that of each.
     """
     if sum((bool(to), bool(data_path), back)) != 1:
         raise UsageError("one of --to TARGET, --data-path NEW, --back")

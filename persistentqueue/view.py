@@ -250,12 +250,19 @@ class View:
         return list(islice(self.browse(subscription), n))
 
     def times_of(self, sequences: Iterable[int]) -> dict[int, int]:
-        """When the blocks of these items were written, in nanoseconds since the epoch; without those that are consumed.
-
-        Reads a block for each of them. Raises ``CorruptionError``.
+        """When the blocks of these items were written, in nanoseconds since the epoch; without those that are consumed,
+        or cannot be read. Reads a block for each of them.
         """
-        runs = [(sequence, 1) for sequence in sorted(set(sequences))]
-        return {item.sequence: item.time_ns for item in self._browse(runs, apart=True)}
+        times: dict[int, int] = {}
+        left = sorted(set(sequences))
+        while left:
+            try:
+                for item in self._browse([(sequence, 1) for sequence in left], apart=True):
+                    times[item.sequence] = item.time_ns
+                break
+            except CorruptionError:  # of the first that was not read, or one behind it
+                left = [sequence for sequence in left if sequence > max(times, default=-1)][1:]
+        return times
 
     def _look(self) -> tuple[Places, Recovered]:
         places, recovered = self._onlooker.look()

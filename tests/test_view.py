@@ -374,6 +374,8 @@ def test_damage_is_told_and_nothing_wrong_is_served(open_queue: OpenQueue, direc
     flip(segment_files(directory)[0], 1000)
     seen = View(directory).look()
     assert (seen.depth, seen.oldest_ns) == (60, None)
+    assert list(View(directory).times_of([0, 5, 30, 50, 59])) == [50, 59]
+    assert View(directory).times_of([30]) == {}
 
 
 def test_a_transaction_in_doubt_is_named(open_queue: OpenQueue, tmp_path: Path) -> None:

@@ -146,9 +146,9 @@ class Part(NamedTuple):
 
 
 def disk_parts(snapshot: Snapshot) -> list[Part]:
-    """What the queue's files are, by kind; all of ``disk_bytes`` but what was moved aside."""
+    """What the queue's files are, by kind: all of ``disk_bytes``."""
     dead_bytes = max(snapshot.data_bytes - snapshot.live_bytes, 0)
-    return [
+    parts = [
         Part("live", "█", "green", "items that are left", snapshot.live_bytes),
         Part("dead", "░", "red", "consumed, or not written yet", dead_bytes),
         Part("log", "▓", "cyan", "transaction log", snapshot.log_capacity_bytes),
@@ -156,6 +156,8 @@ def disk_parts(snapshot: Snapshot) -> list[Part]:
         Part("inbox", "≡", "magenta", "published by others", snapshot.inbox_bytes),
         Part("pool", "·", "bright_black", "pool of empty files", snapshot.pool_bytes),
     ]
+    rest_bytes = snapshot.disk_bytes - sum(part.size_bytes for part in parts)
+    return [*parts, Part("other", "?", "yellow", "written ahead, or set aside", max(rest_bytes, 0))]
 
 
 class Finding(NamedTuple):

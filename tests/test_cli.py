@@ -302,15 +302,16 @@ def test_get_for_a_subscription(open_queue: OpenQueue, path: Path) -> None:
 
 
 def test_a_broken_pipe_loses_no_item(open_queue: OpenQueue, path: Path) -> None:
-    """Where nobody reads what ``get`` prints, nothing is consumed, and no word is lost on it."""
+    """Where nobody reads what is printed, nothing is consumed, and no word is lost on it."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n + bytes(1000) for n in range(500)))
     reader, writer = os.pipe()
     os.close(reader)
-    line = [sys.executable, "-m", "persistentqueue", "get", str(path), "q", "--all"]
-    done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+    for arguments in (["get", "--all"], ["dump"]):
+        line = [sys.executable, "-m", "persistentqueue", arguments[0], str(path), "q", *arguments[1:]]
+        done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
+        assert (done.returncode, done.stderr) == (2, b"")
     os.close(writer)
-    assert (done.returncode, done.stderr) == (2, b"")
     assert View(path, "q").look().depth == 500
 
 
@@ -447,9 +448,34 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     assert (done.status, "CorruptionError" in done.text) == (1, True)
     done = cli("top", path, "--once", "--interval", "0.05", "--json")
     assert "CorruptionError" in done.lines[-1]["queues"][0]["error"]
+    page = path / "page.html"
+    done = cli("report", path, "-o", page)
+    assert (done.status, "left out: " in done.text) == (1, True)
+    assert "What cannot be read" in page.read_text()
+    assert cli("report", path, "-o", page, "--json").json["errors"]["bad"]["type"] == "CorruptionError"
+    page.unlink()
     done = cli("repair", path, "bad", "--json")
     assert (done.status, done.json["items"]) == (1, 0)
     assert cli("repair", path, "good", "--json").json["problems"] == []
+
+
+def test_names_are_no_commands_to_the_terminal(open_queue: OpenQueue, path: Path) -> None:
+    """Neither colours nor markup: subscriptions and markers may have any name, items any bytes."""
+    queue, name = open_queue("q"), "[red]\x1b[31m[/nothing]"
+    queue.subscribe(name)
+    with queue.session() as session:
+        session.enqueue(name.encode())
+        session.flush(marker=(name, 1))
+    for arguments in (
+        ["stat", path, "q"],
+        ["peek", path, "q"],
+        ["explain", path, "q"],
+        ["top", path, "--once", "--interval", "0.05"],
+    ):
+        done = cli(*arguments)
+        assert done.status == 0
+        assert "\x1b" not in done.text
+        assert r"[red]\x1b[31m[/nothing]" in done.text or arguments[0] == "top"
 
 
 def test_compact_gives_files_back(open_queue: OpenQueue, path: Path) -> None:

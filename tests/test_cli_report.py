@@ -34,11 +34,12 @@ FLAGS = (
     "--hide-scrollbars",
     "--enable-logging=stderr",
 )
-FRAME = """<html><body><iframe style="width:{width}px;height:900px;border:0" srcdoc="{html}"></iframe><script>
-addEventListener("load", () => {{ const page = document.querySelector("iframe").contentDocument.documentElement;
-  document.title = `wide ${{page.scrollWidth}} of ${{page.clientWidth}}, high ${{page.scrollHeight}}`; }})
-</script></body></html>"""
+FRAME = '<iframe style="width:{width}px;height:900px;border:0" srcdoc="{html}"></iframe>'
 """Windows have a least width; frames have none."""
+MEASURE = """<script>addEventListener("load", () => {
+  const pages = [...document.querySelectorAll("iframe")].map(frame => frame.contentDocument.documentElement);
+  document.title = pages.map(page => `${page.scrollWidth} ${page.clientWidth} ${page.scrollHeight}`).join(", "); })
+</script>"""
 VOID = {"meta", "link", "br", "rect"}
 
 
@@ -220,11 +221,16 @@ def show(tmp_path: Path) -> Callable[..., str]:
     return shown
 
 
-def measure(told: str) -> tuple[int, int, int]:
-    """How wide the page in the frame is, how wide the frame, how high the page."""
-    measured = re.search(r"<title>wide (\d+) of (\d+), high (\d+)", told)
-    assert measured is not None, told
-    return int(measured[1]), int(measured[2]), int(measured[3])
+def framed(html: str, *widths: int) -> str:
+    """A page that shows this one in frames of these widths, and measures it."""
+    return MEASURE + "".join(FRAME.format(width=width, html=escape(html)) for width in widths)
+
+
+def measured(told: str) -> list[list[int]]:
+    """How wide the page in each frame is, how wide the frame, how high the page."""
+    title = re.search(r"<title>([0-9 ,]+)</title>", told)
+    assert title is not None, told
+    return [[int(each) for each in one.split()] for one in title[1].split(",")]
 
 
 def colours_of(path: Path) -> set[tuple[int, ...]]:
@@ -242,12 +248,10 @@ def test_a_browser_shows_it(open_queue: OpenQueue, tmp_path: Path, show: Callabl
     put(sales, b"a")
     html = report_html(queue, sales)
     end()
-    for width in (400, 1280):
-        told = show(FRAME.format(width=width, html=escape(html)), 1400, 900, "--dump-dom")
-        wide, room, high = measure(told)
-        assert (wide, room) == (width, width)
-        assert high > 1000
-        assert "CONSOLE" not in told
+    told = show(framed(html, 400, 1280), 1400, 900, "--dump-dom")
+    assert [(wide, room) for wide, room, _ in measured(told)] == [(400, 400), (1280, 1280)]
+    assert all(high > 1000 for _, _, high in measured(told))
+    assert "CONSOLE" not in told
     shots = {mode: tmp_path / f"{mode}.png" for mode in ("light", "dark")}
     show(html, 1280, 2000, f"--screenshot={shots['light']}")
     show(html, 1280, 2000, f"--screenshot={shots['dark']}", "--force-dark-mode")
@@ -262,6 +266,6 @@ def test_what_is_wrong_with_a_page_would_be_seen(show: Callable[..., str]) -> No
     """An error of a script, something that cannot be loaded, something that is too wide."""
     wide = "<div style='width:3000px'>x</div>"
     bad = f"<html><head></head><body>{wide}<img src='missing.png'><script>nothing()</script></body>"
-    told = show(FRAME.format(width=400, html=escape(bad)), 1400, 900, "--dump-dom")
+    told = show(framed(bad, 400), 1400, 900, "--dump-dom")
     assert "CONSOLE" in told
-    assert measure(told)[0] >= 3000
+    assert measured(told)[0][0] >= 3000

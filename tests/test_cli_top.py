@@ -33,6 +33,7 @@ from persistentqueue.cli.pictures import (
     tiles,
 )
 from persistentqueue.cli.screen import draw
+from persistentqueue.cli.top import _looks
 from persistentqueue.cli.watch import Arrivals, Pace, Watched, pace_of
 from persistentqueue.lock import Owner
 
@@ -308,6 +309,20 @@ def test_sparklines() -> None:
     assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
     assert sparkline([0, 0]) == "▁▁"
     assert sparkline([]) == ""
+
+
+def test_queues_that_come_and_go_are_watched(tmp_path: Path) -> None:
+    """Those of a directory, whichever are there; those that were named stay in the table."""
+    for names, expected in (((), [["a"], ["a", "b"], ["b"]]), (("a", "b"), [["a", "b"]] * 3)):
+        with PersistentQueue(tmp_path, "a"):
+            looks = _looks(str(tmp_path), names, 0.0)
+            found = [[queue.name for queue in next(looks)]]
+        with PersistentQueue(tmp_path, "b"):
+            found.append([queue.name for queue in next(looks)])
+            delete_queue(tmp_path, "a")
+            found.append([queue.name for queue in next(looks)])
+        assert found == expected
+        delete_queue(tmp_path, "b")
 
 
 # --- the loop ------------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import DiskFullError, PersistentQueue, QueueNotFoundError, check, delete_queue
-from persistentqueue.__main__ import main
+from persistentqueue.cli import main
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK, Buffers
 from persistentqueue.pool import Empty, Pool, parse_pool_name

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -15,6 +16,8 @@ from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from persistentqueue import PersistentQueueError, QueueLockedError
+
+from .words import printable
 
 WELL, PROBLEMS, FAILED, INTERRUPTED = 0, 1, 2, 130
 """The exit status: all is well; there are or were problems, or nothing to get; it did not go; Ctrl-C."""
@@ -124,7 +127,9 @@ def is_live(stream: Any) -> bool:
 def console(stderr: bool = False) -> Console:
     """Where tables are drawn: as wide as they are where no terminal is."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(stderr=stderr, highlight=False, width=None if is_live(stream) else _PIPED_WIDTH)
+    return Console(
+        stderr=stderr, highlight=False, markup=False, emoji=False, width=None if is_live(stream) else _PIPED_WIDTH
+    )
 
 
 def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
@@ -134,7 +139,7 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
         is_text = at < left or at == len(headings) - 1
         table.add_column(heading, justify="left" if is_text else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*map(printable, row))
     console().print(table)
 
 
@@ -159,4 +164,6 @@ def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Ca
 
 def _drop_output() -> None:
     """Let nobody stumble, at the end of the process, over what could not be written."""
-    sys.stdout = open("/dev/null", "w")  # noqa: SIM115 - stays until the process ends
+    nowhere = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, sys.stdout.fileno())
+    os.close(nowhere)

@@ -21,7 +21,7 @@ from persistentqueue import (
 )
 
 from .pictures import SPARSE, is_sparse, positions, share_of
-from .words import many, share_text, size_text, span_text
+from .words import many, printable, share_text, size_text, span_text
 
 AGES = 48
 """At how many places of what is left its age is asked for."""
@@ -112,7 +112,7 @@ def owner_text(snapshot: Snapshot) -> str:
     if snapshot.is_owned is False or snapshot.owner is None:
         left = "nobody, closed" if snapshot.is_sealed else "nobody, not closed"
         return left if snapshot.is_owned is not True else "somebody"
-    who = f"{snapshot.owner.pid} on {snapshot.owner.host}"
+    who = f"{snapshot.owner.pid} on {printable(snapshot.owner.host)}"
     return who if snapshot.is_owned else f"perhaps {who}"
 
 

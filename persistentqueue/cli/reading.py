@@ -221,6 +221,8 @@ def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = 
     say(f"{report.items} items read and checked; {ending}; {len(report.problems)} problems")
     if report.torn_bytes:
         say(f"{report.torn_bytes} bytes of an unfinished group, which the next opening drops")
+    if report.published:
+        say(f"{report.published} items were published by others, and wait for the owner")
     for leftover in report.leftovers:
         say(f"leftover: {leftover}")
     return WELL if report.ok else PROBLEMS
@@ -268,7 +270,7 @@ def top(
 
     Disk: nothing is changed. Lock: not needed.
     """
-    return top_room.watch(path, queues_in(path, names or ()), bool(names), interval, once, as_json)
+    return top_room.watch(path, names or (), interval, once, as_json)
 
 
 @verb(LOOK)
@@ -281,15 +283,25 @@ def report(
     """Write one HTML page that shows how queues are, with pictures, and what there is to do.
 
     The page needs nothing else, and no network. From outside nobody sees what sessions have on hold: in the owner's
-    process, persistentqueue.cli.report_html(queue) has that, too.
+    process, persistentqueue.cli.report_html(queue) has that, too. Status 1: one of them cannot be read.
 
     Disk: nothing is changed but FILE. Lock: not needed.
     """
-    sights = [see(View(path, named(name)), name) for name in queues_in(path, names or ())]
-    Path(output).write_text(page(sights), encoding="utf-8")
+    sights, unread = [], {}
+    for name in queues_in(path, names or ()):
+        try:
+            sights.append(see(View(path, named(name)), name))
+        except PersistentQueueError as error:
+            unread[name] = error
+    if not sights:
+        raise next(iter(unread.values()))
+    Path(output).write_text(page(sights, {name: str(error) for name, error in unread.items()}), encoding="utf-8")
     if as_json:
         found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}
-        answer({"output": output, "findings": found})
+        failed = {name: {"type": type(error).__name__, "message": str(error)} for name, error in unread.items()}
+        answer({"output": output, "findings": found, "errors": failed})
     else:
         say(f"{output}: {many(len(sights), 'queue')}")
-    return WELL
+        for problem in unread.values():
+            say(f"left out: {problem}")
+    return PROBLEMS if unread else WELL

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from types import MappingProxyType
 
 from persistentqueue import PersistentQueue, SegmentSnapshot
 
@@ -37,8 +38,8 @@ def report_html(*queues: PersistentQueue) -> str:
     return page(list(map(see_inside, queues)))
 
 
-def page(sights: Sequence[Sight]) -> str:
-    """The page of these queues."""
+def page(sights: Sequence[Sight], unread: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The page of these queues, and of what is wrong with those that cannot be read."""
     made = time_text(max((sight.snapshot.time_ns for sight in sights), default=0))[:19].replace("T", " ")
     title = escape(sights[0].snapshot.directory if len(sights) == 1 else many(len(sights), "queue"))
     lines = [
@@ -49,6 +50,8 @@ def page(sights: Sequence[Sight]) -> str:
     ]
     if len(sights) > 1:
         lines.append(_card("All of them", _overview(sights)))
+    if unread:
+        lines.append(_card("What cannot be read", "".join(f"<p>{escape(problem)}</p>" for problem in unread.values())))
     for sight in sights:
         if len(sights) > 1:
             lines.append(f'<h2 id="{escape(sight.name)}">{escape(sight.name)}</h2>')

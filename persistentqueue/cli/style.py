@@ -3,8 +3,8 @@
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b2430; --dim: #5b6675; --page: #f6f7f9; --card: #fff; --line: #d9dee5;
   --full: #1f8a4c; --most: #2a7f9e; --half: #c58a12; --little: #c8382e; --nothing: #aab2bd; --youngest: #3d66d6;
-  --live: #1f8a4c; --dead: #d9776f; --log: #2a7f9e; --spare: #7fb4c6; --inbox: #9a4fb0; --pool: #aab2bd; --other: #b98b2d;
-  --urgent: #b3261e; --back: #e8ebef; }
+  --live: #1f8a4c; --dead: #d9776f; --log: #2a7f9e; --spare: #7fb4c6; --inbox: #9a4fb0; --pool: #aab2bd;
+  --other: #b98b2d; --urgent: #b3261e; --back: #e8ebef; }
 @media (prefers-color-scheme: dark) { :root { --ink: #e4e8ee; --dim: #98a3b3; --page: #12161c; --card: #1a2029;
   --line: #2e3744; --full: #3fb871; --most: #4fb0d0; --half: #e0ab3d; --little: #ee6b60; --nothing: #5c6674;
   --youngest: #7d9cf5; --live: #3fb871; --dead: #a8514a; --log: #4fb0d0; --spare: #35667a; --inbox: #c586d6;

@@ -5,52 +5,64 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Iterator, Sequence
-from itertools import count
+from itertools import count, islice
 
 from rich.live import Live
 
 from persistentqueue import View
 
 from .app import PROBLEMS, WELL, answer, console, is_live
-from .look import named
+from .look import named, queues_in
 from .screen import draw
 from .watch import Watched, document_of_look
 
 
-def watch(path: str, names: Sequence[str], is_chosen: bool, interval: float, once: bool, as_json: bool) -> int:
-    """Look, and show, until somebody interrupts; the exit status."""
-    queues = [Watched(name, View(path, named(name))) for name in names]
+def watch(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
+    """Look, and show, until somebody interrupts, or twice if only ``once``; the exit status.
+
+    Raises what the first look raises, if it does so for each of the queues.
+    """
+    looks = islice(_looks(path, names, interval), 2 if once else None)
+    queues: list[Watched] = []
     try:
-        for _ in _looks(queues, interval, 2 if once else None) if as_json or once else ():
-            if as_json:
+        if as_json:
+            for queues in looks:
                 answer({"queues": [document_of_look(queue) for queue in queues]})
-        if once and not as_json:
-            console().print(draw(path, queues, is_chosen, interval, console().width))
-        elif not as_json:
-            _live(path, queues, is_chosen, interval)
+        elif once:
+            *_, queues = looks
+            screen = console()
+            screen.print(draw(path, queues, bool(names), interval, screen.width))
+        else:
+            _show(looks, path, bool(names), interval)
     except KeyboardInterrupt:
         return WELL
     return PROBLEMS if any(queue.error for queue in queues) else WELL
 
 
-def _looks(queues: Sequence[Watched], interval: float, most: int | None) -> Iterator[int]:
-    """Look at all of them, again and again, or so many times."""
+def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Watched]]:
+    """The queues, each time looked at again: those that were named, or whichever are there then."""
+    known: dict[str, Watched] = {}
     due = time.monotonic()
-    for number in range(most) if most is not None else count():
-        if number:
-            due = max(due + interval, time.monotonic())
-            time.sleep(max(due - time.monotonic(), 0))
-        for queue in queues:
+    for number in count():
+        time.sleep(max(due - time.monotonic(), 0))
+        due = max(due + interval, time.monotonic())
+        meant = list(names) or queues_in(path)
+        known = {name: known.get(name) or Watched(name, View(path, named(name))) for name in meant}
+        for queue in known.values():
             queue.look()
-        yield number
+        failures = [queue.failure for queue in known.values() if queue.failure is not None]
+        if not number and len(failures) == len(known):
+            raise failures[0]
+        yield list(known.values())
 
 
-def _live(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float) -> None:
+def _show(looks: Iterator[Sequence[Watched]], path: str, is_chosen: bool, interval: float) -> None:
+    """Draw in place, where that goes, or one picture below the other."""
     screen = console()
     if not is_live(sys.stdout):
-        for _ in _looks(queues, interval, None):
+        for queues in looks:
             screen.print(draw(path, queues, is_chosen, interval, screen.width))
         return
     with Live(console=screen, screen=True, auto_refresh=False) as live:
-        for _ in _looks(queues, interval, None):
+        for queues in looks:
             live.update(draw(path, queues, is_chosen, interval, screen.width), refresh=True)

@@ -61,11 +61,17 @@ class Watched:
     name: str
     view: View
     snapshot: Snapshot | None = None
-    error: str = ""
+    failure: Exception | None = None
+    """What the last look raised."""
     pace: Pace = field(default_factory=Pace)
     resident_bytes: int | None = None
     depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
     arrivals: Arrivals = field(default_factory=Arrivals)
+
+    @property
+    def error(self) -> str:
+        """What is wrong, in words; "" where nothing is."""
+        return f"{type(self.failure).__name__}: {self.failure}" if self.failure is not None else ""
 
     def look(self) -> None:
         """Look again. What goes wrong is remembered, and is over with the next look that goes well."""
@@ -74,10 +80,10 @@ class Watched:
             snapshot = self.view.look()
             self._learn(before, snapshot)
         except (PersistentQueueError, OSError) as error:
-            self.snapshot, self.error, self.pace = None, f"{type(error).__name__}: {error}", Pace()
+            self.snapshot, self.failure, self.pace = None, error, Pace()
             return
         self.pace = pace_of(before, snapshot, self.arrivals) if before is not None else Pace()
-        self.snapshot, self.error = snapshot, ""
+        self.snapshot, self.failure = snapshot, None
         self.depths.append(snapshot.depth)
         self.resident_bytes = resident_bytes(snapshot)
 

@@ -84,8 +84,12 @@ def item_of(document: Any) -> bytes:
     return value.encode() if kind == "text" else base64.b64decode(value, validate=True)
 
 
+def printable(text: str) -> str:
+    """The text, of which nothing reaches a terminal as a command."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 def item_text(data: bytes, width: int) -> str:
-    """The beginning of an item in so many characters, for a table: nothing of it reaches the terminal as a command."""
-    text = data[: 4 * width].decode(errors="backslashreplace")
-    text = "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+    """The beginning of an item in so many characters, for a table."""
+    text = printable(data[: 4 * width].decode(errors="backslashreplace"))
     return text if len(text) <= width and len(data) <= 4 * width else text[: width - 1] + "…"

@@ -151,7 +151,8 @@ def _taken_in(path: str, name: str, count: int, as_json: bool, more: dict[str, A
     """Have what was published taken in, by the owner or, where there is none, here and now."""
     waits = ""
     try:
-        PersistentQueue(path, named(name), create=False).close()
+        # Whoever made it may want wiped what is given back.
+        PersistentQueue(path, named(name), create=False, wipe=True).close()
     except QueueLockedError:
         waits = f"published: {owner_text(View(path, named(name)).look())} has the queue, and takes them in"
     except PersistentQueueError as error:  # they are durable all the same

@@ -31,7 +31,7 @@ from statistics import median
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from persistentqueue import PersistentQueue, QueueFullError, Session, group
+from persistentqueue import PersistentQueue, QueueFullError, Session, upkeep
 from persistentqueue.maintenance import THREAD_NAME
 
 from .harness import Row, met
@@ -294,11 +294,14 @@ def rows(directory: Path, seconds: float) -> Iterator[Row]:
     """The line of the table."""
     tracemalloc.start()
     churn = Churn(directory, seed=20081114)
-    idle_seconds, group.IDLE_SECONDS = group.IDLE_SECONDS, 0.0  # so that no pause waits for what comes when it is idle
+    idle_seconds, upkeep.IDLE_SECONDS = (
+        upkeep.IDLE_SECONDS,
+        0.0,
+    )  # so that no pause waits for what comes when it is idle
     try:
         pauses = list(churn.run(seconds, min(2.0, seconds / 8)))
     finally:
-        group.IDLE_SECONDS = idle_seconds
+        upkeep.IDLE_SECONDS = idle_seconds
         tracemalloc.stop()
     alive_kib = growth(pauses, lambda pause: pause.alive_bytes / KIB)
     leaked = [pause.leaked_bytes for pause in pauses]

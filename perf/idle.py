@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from persistentqueue import PersistentQueue, group
+from persistentqueue import PersistentQueue, upkeep
 from persistentqueue.maintenance import THREAD_NAME
 
 from .churn import descriptors_below, give_heap_back, rss_bytes
@@ -81,7 +81,7 @@ def _use(directory: Path, number: int, item_bytes: int) -> tuple[PersistentQueue
 
 def measure(directory: Path, count: int, item_bytes: int) -> Idle:
     """Open and use so many queues in this process, and look at them when they are idle."""
-    group.IDLE_SECONDS = 0.0  # what comes after ten seconds without a commit comes at once
+    upkeep.IDLE_SECONDS = 0.0  # what comes after ten seconds without a commit comes at once
     first = max(count // 20, 5)
     threads = threading.active_count()
     threads_busy = 0

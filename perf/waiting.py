@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from persistentqueue import ClosedError, PersistentQueue, Producer, Session, group
+from persistentqueue import ClosedError, PersistentQueue, Producer, Session, upkeep
 from persistentqueue.disk import DISK, Disk
 from persistentqueue.maintenance import THREAD_NAME
 
@@ -86,7 +86,7 @@ def _until_woken(
 
 def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS) -> float:
     """The processor time of an open queue that nobody uses, or for whose next item somebody waits."""
-    before, group.IDLE_SECONDS = group.IDLE_SECONDS, 0.0  # what comes when it is idle comes at once
+    before, upkeep.IDLE_SECONDS = upkeep.IDLE_SECONDS, 0.0  # what comes when it is idle comes at once
     try:
         with PersistentQueue(directory) as queue:
             with queue.transaction() as session:
@@ -109,7 +109,7 @@ def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS
         if waits:
             thread.join()
     finally:
-        group.IDLE_SECONDS = before
+        upkeep.IDLE_SECONDS = before
     return taken_seconds
 
 

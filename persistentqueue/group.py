@@ -5,7 +5,7 @@ but for ``maintenance``.
 
 Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction, and over what else maintenance
 writes), the line's ``writing`` (held over the writes of a commit), the store's ``reading`` (held over a read),
-``_giving_back`` (held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held
+``giving_back`` (held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held
 briefly, never over a write or a sync).
 
 With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
@@ -20,10 +20,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from functools import partial
-from math import inf
 from operator import attrgetter
-from typing import NamedTuple
 
 from .errors import (
     ClosedError,
@@ -44,12 +41,6 @@ from .store import Store
 from .transaction import Transaction
 from .waiters import Waiters
 
-MAINTENANCE_SECONDS = 1.0
-"""How long after a commit maintenance is due, at most."""
-IDLE_SECONDS = 10.0
-"""For how long there must have been no commit before what only a busy queue needs is given up."""
-_PAUSE_SECONDS = 0.05
-"""How long a compaction pauses at most before it sees that the queue was closed."""
 Taken = tuple[list[Run], list[bytes]]
 """What a reader holds from now on: the runs, and their items."""
 _SETTLED = attrgetter("settled")
@@ -58,24 +49,8 @@ _AT_ONCE_BYTES = 1024 * 1024
 are left to maintenance."""
 
 
-class Compacted(NamedTuple):
-    """What a compaction did."""
-
-    segments: int
-    """How many segments were emptied."""
-    copied_bytes: int
-    """Bytes of blocks that were written for that."""
-
-
-class Maintained(NamedTuple):
-    """What maintenance did."""
-
-    compacted_segments: int
-    """How many segments were emptied."""
-    copied_bytes: int
-    """Bytes of blocks that were written for that."""
-    pooled_bytes: int
-    """Bytes of the files that were made for the pool."""
+def _nothing() -> None:
+    pass
 
 
 class Group:
@@ -84,6 +59,7 @@ class Group:
     def __init__(self, open_store: Callable[[threading.Lock, threading.Lock], Store]) -> None:
         self.mutex = threading.Lock()
         self._line = Line(self.mutex, self._check_open, self._write)
+        self.writing = self._line.writing
         self._abandoned: list[Transaction] = []
         self._seats = Seats(self.mutex)
         """Who waits for room."""
@@ -91,17 +67,15 @@ class Group:
         """How many transactions were told that the queue is full."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
+        self.after_commit: Callable[[], None] = _nothing
+        """Told of each commit; see ``upkeep``."""
         self.groups = 0
         self.transactions = 0
         self._reading = threading.Lock()
-        self._giving_back = threading.Lock()
+        self.giving_back = threading.Lock()
         self._is_disowned = False
-        self._is_due = False
-        """Whether maintenance will come by itself."""
         self._is_giving_back_due = False
         """Whether it will give back what was retired."""
-        self._is_tidy_due = False
-        """Whether it will be tidied by itself."""
         self._compacting = threading.Lock()
         self._share: Share | None = None
         """What the queue has of a memory budget, if it has joined one."""
@@ -166,8 +140,7 @@ class Group:
         self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
-        if not self._is_due:
-            self._maintain_soon()
+        self.after_commit()
         share = self._share
         if share is not None and share.is_due():
             share.budget.balance()
@@ -208,7 +181,7 @@ class Group:
     def taking_part(self, transaction: Transaction) -> Iterator[Store]:
         """While nobody else commits here the caller does, this transaction with those of other queues; then those who
         wait for what came of it are told. He is to ``follow_up`` when all of it is over. Raises ``ClosedError``."""
-        with self._alone():
+        with self.alone():
             before = self.store.state.next_sequence
             try:
                 yield self.store
@@ -221,34 +194,19 @@ class Group:
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
-        with self._alone():
+        with self.alone():
             self.store.spill(transaction)
         transaction.since_seconds = transaction.since_seconds or self.now()
 
     def trim(self) -> None:
         """Begin a new generation of the log and delete drained segments."""
-        with self._alone():
+        with self.alone():
             self.store.trim()
         self.give_back()
         self._seats.tell()
 
-    def compact(
-        self,
-        below: float,
-        settled_only: bool,
-        progress: Callable[[int], None] | None = None,
-        bytes_per_second: float = inf,
-    ) -> Compacted:
-        """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
-        of those that were there at the beginning. Copies no more than ``bytes_per_second``, on average.
-
-        Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
-        """
-        with self._keeping_files():
-            return self._compact(below, settled_only, progress, bytes_per_second)
-
     @contextmanager
-    def _keeping_files(self) -> Iterator[None]:
+    def keeping_files(self) -> Iterator[None]:
         """Nobody closes the files meanwhile, also if the queue is dropped, since maintenance does not keep it."""
         try:
             with self._compacting:
@@ -257,108 +215,9 @@ class Group:
             if self._is_disowned:
                 self.store.release()
 
-    def _compact(
-        self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
-    ) -> Compacted:
-        segments = copied_bytes = 0
-        before = None
-        began = self.now()
-        while True:
-            with self._line.writing:
-                self.check()
-                before = before or self.store.state.next_segment
-                copy = self.store.begin_compaction(below, settled_only, before=before)
-            if copy is None:
-                return Compacted(segments, copied_bytes)
-            try:
-                resumed, groups = self.now(), self.groups
-                while copy.step():
-                    self.check()
-                    if progress is not None:
-                        progress(copied_bytes + copy.copied_bytes)
-                    # Where others are at work, they wait for the interpreter meanwhile: they get it for longer.
-                    for_others = 3 * self.now() - 2 * resumed if groups != self.groups else 0.0
-                    self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
-                    resumed, groups = self.now(), self.groups
-                transaction = Transaction()
-                transaction.operations = copy.finish()
-                if transaction.operations:
-                    self.commit(transaction)
-                    segments += len(copy.done)
-                    copied_bytes += copy.copied_bytes
-            finally:
-                with self._line.writing:
-                    self.store.end_compaction(copy)
-                self._seats.tell()
-            self.trim()
-
-    def _pause(self, until: float) -> None:
-        """Do nothing until then, by ``now``. Raises ``ClosedError`` soon after the queue was closed."""
-        while (left_seconds := until - self.now()) > 0:
-            time.sleep(min(left_seconds, _PAUSE_SECONDS))
-            self.check()
-
-    def maintain(self) -> Maintained:
-        """Give up what only a busy queue needs, compact what is worth it, fill the pool. Raises like ``compact``."""
-        self._tidy()
-        return self._maintain(inf)
-
-    def _tidy(self) -> None:
-        generation = self.store.generations.number
-        with self._keeping_files(), self._alone():
-            self.store.tidy()
-        self.give_back()
-        if generation != self.store.generations.number:
-            self._seats.tell()
-
-    def _maintain(self, bytes_per_second: float) -> Maintained:
-        self.give_back()
-        compacted = self.compact(self.store.settings.compact_below, True, None, bytes_per_second)
-        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
-
-    def _fill_pool(self) -> Iterator[int]:
-        """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
-        made: int | None = 0
-        files = self.store.fill_pool()
-        while made is not None:
-            yield made
-            with self._giving_back:
-                self.check()
-                made = next(files, None)
-
-    def _maintain_soon(self) -> None:
-        self._is_due = True
-        MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self)
-
-    def _maintain_by_itself(self) -> None:
-        self._is_due = False
-        # Whatever is wrong with the disk, or with the queue, the next flush will tell.
-        with suppress(PersistentQueueError, OSError):
-            self.check()
-            self.store.check()
-            self._maintain(self.store.settings.compact_bytes_per_second)
-            if not self._is_tidy_due:
-                self._tidy_soon()
-
-    def _tidy_soon(self) -> None:
-        self._is_tidy_due = True
-        MAINTENANCE.submit(partial(self._tidy_by_itself, self.groups), IDLE_SECONDS, self)
-
-    def _tidy_by_itself(self, groups: int) -> None:
-        self._is_tidy_due = False
-        with suppress(PersistentQueueError, OSError):
-            self.check()
-            self.store.check()
-            if groups == self.groups:
-                self._tidy()
-            else:
-                self._tidy_soon()
-                with self._alone():
-                    self.store.adopter.sweep_if_due()
-
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
-        with self._line.writing:
+        with self.writing:
             self.check()
             if memory_bytes is not None:
                 self._leave_budget()
@@ -377,16 +236,16 @@ class Group:
 
     def give_back(self) -> None:
         """Delete retired segments."""
-        with self._giving_back:
+        with self.giving_back:
             was_any = bool(self.store.generations.retired)
             self.store.give_back()
         if was_any:
             self._seats.tell()
 
     @contextmanager
-    def _alone(self) -> Iterator[None]:
+    def alone(self) -> Iterator[None]:
         """Write something beside the commits."""
-        with self._line.writing:
+        with self.writing:
             self.check()
             try:
                 yield
@@ -396,7 +255,7 @@ class Group:
 
     def _give_back_soon(self) -> None:
         retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.generations.retired))
-        if retired_bytes <= _AT_ONCE_BYTES and not self._giving_back.locked():
+        if retired_bytes <= _AT_ONCE_BYTES and not self.giving_back.locked():
             self.give_back()
         elif not self._is_giving_back_due:
             self._is_giving_back_due = True
@@ -441,11 +300,11 @@ class Group:
 
     def _look(self, insists: bool = False) -> bool:
         """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
-        if not insists and self._line.writing.locked():
+        if not insists and self.writing.locked():
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
             return False
-        with self._alone():
+        with self.alone():
             state = self.store.state
             before, gone = state.next_sequence, state.gone_count
             try:
@@ -477,7 +336,7 @@ class Group:
     def subscribe(self, name: str, start: str) -> Reader:
         """The subscription of this name, which begins at the ``start`` if it is new; it is durable. Raises
         ``DiskFullError``, ``BrokenQueueError``."""
-        with self._alone():
+        with self.alone():
             state = self.store.state
             if state.number_of(name) is None:
                 self.store.subscribe(name, LATEST if start == "latest" else 0)
@@ -485,7 +344,7 @@ class Group:
 
     def unsubscribe(self, name: str) -> None:
         """Remove the subscription; durable on return. Raises ``SubscriptionNotFoundError``, and like ``subscribe``."""
-        with self._alone():
+        with self.alone():
             try:
                 self.store.unsubscribe(self.store.subscriptions.find(name).ready.number)
             finally:
@@ -537,7 +396,7 @@ class Group:
             self._waiters.close()
             self._seats.wake_all()
         MAINTENANCE.forget(self)
-        with self._compacting, self._line.writing, self._reading, self._giving_back:
+        with self._compacting, self.writing, self._reading, self.giving_back:
             try:
                 self.store.close()
             finally:
@@ -576,6 +435,10 @@ class Group:
             with self.mutex:
                 self._wake(sum(run[1] for run in transaction.runs))
             self._seats.tell()
+
+    def tell_of_room(self) -> None:
+        """There may be room for who waits for it."""
+        self._seats.tell()
 
     def _tell_all(self) -> None:
         """Whoever waits, for an item or for room, is to look: the queue is broken, or he was not told what there is."""

@@ -7,30 +7,29 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from functools import partial
 from itertools import chain, islice
 from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, cast
 
-from .directory import place_path, queue_directory, sizes_in
+from .codecs import BYTES, Codec, T, checked_codec, decode_each
+from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
 from .explain import SegmentUse, explain
-from .group import Compacted, Group, Maintained
+from .group import Group
 from .items import checked_name
 from .limits import LOGS_LEAST
 from .memory import MemoryBudget
-from .place import DATA_DIRECTORY
-from .publication import is_published
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
-from .segment import segment_name
 from .session import Session
-from .spare import SPARE_NAME
+from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
 from .transaction import Settings, Transaction
+from .typed import TypedSession
+from .upkeep import Compacted, Maintained, Upkeep
 
 _LEAST = {
     "segment_bytes": 1,
@@ -52,84 +51,20 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (str, "text"),
 )
 """What a setting must be: what its default is, of the first of these."""
-_OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
-@dataclass(frozen=True)
-class Stats:
-    """A queue at one moment; see ``PersistentQueue.stats``."""
+class PersistentQueue(Generic[T]):
+    """A queue in a directory on disk: ACID, for one process at a time, for any number of its threads.
 
-    ready: int
-    """Items that may be dequeued now, without a subscription; in a queue with ``fan_out`` those that any may need."""
-    held: int
-    """Items that sessions have dequeued and not flushed."""
-    damaged: int
-    """Items that were set aside since the queue was opened, because their block could not be read."""
-    enqueued: int
-    """Items enqueued since the queue was made."""
-    dequeued: int
-    """Items dequeued, and flushed, since the queue was made: by all subscriptions, where there are any."""
-    live_bytes: int
-    """Bytes of the blocks that hold ready, held and damaged items; of a block that is partly consumed, by average."""
-    disk_bytes: int
-    """Bytes of all files of the queue but its lock: ``data_bytes``, ``log_capacity_bytes``, ``spare_bytes`` and, unless
-    the pool is shared, ``pool_bytes``; beside these only what was moved aside, and what is about to be deleted."""
-    segments: int
-    """Data files that are in use."""
-    data_bytes: int
-    """Bytes of the data files that are in use, also of those that no transaction has told of yet."""
-    pool_files: int
-    """Empty files in the pool."""
-    pool_bytes: int
-    """Bytes of the files in the pool."""
-    pool_taken: int
-    """Segments that were made of files of the pool since the queue was opened."""
-    log_bytes: int
-    """Bytes of the transaction log that are used."""
-    log_capacity_bytes: int
-    """Bytes of the transaction log's file."""
-    spare_bytes: int
-    """Bytes of the spare file that the next generation of the log will be written to."""
-    generation: int
-    """Of the log: how often it was trimmed since the queue was made."""
-    memory_bytes: int
-    """What the items in memory may take: the queue's own bound, or its share of a budget at this moment."""
-    cached_bytes: int
-    """What the items in memory take; at most ``memory_bytes``."""
-    cached: int
-    """Ready items that are in memory."""
-    flowed: bool
-    """Whether the queue has flowed to disk: part of what is ready is not in memory. It comes back by itself."""
-    pages: int
-    """Runs of items that are in memory."""
-    page_hits: int
-    """How often, since the queue was opened, what was dequeued was found in memory, page by page."""
-    page_reads: int
-    """How often, since the queue was opened, a page was read from a file, to dequeue or to browse."""
-    groups: int
-    """Groups of transactions committed since the queue was opened, each with one write of the log."""
-    transactions: int
-    """Transactions committed, or skipped for their marker, since the queue was opened."""
-    syncs: int
-    """Syncs of files and directories since the queue was opened, a durable write counting as one."""
-    fill: float
-    """How full the queue is by the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes`` (what is kept for the
-    log to grow included): 1.0 at the limit, 0.0 where none is set."""
-    published: int
-    """Transactions that other processes have published, and that wait to be adopted."""
-    waiting: int
-    """Flushes that wait for room."""
-    refused: int
-    """Flushes that were refused for a limit since the queue was opened."""
-
-
-class PersistentQueue:
-    """A queue of bytes in a directory on disk: ACID, for one process at a time, for any number of its threads.
+    Its items are bytes, or what a ``codec`` makes of bytes: a ``PersistentQueue[str]`` with ``codec=codecs.TEXT``.
 
     ``PersistentQueue(path, name)`` opens the queue in ``path/name``, or in ``path`` itself without a name, makes it if
     it is not there (unless ``create=False``), and takes its lock, waiting for it up to ``lock_timeout`` seconds. What
     was committed before is durable on return, whatever crashed in between; ``recovery`` tells what was found.
 
+    - ``codec``: what makes items of bytes, and bytes of items (bytes as they are; see ``codecs``). What it refuses
+      raises ``CodecError``, for that item only. The queue does not remember it.
     - ``data_path``: where a new queue gets its segments, on other media than its log: in ``data_path/name``, or in
       ``data_path`` itself without a name. The queue remembers it, as an absolute path, so that later openings need not
       say it. A place that is not there, since its disk is not mounted, is never taken for an empty one. ``move_data``
@@ -183,6 +118,7 @@ class PersistentQueue:
         path: StrPath,
         name: str | None = None,
         *,
+        codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         data_path: StrPath | None = None,
         sync: bool = True,
         create: bool = True,
@@ -206,7 +142,8 @@ class PersistentQueue:
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._codec = checked_codec(codec)
+        self._sessions: weakref.WeakSet[Session[T]] = weakref.WeakSet()
         directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
         own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
@@ -241,12 +178,13 @@ class PersistentQueue:
         self._disk = disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
         self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
+        self._upkeep = Upkeep(self._group)
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
         announce(directory, self.recovery)
 
-    def __enter__(self) -> PersistentQueue:
+    def __enter__(self) -> PersistentQueue[T]:
         return self
 
     def __exit__(
@@ -306,29 +244,33 @@ class PersistentQueue:
         assert self._group is not None
         return self._group.store.recovery
 
-    def session(self, name: str | None = None) -> Session:
+    def session(self, name: str | None = None) -> Session[T]:
         """A new session: enqueue and dequeue through it, ``flush`` it, use it in a ``with`` block.
 
         ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
         """
         return self._session(name, None)
 
-    def _session(self, name: str | None, reader: Reader | None) -> Session:
+    def _session(self, name: str | None, reader: Reader | None) -> Session[T]:
         group = self._open()
         name = threading.current_thread().name if name is None else name
-        session = Session(group, name=name, queue=self, reader=reader)
+        session: Session[T]
+        if self._codec is BYTES:
+            session = Session(group, name=name, queue=self, reader=reader)
+        else:
+            session = TypedSession(self._codec, group, name=name, queue=self, reader=reader)
         with group.mutex:
             self._sessions.add(session)
         return session
 
     @contextmanager
-    def transaction(self, name: str | None = None) -> Iterator[Session]:
+    def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
             yield session
             session.flush()
 
-    def subscribe(self, name: str, start: str = "earliest") -> Subscription:
+    def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
         """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever
         the queue still holds, and with ``"latest"`` what is enqueued from now on.
 
@@ -340,7 +282,7 @@ class PersistentQueue:
         if start not in {"earliest", "latest"}:
             raise ValueError(f'start must be "earliest" or "latest", got {start!r}')
         group = self._open()
-        return Subscription(group, group.subscribe(name, start), self._session)
+        return Subscription(group, group.subscribe(name, start), self._codec, self._session)
 
     def subscriptions(self) -> list[str]:
         """The names of the subscriptions, the oldest first."""
@@ -355,7 +297,7 @@ class PersistentQueue:
         """
         self._open().unsubscribe(name)
 
-    def browse(self) -> Iterator[bytes]:
+    def browse(self) -> Iterator[T]:
         """Iterate over the ready items, in order, without consuming or holding them.
 
         Reads as it goes, so that a queue larger than memory can be browsed. What is enqueued, dequeued or rolled back
@@ -363,16 +305,16 @@ class PersistentQueue:
         ``dequeue``.
         """
         group = self._open()
-        return chain.from_iterable(group.browse(group.store.reader))
+        return decode_each(self._codec, chain.from_iterable(group.browse(group.store.reader)))
 
-    def browse_all(self) -> Iterator[bytes]:
+    def browse_all(self) -> Iterator[T]:
         """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
         group = self._open()
         with group.mutex:
             reader = group.store.subscriptions.of_all()
-        return chain.from_iterable(group.browse(reader))
+        return decode_each(self._codec, chain.from_iterable(group.browse(reader)))
 
-    def peek(self, n: int = 1) -> list[bytes]:
+    def peek(self, n: int = 1) -> list[T]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
         if n < 0:
             raise ValueError(f"n must not be negative, got {n}")
@@ -432,7 +374,7 @@ class PersistentQueue:
         if not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
         group = self._open()
-        compacted = group.compact(below, False, progress, bytes_per_second)
+        compacted = self._upkeep.compact(below, False, progress, bytes_per_second)
         group.trim()  # also where there was nothing to compact, drained segments go
         return compacted
 
@@ -444,7 +386,8 @@ class PersistentQueue:
         Segments whose items are about to be dequeued for the first time are not compacted, since they will be drained
         (``compact`` does not make that difference). Raises like ``compact``.
         """
-        return self._open().maintain()
+        self._open()
+        return self._upkeep.maintain()
 
     def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
         """Change settings of the open queue, for any thread and while others use it; None leaves one as it is.
@@ -476,49 +419,7 @@ class PersistentQueue:
 
     def stats(self) -> Stats:
         """The queue at this moment. Costs a look into its directories."""
-        group = self._open()
-        store = group.store
-        pooled = store.pool.files()
-        sizes = {part: sizes_in(self._disk, part) for part in store.places.parts()}
-        data = sizes[store.places.path(DATA_DIRECTORY)]
-        with group.mutex:
-            unlogged = [created.number for created in store.segments.unlogged]
-            numbers = {*store.state.segments, *unlogged}
-            reader = store.subscriptions.plain or store.subscriptions.of_all()
-            ready, cached = len(reader.ready), reader.in_memory()
-            log_bytes, log_capacity_bytes = store.generations.log_bytes
-            return Stats(
-                ready=ready,
-                held=reader.ready.held,
-                damaged=len(reader.ready.damaged),
-                enqueued=store.state.next_sequence,
-                dequeued=store.state.gone_count,
-                live_bytes=store.state.live_bytes,
-                disk_bytes=sum(sum(part.values()) for part in sizes.values()),
-                segments=len(store.state.segments),
-                data_bytes=sum(data.get(segment_name(number), 0) for number in numbers),
-                pool_files=len(pooled),
-                pool_bytes=sum(each.size_bytes for each in pooled),
-                pool_taken=store.pool.taken,
-                log_bytes=log_bytes,
-                log_capacity_bytes=log_capacity_bytes,
-                spare_bytes=sizes[store.places.spare_directory].get(SPARE_NAME, 0),
-                generation=store.generations.number,
-                memory_bytes=store.pages.memory_bytes,
-                cached_bytes=store.pages.cost_bytes,
-                cached=cached,
-                flowed=cached < ready,
-                pages=len(store.pages),
-                page_hits=store.subscriptions.page_hits,
-                page_reads=store.subscriptions.page_reads,
-                groups=group.groups,
-                transactions=group.transactions,
-                syncs=store.syncs,
-                fill=store.limits.fill,
-                published=sum(map(is_published, sizes[store.adopter.directory])),
-                waiting=group.waiting_for_room,
-                refused=group.refused,
-            )
+        return look(self._open(), self._disk)
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.

@@ -6,9 +6,10 @@ import warnings
 from collections.abc import Callable, Iterable
 from operator import index
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, overload
 
 from .block import ITEM_BYTES_MAX
+from .codecs import T
 from .errors import ClosedError, SubscriptionNotFoundError
 from .explain import Hold
 from .group import Group
@@ -20,11 +21,11 @@ from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
-Together: TypeAlias = "Callable[[Session, tuple[str, int] | None, float | None], bool]"
+Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | None], bool]"
 """A flush of several sessions, with the marker of one of them."""
 
 
-class Session:
+class Session(Generic[T]):
     """One transaction after the other on a queue; made by ``PersistentQueue.session()``, or by that of one of its
     subscriptions, and used in a ``with`` block.
 
@@ -60,7 +61,7 @@ class Session:
         self._together: Together | None = None
         """What flushes it with sessions of other queues, if it belongs to these."""
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Session[T]:
         return self
 
     def __exit__(
@@ -81,7 +82,13 @@ class Session:
         """Whether the session was closed, by its user or with its queue."""
         return self._transaction is None or self._group.closed is not None
 
-    def enqueue(self, item: Buffer) -> None:
+    @overload
+    def enqueue(self: Session[bytes], item: Buffer) -> None: ...
+
+    @overload
+    def enqueue(self, item: T) -> None: ...
+
+    def enqueue(self, item: Any) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
         Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` or
@@ -101,7 +108,13 @@ class Session:
         transaction.items.append(data)
         transaction.payload_bytes = size_bytes
 
-    def enqueue_many(self, items: Iterable[Buffer]) -> None:
+    @overload
+    def enqueue_many(self: Session[bytes], items: Iterable[Buffer]) -> None: ...
+
+    @overload
+    def enqueue_many(self, items: Iterable[T]) -> None: ...
+
+    def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
 
         A list or tuple is checked whole before any of it is buffered; of another iterable what came before the item
@@ -119,7 +132,7 @@ class Session:
                 transaction.items += data
                 transaction.payload_bytes += size_bytes
 
-    def dequeue(self, timeout: float | None = 0.0) -> bytes | None:
+    def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """The first ready item, which is on hold from now on; None when there is none within ``timeout`` seconds.
 
         ``timeout=None`` waits for ever. Waiting costs no CPU and ends at once when another session's flush, or
@@ -133,7 +146,7 @@ class Session:
         if timeout:
             checked_timeout(timeout)
         reader = self._reader
-        item = reader.take_one(transaction.runs) if reader is not None else None
+        item: Any = reader.take_one(transaction.runs) if reader is not None else None
         if item is None:
             runs, items = group.take(self._consumer(), 1, timeout)
             if not items:
@@ -142,9 +155,9 @@ class Session:
             item = items[0]
         if not transaction.since_seconds:
             transaction.since_seconds = group.now()
-        return item
+        return item  # type: ignore[no-any-return]  # bytes, where there is no codec
 
-    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[bytes]:
+    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.
 
         Waits for the first item only. Otherwise like ``dequeue``.
@@ -155,7 +168,8 @@ class Session:
         timeout = checked_timeout(timeout)
         if max_items == 0:
             return []
-        runs, items = self._group.take(self._consumer(), max_items, timeout)
+        runs, taken = self._group.take(self._consumer(), max_items, timeout)
+        items: list[Any] = taken
         if items and not transaction.since_seconds:
             transaction.since_seconds = self._group.now()
         join_runs(transaction.runs, runs)
@@ -222,6 +236,19 @@ class Session:
             return None
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
+
+    def _give_back(self, count: int) -> None:
+        """Give the last items that were dequeued back to the front of the queue."""
+        if count and self._transaction is not None:
+            returned, runs = self._new(), self._transaction.runs
+            while count:
+                first, held = runs.pop()
+                part = min(count, held)
+                if part < held:
+                    runs.append((first, held - part))
+                returned.runs.append((first + held - part, part))
+                count -= part
+            self._group.discard(returned)
 
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)

@@ -17,9 +17,9 @@ from persistentqueue import PersistentQueue, check
 from persistentqueue.directory import find_generations
 from persistentqueue.disk import DISK
 from persistentqueue.errors import CorruptionError
-from persistentqueue.group import Group
 from persistentqueue.maintenance import THREAD_NAME
 from persistentqueue.place import ID_NAME
+from persistentqueue.upkeep import Upkeep
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -109,7 +109,7 @@ def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
 def nothing_by_itself(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No maintenance comes by itself in the middle of a test, however slow the machine, but where that is tested."""
     if not request.node.get_closest_marker("maintained"):
-        monkeypatch.setattr(Group, "_maintain_soon", lambda self: None)
+        monkeypatch.setattr(Upkeep, "maintain_soon", lambda self: None)
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from persistentqueue.cli.words import item_json, item_of, item_text, many, rate_
 from .conftest import OpenQueue
 from .support import drain, flip, put, segment_files
 from .test_processes import Child
-from .test_view import entries
+from .test_view import entries, rest_alone
 
 NOISE = bytes(range(256))
 READING = (
@@ -93,6 +93,7 @@ def command(*arguments: object, **options: Any) -> subprocess.CompletedProcess[b
 
 def owner_body(pipe: Connection, path: str) -> None:
     """Own the queue, with holds and holes, and do nothing, but dequeue where that is asked for."""
+    rest_alone()
     with PersistentQueue(path, "orders", segment_bytes=60_000, memory_bytes=50_000) as queue:
         for start in range(0, 400, 20):
             put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 20)))
@@ -367,9 +368,10 @@ def test_a_load_with_a_marker_is_done_once(path: Path, tmp_path: Path, monkeypat
 def killed_body(pipe: Connection, path: str, file: str) -> None:
     """Load, and stop in the middle, to be killed."""
     writing.BATCH_BYTES = 1000
-    flush, flushed = Producer.flush, 0
+    flush: Any = Producer.flush
+    flushed = 0
 
-    def flush_and_wait(self: Producer, marker: tuple[str, int] | None = None) -> bool:
+    def flush_and_wait(self: Producer[Any], marker: tuple[str, int] | None = None) -> Any:
         nonlocal flushed
         result = flush(self, marker)
         flushed += 1

@@ -1011,7 +1011,7 @@ def test_dropped_while_it_is_compacted(open_queue: OpenQueue, directory: Path, p
     left = sparse(queue)
     with ThreadPoolExecutor(1) as pool:
         # As maintenance does, which has no hold on the queue.
-        compacting = pool.submit(queue._open().compact, 0.5, False)
+        compacting = pool.submit(queue._upkeep.compact, 0.5, False)
         assert stop.reached.wait(SECONDS)
         with pytest.warns(ResourceWarning, match="dropped without close"):
             del queue
@@ -1119,7 +1119,7 @@ def test_no_more_bytes_per_second(open_queue: OpenQueue, monkeypatch: pytest.Mon
     if by_hand:
         copied_bytes = queue.compact(bytes_per_second=1000).copied_bytes
     else:
-        copied_bytes = queue._open()._maintain(1000).copied_bytes
+        copied_bytes = queue._upkeep._maintain(1000).copied_bytes
     assert copied_bytes > 700
     assert clock.seconds - 1000 == pytest.approx(copied_bytes / 1000, abs=0.2)
     assert max(clock.naps) <= 0.05

@@ -13,7 +13,6 @@ import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
 from persistentqueue.disk import DISK
-from persistentqueue.group import Group
 from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
@@ -297,7 +296,7 @@ def test_interrupted_in_the_middle_of_a_commit(open_queue: OpenQueue) -> None:
 def interrupted_behind_the_commit(queue: PersistentQueue, call: Callable[[], object]) -> None:
     """Make the call, which is interrupted when its transaction is durable, and it does not know yet."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Interruption):
-        patch.setattr(Group, "_maintain_soon", Mock(side_effect=Interruption))
+        patch.setattr(queue._open(), "after_commit", Mock(side_effect=Interruption))
         call()
 
 

@@ -272,15 +272,15 @@ def test_an_owner_who_is_never_idle_sweeps(open_queue: OpenQueue, directory: Pat
     queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
     draft = directory / "inbox" / f"{5:016x}-{PRODUCER}.tmp"
     draft.write_bytes(b"half")
-    group = queue._open()
+    groups, upkeep = queue._open().groups, queue._upkeep
     for hours, is_there in ((0.5, True), (1.5, False)):
         now[0] = time.time_ns() + int(hours * 3600e9)
         put(queue, b"x")
-        group._is_tidy_due = True
-        group._tidy_by_itself(group.groups - 1)
+        upkeep._is_tidy_due = True
+        upkeep._tidy_by_itself(groups)
         assert draft.exists() is is_there
     draft.write_bytes(b"half")
-    group._tidy_by_itself(group.groups - 1)
+    upkeep._tidy_by_itself(groups)
     assert draft.exists()
     draft.unlink()
 

@@ -24,7 +24,7 @@ from persistentqueue import (
     QueueFullError,
     QueueLockedError,
     Session,
-    group,
+    upkeep,
 )
 from persistentqueue.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from persistentqueue.compact import SMALL_SEGMENTS
@@ -301,8 +301,8 @@ def sparse(queue: PersistentQueue) -> Session:
 @pytest.mark.maintained
 def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
-    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
     assert is_idle()
@@ -323,10 +323,10 @@ def test_a_refused_flush_is_followed_by_maintenance(open_queue: OpenQueue) -> No
     with open_queue() as before:
         put(before, b"a")
     queue = open_queue(max_items=1)
-    assert not queue._open()._is_due
+    assert not queue._upkeep._is_due
     with pytest.raises(QueueFullError):
         put(queue, b"b")
-    assert queue._open()._is_due
+    assert queue._upkeep._is_due
 
 
 @pytest.mark.maintained
@@ -342,8 +342,8 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
     before = queue.stats()
     assert before.log_capacity_bytes > 4096
     assert before.disk_bytes > 4 * MIB
-    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
     put(queue, b"the last one")
     assert drain(queue) == [b"the last one"]
     assert is_idle()
@@ -359,15 +359,15 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
 @pytest.mark.maintained
 def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are commits nothing is tidied: it is put off again and again."""
-    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 4)
     drain(queue)
-    own = queue._open()
+    own = queue._upkeep
     own._is_tidy_due = True
     monkeypatch.setattr(MAINTENANCE, "submit", lambda job, _seconds, _owner: jobs.append(job))
     jobs: list[Callable[[], None]] = []
-    own._tidy_by_itself(own.groups - 1)
+    own._tidy_by_itself(queue._open().groups - 1)
     own._maintain_by_itself()
     assert (len(jobs), queue.stats().segments > 0) == (1, True)
     jobs.pop()()
@@ -411,7 +411,7 @@ def test_what_is_about_to_be_drained_is_not_compacted(open_queue: OpenQueue) -> 
 @pytest.mark.parametrize("how", ["closed", "dropped", "killed"])
 def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """What was due for it is left undone."""
-    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 3600.0)
+    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 3600.0)
     queue = PersistentQueue(tmp_path / "gone")
     put(queue, b"an item")
     assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
@@ -429,8 +429,8 @@ def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.maintained
 def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
-    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
     reached, go_on, armed = threading.Event(), threading.Event(), threading.Lock()
     armed.acquire()
 
@@ -463,7 +463,7 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.maintained
 def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves it alone, and says nothing: the next flush does."""
-    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
 
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "injected")

@@ -28,6 +28,7 @@ from persistentqueue import (
 )
 from persistentqueue.disk import DISK
 from persistentqueue.lock import is_held, read_owner
+from persistentqueue.upkeep import Upkeep
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, put, put_each, segment_files
@@ -389,8 +390,14 @@ def test_a_transaction_in_doubt_is_named(open_queue: OpenQueue, tmp_path: Path) 
         open_queue(name)
 
 
+def rest_alone() -> None:
+    """In a process of its own: no maintenance comes by itself, so that a queue that rests stays as it is."""
+    Upkeep.maintain_soon = lambda self: None  # type: ignore[method-assign]
+
+
 def owner_body(pipe: Connection, path: str, seed: int) -> None:
     """Own the queue, and work on it, until told to end: numbered items in, out, on hold, given back, compacted."""
+    rest_alone()
     rng = random.Random(seed)
     number = 0
     with PersistentQueue(path, segment_bytes=60_000, memory_bytes=100_000) as queue, queue.session() as slow:

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, QueueFullError, group
+from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, QueueFullError, upkeep
 from persistentqueue.disk import DISK, DSYNC
 from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
@@ -258,8 +258,8 @@ def test_waiting_for_room_does_nothing(
 ) -> None:
     """Who waits for room tries when he comes and when he sits down; maintenance, which follows, makes him try no more,
     unless it made room, and then comes to rest."""
-    monkeypatch.setattr(group, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(group, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
     tried = []
     commit = Store.commit
 

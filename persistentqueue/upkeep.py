@@ -1,0 +1,173 @@
+"""Upkeep: what nobody has to wait for, beside the commits of a queue. Compaction, the pool, tidying up when it is idle.
+
+By hand, or in the thread of ``maintenance``. The locks are those of ``group``, in its order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from .errors import PersistentQueueError
+from .group import Group
+from .maintenance import MAINTENANCE
+from .transaction import Transaction
+
+MAINTENANCE_SECONDS = 1.0
+"""How long after a commit maintenance is due, at most."""
+IDLE_SECONDS = 10.0
+"""For how long there must have been no commit before what only a busy queue needs is given up."""
+_PAUSE_SECONDS = 0.05
+"""How long a compaction pauses at most before it sees that the queue was closed."""
+
+
+class Compacted(NamedTuple):
+    """What a compaction did."""
+
+    segments: int
+    """How many segments were emptied."""
+    copied_bytes: int
+    """Bytes of blocks that were written for that."""
+
+
+class Maintained(NamedTuple):
+    """What maintenance did."""
+
+    compacted_segments: int
+    """How many segments were emptied."""
+    copied_bytes: int
+    """Bytes of blocks that were written for that."""
+    pooled_bytes: int
+    """Bytes of the files that were made for the pool."""
+
+
+class Upkeep:
+    """Of one queue. For any number of threads."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._is_due = False
+        """Whether maintenance will come by itself."""
+        self._is_tidy_due = False
+        """Whether it will be tidied by itself."""
+        group.after_commit = self.maintain_soon
+
+    def compact(
+        self,
+        below: float,
+        settled_only: bool,
+        progress: Callable[[int], None] | None = None,
+        bytes_per_second: float = inf,
+    ) -> Compacted:
+        """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
+        of those that were there at the beginning. Copies no more than ``bytes_per_second``, on average.
+
+        Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
+        """
+        with self._group.keeping_files():
+            return self._compact(below, settled_only, progress, bytes_per_second)
+
+    def _compact(
+        self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
+    ) -> Compacted:
+        segments = copied_bytes = 0
+        before = None
+        began = self._group.now()
+        while True:
+            with self._group.writing:
+                self._group.check()
+                before = before or self._group.store.state.next_segment
+                copy = self._group.store.begin_compaction(below, settled_only, before=before)
+            if copy is None:
+                return Compacted(segments, copied_bytes)
+            try:
+                resumed, groups = self._group.now(), self._group.groups
+                while copy.step():
+                    self._group.check()
+                    if progress is not None:
+                        progress(copied_bytes + copy.copied_bytes)
+                    # Where others are at work, they wait for the interpreter meanwhile: they get it for longer.
+                    for_others = 3 * self._group.now() - 2 * resumed if groups != self._group.groups else 0.0
+                    self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
+                    resumed, groups = self._group.now(), self._group.groups
+                transaction = Transaction()
+                transaction.operations = copy.finish()
+                if transaction.operations:
+                    self._group.commit(transaction)
+                    segments += len(copy.done)
+                    copied_bytes += copy.copied_bytes
+            finally:
+                with self._group.writing:
+                    self._group.store.end_compaction(copy)
+                self._group.tell_of_room()
+            self._group.trim()
+
+    def _pause(self, until: float) -> None:
+        """Do nothing until then, by ``now``. Raises ``ClosedError`` soon after the queue was closed."""
+        while (left_seconds := until - self._group.now()) > 0:
+            time.sleep(min(left_seconds, _PAUSE_SECONDS))
+            self._group.check()
+
+    def maintain(self) -> Maintained:
+        """Give up what only a busy queue needs, compact what is worth it, fill the pool. Raises like ``compact``."""
+        self._tidy()
+        return self._maintain(inf)
+
+    def _tidy(self) -> None:
+        generation = self._group.store.generations.number
+        with self._group.keeping_files(), self._group.alone():
+            self._group.store.tidy()
+        self._group.give_back()
+        if generation != self._group.store.generations.number:
+            self._group.tell_of_room()
+
+    def _maintain(self, bytes_per_second: float) -> Maintained:
+        self._group.give_back()
+        compacted = self.compact(self._group.store.settings.compact_below, True, None, bytes_per_second)
+        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
+
+    def _fill_pool(self) -> Iterator[int]:
+        """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
+        made: int | None = 0
+        files = self._group.store.fill_pool()
+        while made is not None:
+            yield made
+            with self._group.giving_back:
+                self._group.check()
+                made = next(files, None)
+
+    def maintain_soon(self) -> None:
+        """Have maintenance come by itself, unless it will."""
+        if not self._is_due:
+            self._is_due = True
+            MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._group)
+
+    def _maintain_by_itself(self) -> None:
+        self._is_due = False
+        # Whatever is wrong with the disk, or with the queue, the next flush will tell.
+        with suppress(PersistentQueueError, OSError):
+            self._group.check()
+            self._group.store.check()
+            self._maintain(self._group.store.settings.compact_bytes_per_second)
+            if not self._is_tidy_due:
+                self._tidy_soon()
+
+    def _tidy_soon(self) -> None:
+        self._is_tidy_due = True
+        MAINTENANCE.submit(partial(self._tidy_by_itself, self._group.groups), IDLE_SECONDS, self._group)
+
+    def _tidy_by_itself(self, groups: int) -> None:
+        self._is_tidy_due = False
+        with suppress(PersistentQueueError, OSError):
+            self._group.check()
+            self._group.store.check()
+            if groups == self._group.groups:
+                self._tidy()
+            else:
+                self._tidy_soon()
+                with self._group.alone():
+                    self._group.store.adopter.sweep_if_due()

@@ -11,6 +11,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -245,12 +246,13 @@ def test_put_and_load_work_beside_an_owner(owner: Child, path: Path) -> None:
     """What they publish is the owner's when he next looks; they say who he is."""
     done = cli("put", path, "orders", "one", "two")
     assert done.status == 0
-    assert f"published: {owner.process.pid} on" in done.err
+    assert f"published: process {owner.process.pid} on" in done.err
     done = cli("load", path, "orders", "--json", given=b'{"text": "three"}\n')
     assert done.json == {"items": 1, "published": True}
     seen = cli("stat", path, "orders", "--json").json
     assert seen["published"] == 2
     assert "2 publications" in cli("list", path).text
+    assert "3 items were published by others" in cli("check", path, "orders").text
     assert "2 transactions in the inbox" in cli("dump", path, "orders").err
     assert "owner" in " ".join(each["what"] for each in cli("explain", path, "orders", "--json").json["findings"])
     owner.tell(1000)
@@ -300,6 +302,27 @@ def test_get_for_a_subscription(open_queue: OpenQueue, path: Path) -> None:
     done = cli("get", path, "q", "--subscription", "other")
     assert (done.status, "SubscriptionNotFoundError" in done.err) == (2, True)
     assert dict(View(path, "q").look().subscriptions) == {"audit": 1}
+
+
+def test_a_terminal_sees_how_far_it_is(path: Path, tmp_path: Path) -> None:
+    """A bar on stderr, which goes when it is done; elsewhere there is not a byte of it."""
+    with PersistentQueue(path, "q") as queue:
+        put(queue, *(b"%d" % n for n in range(5000)))
+    line = [sys.executable, "-m", "persistentqueue", "dump", str(path), "q", "-o", str(tmp_path / "q.jsonl")]
+    assert subprocess.run(line, capture_output=True, check=True).stderr == (
+        f"5,000 items written to {tmp_path / 'q.jsonl'}\n".encode()
+    )
+    master, slave = os.openpty()
+    subprocess.run(line, stderr=slave, check=True, env=os.environ | {"TERM": "xterm"})
+    os.close(slave)
+    seen = b""
+    with suppress(OSError):  # the end of a terminal that nobody has open
+        while data := os.read(master, 65536):
+            seen += data
+    os.close(master)
+    assert b"dump" in seen
+    assert b"%" in seen
+    assert b"5,000 items written" in seen
 
 
 def test_a_broken_pipe_loses_no_item(open_queue: OpenQueue, path: Path) -> None:
@@ -416,6 +439,21 @@ def test_items_move_to_another_queue(path: Path, monkeypatch: pytest.MonkeyPatch
         assert (drain(a), drain(b)) == ([], [b"%d" % n for n in range(30)])
 
 
+@pytest.mark.damages
+def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> None:
+    """It is published, and the answer says why nobody takes it in now."""
+    with PersistentQueue(path, "q") as queue:
+        put(queue, b"a")
+    log = max((path / "q" / "log").glob("*.log"))
+    flip(log, 20)
+    done = cli("put", path, "q", "b")
+    assert done.status == 0
+    assert "now it does not open" in done.err
+    flip(log, 20)
+    with PersistentQueue(path, "q") as queue:
+        assert drain(queue) == [b"a", b"b"]
+
+
 # --- looking -------------------------------------------------------------------------------------------------------
 
 
@@ -439,6 +477,7 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     done = cli("dump", path, "bad", "-o", path / "dump.jsonl", "--json")
     assert (done.status, done.error["type"]) == (2, "CorruptionError")
     assert sorted(each.name for each in path.iterdir()) == ["bad", "good"]
+    assert "damaged at offset" in cli("check", path, "bad").text
     done = cli("check", path, "bad", "--json")
     assert (done.status, done.json["ok"], len(done.json["problems"])) == (1, False, 1)
     flip(max((path / "bad" / "log").glob("*.log")), 20)

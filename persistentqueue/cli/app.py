@@ -22,6 +22,8 @@ from .words import printable
 WELL, PROBLEMS, FAILED, INTERRUPTED = 0, 1, 2, 130
 """The exit status: all is well; there are or were problems, or nothing to get; it did not go; Ctrl-C."""
 STATUS = "Exit status: 0 all is well, 1 there are (or were) problems, or nothing to get, 2 it did not go, 130 Ctrl-C."
+LOCK_SECONDS = 0.1
+"""For how long who needs a lock waits for it: ``put`` and ``load`` of others have it for a moment."""
 _PIPED_WIDTH = 200
 
 Parameters = ParamSpec("Parameters")
@@ -31,7 +33,7 @@ NameNeeded = Annotated[str, typer.Argument(metavar="NAME", help="The queue's nam
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer, and fail, in JSON.")]
 SubscriptionOption = Annotated[str, typer.Option("--subscription", metavar="NAME", help="As this consumer sees it.")]
-LockOption = Annotated[float, typer.Option("--lock-timeout", min=0, help="Seconds to wait for the owner before.")]
+LockOption = Annotated[float, typer.Option("--lock-timeout", min=0, help="Seconds to wait for the lock.")]
 
 app = typer.Typer(
     name="persistentqueue",

@@ -123,10 +123,8 @@ def resident_bytes(snapshot: Snapshot) -> int | None:
         return None
     try:
         return int(Path(f"/proc/{owner.pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, ValueError, IndexError):
+    except (OSError, ValueError, IndexError):  # not Linux, or ended just now
         pass
-    if Path("/proc/self").exists():
-        return None
     command = ["ps", "-o", "rss=", "-p", str(owner.pid)]
     try:
         found = subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()

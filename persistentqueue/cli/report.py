@@ -14,7 +14,7 @@ from .style import STYLE
 from .svg import age_chart, bar, segment_map, share_bar, table
 from .words import many, share_text, size_text, span_text, time_text
 
-TILES = 400
+TILES = 240
 """How many pieces the map has at most."""
 _WORST = 12
 _OUTSIDE = """<p class="dim small">Looked at from outside: what sessions have on hold, and what is in the owner's

@@ -114,10 +114,10 @@ def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
         curve = Text.assemble((sparkline(sight.ages), "yellow"))
         curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
         grid.add_row("waiting", curve)
-    grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
     grid.add_row("data files", _map(sight, width))
     for at, finding in enumerate(findings(sight)):
         grid.add_row("to know" if not at else "", _finding(finding))
+    grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
     return grid
 
 

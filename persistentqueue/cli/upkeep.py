@@ -13,6 +13,7 @@ from persistentqueue.directory import open_pool
 from persistentqueue.pool import SIZE_BYTES_MAX
 
 from .app import (
+    LOCK_SECONDS,
     PROBLEMS,
     WELL,
     JsonOption,
@@ -72,7 +73,7 @@ def compact(
     path: PathArgument,
     name: NameArgument = None,
     below: Annotated[float, typer.Option(min=0, max=1, help="Files of which less than this share lives.")] = SPARSE,
-    lock_timeout: LockOption = 0.0,
+    lock_timeout: LockOption = LOCK_SECONDS,
     as_json: JsonOption = False,
 ) -> int:
     """Copy what lives in sparse data files together, and give the files back.

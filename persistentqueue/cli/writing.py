@@ -25,6 +25,7 @@ from persistentqueue import (
 )
 
 from .app import (
+    LOCK_SECONDS,
     PROBLEMS,
     WELL,
     JsonOption,
@@ -41,7 +42,7 @@ from .app import (
     verb,
     write,
 )
-from .look import named, owner_text
+from .look import named
 from .words import item_json, item_of, many
 
 USE = "Use"
@@ -152,9 +153,10 @@ def _taken_in(path: str, name: str, count: int, as_json: bool, more: dict[str, A
     waits = ""
     try:
         # Whoever made it may want wiped what is given back.
-        PersistentQueue(path, named(name), create=False, wipe=True).close()
-    except QueueLockedError:
-        waits = f"published: {owner_text(View(path, named(name)).look())} has the queue, and takes them in"
+        PersistentQueue(path, named(name), create=False, lock_timeout=LOCK_SECONDS, wipe=True).close()
+    except QueueLockedError as locked:
+        who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "somebody"
+        waits = f"published: {who} has the queue, and takes them in"
     except PersistentQueueError as error:  # they are durable all the same
         waits = f"published: who opens the queue next takes them in; now it does not open: {error}"
     if as_json:
@@ -172,7 +174,7 @@ def get(
     every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first item.")] = 0.0,
     subscription: SubscriptionOption = "",
-    lock_timeout: LockOption = 0.0,
+    lock_timeout: LockOption = LOCK_SECONDS,
     as_json: JsonOption = False,
 ) -> int:
     """Take items out: print them, a line each, then consume them; --json: a JSON line each.
@@ -214,7 +216,7 @@ def move(
     count: Annotated[int, typer.Option("-n", "--count", min=0, help="Items: how many; all of them.")] = 2**62,
     data_path: Annotated[str, typer.Option(metavar="NEW", help="Segments: to a directory of each name there.")] = "",
     back: Annotated[bool, typer.Option("--back", help="Segments: into the queues' own directories.")] = False,
-    lock_timeout: LockOption = 0.0,
+    lock_timeout: LockOption = LOCK_SECONDS,
     as_json: JsonOption = False,
 ) -> int:
     """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
@@ -228,7 +230,7 @@ def move(
     if sum((bool(to), bool(data_path), back)) != 1:
         raise UsageError("one of --to TARGET, --data-path NEW, --back")
     if not to:
-        return _move_segments(path, names or ["."], data_path or None, as_json)
+        return _move_segments(path, names or ["."], data_path or None, lock_timeout, as_json)
     if names is None or len(names) != 1:
         raise UsageError("--to needs the one NAME of the queue that the items are in")
     return _move_items(path, names[0], to, count, lock_timeout, as_json)
@@ -256,11 +258,11 @@ def _move_items(path: str, name: str, target: str, count: int, lock_timeout: flo
     return WELL
 
 
-def _move_segments(path: str, names: Sequence[str], data_path: str | None, as_json: bool) -> int:
+def _move_segments(path: str, names: Sequence[str], data_path: str | None, lock_timeout: float, as_json: bool) -> int:
     left: list[str] = []
     documents = []
     for name in names:
-        moved = move_data(path, named(name), data_path=data_path)
+        moved = move_data(path, named(name), data_path=data_path, lock_timeout=lock_timeout)
         left += moved.left
         documents.append({"name": name, **asdict(moved)})
         if not as_json:

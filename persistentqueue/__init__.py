@@ -23,7 +23,7 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` ·
 ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
 ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote``, ``view`` · ``subscription``, ``typed`` ·
-``queue`` · ``together`` · ``spark``, ``cli`` and ``__main__`` (the command line).
+``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``cli`` and ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

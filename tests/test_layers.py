@@ -35,6 +35,7 @@ FLOORS = [
     {"together"},
     {"__init__"},
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "cli/words", "cli/style"},
+    {"compat", "scrapy"},
     {"spark/sink", "spark/handoff", "spark/rows", "cli/pictures", "cli/bench"},
     {"spark/stream", "cli/svg", "cli/look"},
     {"spark/source", "cli/watch", "cli/report"},
@@ -49,11 +50,14 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"}
-FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("directory", "disk", "parts", "pool", "publication", "remote", "splits")
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"} | {
+    "compat"
 }
-"""The public names, and the rooms that were made for those who write and read, or fill a pool, in other processes."""
+FACES_MAY_IMPORT = {"persistentqueue"} | {
+    f"persistentqueue.{room}"
+    for room in ("directory", "disk", "parts", "pool", "publication", "remote", "splits", "waiters")
+}
+"""The public names, and the rooms that were made for those who write, read, wait, or fill a pool beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

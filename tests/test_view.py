@@ -15,6 +15,7 @@ from typing import NamedTuple
 import pytest
 
 from persistentqueue import (
+    ClosedError,
     CorruptionError,
     InvalidNameError,
     PersistentQueue,
@@ -107,6 +108,20 @@ def test_a_snapshot_agrees_with_the_owner(open_queue: OpenQueue, directory: Path
         assert segment.left == (("", use.live),)
         assert segment.is_youngest == use.is_current
     assert len(seen.segments) == len(uses) > 3
+
+
+def test_the_view_of_an_open_queue_is_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the process has gone since; it goes on when the queue is closed."""
+    monkeypatch.chdir(tmp_path)
+    with PersistentQueue("queues", "orders") as queue:
+        put(queue, b"a")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        view = queue.view()
+        assert data_of(view.peek()) == [b"a"]
+    assert view.look().is_sealed
+    with pytest.raises(ClosedError):
+        queue.view()
 
 
 def test_holes_and_what_was_overtaken(open_queue: OpenQueue, directory: Path) -> None:

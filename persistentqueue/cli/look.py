@@ -89,7 +89,7 @@ def see(view: View, name: str, ages: int = AGES) -> Sight:
 
 def see_inside(queue: PersistentQueue) -> Sight:
     """The queue as it looks to the process that has it open."""
-    seen = see(View(queue.path, queue.name), queue.name or ".")
+    seen = see(queue.view(), queue.name or ".")
     return Sight(seen.name, seen.snapshot, seen.ages, queue.stats(), tuple(queue.explain()))
 
 

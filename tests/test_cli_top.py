@@ -325,6 +325,18 @@ def test_queues_that_come_and_go_are_watched(tmp_path: Path) -> None:
         delete_queue(tmp_path, "b")
 
 
+def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
+    """What was deleted is missed, and what is made in its place is watched from its beginning."""
+    with PersistentQueue(tmp_path, "a") as queue:
+        put(queue, b"1", b"2")
+    looks = _looks(str(tmp_path), ["a"], 0.0)
+    assert [list(queue_.depths) for queue_ in next(looks)] == [[2]]
+    delete_queue(tmp_path, "a")
+    assert "QueueNotFoundError" in next(looks)[0].error
+    with PersistentQueue(tmp_path, "a"):
+        assert [(queue_.error, list(queue_.depths)) for queue_ in next(looks)] == [("", [0])]
+
+
 # --- the loop ------------------------------------------------------------------------------------------------------
 
 

@@ -9,7 +9,7 @@ from itertools import count, islice
 
 from rich.live import Live
 
-from persistentqueue import View
+from persistentqueue import QueueNotFoundError, View
 
 from .app import PROBLEMS, WELL, answer, console, is_live
 from .look import named, queues_in
@@ -47,7 +47,9 @@ def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Wa
         time.sleep(max(due - time.monotonic(), 0))
         due = max(due + interval, time.monotonic())
         meant = list(names) or queues_in(path)
-        known = {name: known.get(name) or Watched(name, View(path, named(name))) for name in meant}
+        # One that is gone may be made anew: that is another queue, with a past of its own.
+        kept = {name: each for name, each in known.items() if not isinstance(each.failure, QueueNotFoundError)}
+        known = {name: kept.get(name) or Watched(name, View(path, named(name))) for name in meant}
         for queue in known.values():
             queue.look()
         failures = [queue.failure for queue in known.values() if queue.failure is not None]

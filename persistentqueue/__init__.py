@@ -17,16 +17,18 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
-``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``,
-``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` ·
-``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``,
-``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` ·
-``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote``, ``view`` · ``subscription``, ``typed`` ·
-``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``cli`` and ``__main__`` (the command line).
+``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` ·
+``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
+``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
+``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
+step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
+``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote``, ``view`` ·
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``cli`` and ``__main__``
+(the command line).
 """
 
 from .directory import delete_queue, list_queues
+from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -45,6 +47,7 @@ from .errors import (
     QueueNotFoundError,
     SubscriptionNotFoundError,
     UnsupportedFormatError,
+    WrongKeyError,
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
@@ -73,6 +76,7 @@ __all__ = [
     "SegmentSnapshot",
     "Owner",
     "MemoryBudget",
+    "Encryption",
     "Stats",
     "RecoveryReport",
     "Compacted",
@@ -102,6 +106,7 @@ __all__ = [
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",
+    "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
 ]

@@ -13,8 +13,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import NamedTuple
 
+from .block import BlockHeader
 from .directory import queue_directory, sizes_in
 from .disk import DISK, Disk, StrPath, abspath, join
+from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError
 from .explain import left_in_segments
 from .intervals import Intervals, Run
@@ -147,6 +149,17 @@ class Snapshot:
         return gone
 
 
+class _Closed(Envelopes):
+    """Leaves what is compressed or encrypted as it is: for who wants to know when it was written."""
+
+    def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:  # noqa: ARG002
+        """As many items as there are, all of them empty."""
+        return [b""] * header.count
+
+
+_CLOSED = _Closed()
+
+
 class View:
     """A look at a queue that anybody may own: another process, this one, or nobody.
 
@@ -156,17 +169,22 @@ class View:
     byte of an item was checked like the owner does, and it is the item with that sequence or none: what is consumed
     while it is being read is left out, what is compacted, or moved, is read where it is then.
 
-    It needs no ``close``, and keeps nothing open between two calls. For one thread at a time. Where nothing has changed
-    a look costs a few calls of the system, and one for each file; else the log is read, of a few MiB at most.
+    Items of an encrypted queue are seen with its ``encryption`` only, everything else without. It needs no ``close``,
+    and keeps nothing open between two calls. For one thread at a time. Where nothing has changed a look costs a few
+    calls of the system, and one for each file; else the log is read, of a few MiB at most.
 
     All methods raise ``QueueNotFoundError`` (also where it was deleted, and perhaps made anew, since the first look),
     ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``, and ``OSError``.
     """
 
-    def __init__(self, path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> None:
+    def __init__(
+        self, path: StrPath, name: str | None = None, *, encryption: Encryption | None = None, disk: Disk = DISK
+    ) -> None:
         self._disk = disk
         self._directory = abspath(queue_directory(path, name))
         self._onlooker = Onlooker(disk, self._directory)
+        self.envelopes = Envelopes(None, encryption)
+        """How it opens what is compressed or encrypted."""
         self._identity: str | None = None
         self._oldest: tuple[int, int] | None = None
         """The sequence of the oldest item, and its time: it is read once."""
@@ -233,7 +251,8 @@ class View:
 
         Reads as it goes, one block at a time, so that a queue larger than memory can be browsed. What is enqueued
         behind the call is not seen; what is consumed meanwhile may be or not; what is left throughout is seen once.
-        Raises ``SubscriptionNotFoundError``, and ``CorruptionError``, which ends it, for a block that is damaged.
+        Raises ``SubscriptionNotFoundError``, and what ends it: ``CorruptionError`` for a block that is damaged,
+        ``WrongKeyError`` and ``MissingExtraError`` for one that cannot be opened.
         """
         state = self._look()[1].state
         number = state.number_of(subscription) if subscription else 0
@@ -257,8 +276,8 @@ class View:
         left = sorted(set(sequences))
         while left:
             try:
-                for item in self._browse([(sequence, 1) for sequence in left], apart=True):
-                    times[item.sequence] = item.time_ns
+                for found in self._read([(sequence, 1) for sequence in left], True, _CLOSED):
+                    times[found.first] = found.time_ns
                 break
             except CorruptionError:  # of the first that was not read, or one behind it
                 left = [sequence for sequence in left if sequence > max(times, default=-1)][1:]
@@ -272,13 +291,14 @@ class View:
             raise QueueNotFoundError(f"{self._directory}: the queue that was here is gone, this is another: look anew")
         return places, recovered
 
-    def _browse(self, runs: list[Run], apart: bool = False) -> Iterator[ViewedItem]:
-        """The items of these runs that are not consumed; where they stand ``apart``, what is between is not read."""
-        for found in self._read(runs, apart):
+    def _browse(self, runs: list[Run]) -> Iterator[ViewedItem]:
+        """The items of these runs that are not consumed."""
+        for found in self._read(runs, False, self.envelopes):
             for sequence, data in enumerate(found.items, found.first):
                 yield ViewedItem(sequence, found.time_ns, data)
 
-    def _read(self, runs: list[Run], apart: bool) -> Iterator[Found]:
+    def _read(self, runs: list[Run], apart: bool, envelopes: Envelopes) -> Iterator[Found]:
+        """What is not consumed of these runs; where they stand ``apart``, what is between is not read."""
         failed: Split | None = None
         while runs:
             splits = plan(self._disk, *self._look(), runs)
@@ -288,7 +308,7 @@ class View:
             for at, split in enumerate(splits):
                 end = split.runs[0][0]
                 try:
-                    for found in read(self._disk, self._directory, split, relocations=0):
+                    for found in read(self._disk, self._directory, split, relocations=0, envelopes=envelopes):
                         yield found
                         end = found.first + len(found.items)
                 except CorruptionError:
@@ -307,7 +327,7 @@ class View:
         if self._oldest is None or self._oldest[0] != first:
             self._oldest = None
             with suppress(CorruptionError):
-                for found in self._read([(first, 1)], True):
+                for found in self._read([(first, 1)], True, _CLOSED):
                     self._oldest = first, found.time_ns
         return self._oldest[1] if self._oldest is not None else None
 

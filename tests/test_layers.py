@@ -17,6 +17,7 @@ FLOORS = [
     {"disk", "intervals", "header", "bell", "fields", "codecs"},
     {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
+    {"envelope"},
     {"items", "state", "segment", "pool", "spare", "lock", "log", "place"},
     {"publication", "ready", "doubt"},
     {"segments", "directory"},

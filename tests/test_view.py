@@ -17,6 +17,7 @@ import pytest
 from persistentqueue import (
     ClosedError,
     CorruptionError,
+    Encryption,
     InvalidNameError,
     PersistentQueue,
     Producer,
@@ -24,6 +25,7 @@ from persistentqueue import (
     SubscriptionNotFoundError,
     View,
     ViewedItem,
+    WrongKeyError,
     delete_queue,
     move_data,
 )
@@ -372,6 +374,25 @@ def test_what_is_moved_while_it_is_browsed(open_queue: OpenQueue, directory: Pat
     found += browsing
     assert data_of(found) == items(200, 1000)
     assert View(directory).look().data_path == str(tmp_path / "media")
+
+
+def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: OpenQueue, directory: Path) -> None:
+    """Items are seen with the key, or through the open queue; everything else is seen by anybody."""
+    encryption = Encryption("key", lambda _: bytes(range(32)))
+    queue = open_queue(compression="zstd", encryption=encryption)
+    put(queue, *[b"secret" * 100] * 5)
+    for view in (View(directory, encryption=encryption), queue.view()):
+        assert data_of(view.browse()) == [b"secret" * 100] * 5
+    stranger = View(directory)
+    seen = stranger.look()
+    assert seen.depth == 5
+    assert stranger.times_of([0, 3]) == {0: seen.oldest_ns, 3: seen.oldest_ns}
+    with pytest.raises(WrongKeyError):
+        stranger.peek()
+    queue.close()
+    queue = open_queue("plain", compression="zstd")
+    put(queue, b"a" * 10_000)
+    assert data_of(View(directory.parent, "plain").peek()) == data_of(queue.view().peek()) == [b"a" * 10_000]
 
 
 @pytest.mark.damages

@@ -21,7 +21,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import persistentqueue.cli
-from persistentqueue import PersistentQueue, Producer, View, delete_queue
+from persistentqueue import Encryption, PersistentQueue, Producer, View, delete_queue
 from persistentqueue.cli import bench, main, writing
 from persistentqueue.cli.app import app
 from persistentqueue.cli.words import item_json, item_of, item_text, many, rate_text, share_text, size_text, span_text
@@ -452,6 +452,30 @@ def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> N
     flip(log, 20)
     with PersistentQueue(path, "q") as queue:
         assert drain(queue) == [b"a", b"b"]
+
+
+def test_an_encrypted_queue_needs_its_key(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+    """``--key`` brings it, to look, to take and to put; without it nothing is lost, and the age is told."""
+    key, file = bytes(range(32)), tmp_path / "key"
+    file.write_text(key.hex() + "\n")
+    encryption = Encryption("k", lambda _: key)
+    with open_queue("q", encryption=encryption) as queue:
+        put(queue, b"secret")
+    for verb in ("peek", "dump", "get"):
+        done = cli(verb, path, "q", "--json")
+        assert (done.status, done.error["type"]) == (2, "WrongKeyError")
+        assert "--key k=FILE" in done.error["message"]
+    assert cli("stat", path, "q", "--json").json["oldest_seconds"] > 0
+    option = ("--key", f"k={file}")
+    assert cli("put", path, "q", "hidden", *option).status == 0
+    assert cli("load", path, "q", *option, given=b'{"text": "loaded"}\n').status == 0
+    assert [each["text"] for each in cli("peek", path, "q", "--json", *option).lines] == ["secret", "hidden", "loaded"]
+    assert not any(b"hidden" in each.content for each in entries(path).values())
+    assert cli("move", path, "q", "--to", "r", *option).status == 0
+    file.write_bytes(key)
+    assert cli("get", path, "r", "--all", *option).out == b"secret\nhidden\nloaded\n"
+    done = cli("peek", path, "r", "--key", "nothing", "--json")
+    assert (done.status, done.error["type"]) == (2, "UsageError")
 
 
 # --- looking -------------------------------------------------------------------------------------------------------

@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import wraps
+from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
 import typer
@@ -15,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from persistentqueue import PersistentQueueError, QueueLockedError
+from persistentqueue import Encryption, PersistentQueueError, QueueLockedError, WrongKeyError
 
 from .words import printable
 
@@ -33,6 +34,12 @@ NameNeeded = Annotated[str, typer.Argument(metavar="NAME", help="The queue's nam
 NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")]
 JsonOption = Annotated[bool, typer.Option("--json", help="Answer, and fail, in JSON.")]
 SubscriptionOption = Annotated[str, typer.Option("--subscription", metavar="NAME", help="As this consumer sees it.")]
+KeyOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--key", metavar="ID=FILE", help="A key of an encrypted queue, its bytes or these in hex; the first encrypts."
+    ),
+]
 LockOption = Annotated[float, typer.Option("--lock-timeout", min=0, help="Seconds to wait for the lock.")]
 
 app = typer.Typer(
@@ -79,9 +86,9 @@ def _flowing(text: str) -> str:
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
-def fail(error: BaseException, as_json: bool, kind: str = "") -> None:
+def fail(error: BaseException, as_json: bool) -> None:
     """Say on stderr what went wrong."""
-    kind, message = kind or type(error).__name__, explanation(error)
+    kind, message = type(error).__name__, explanation(error)
     if as_json:
         print(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False), file=sys.stderr)
     else:
@@ -90,6 +97,8 @@ def fail(error: BaseException, as_json: bool, kind: str = "") -> None:
 
 def explanation(error: BaseException) -> str:
     """What an error says to who sits at a command line."""
+    if isinstance(error, WrongKeyError):
+        return f"{error} (here: --key {error.key_id}=FILE)"
     if not isinstance(error, QueueLockedError):
         return str(error)
     who = f"process {error.pid} on {error.host} has had it open since {error.since}" if error.pid else "somebody has it"
@@ -97,6 +106,22 @@ def explanation(error: BaseException) -> str:
         f"{error.path}: {who}; this needs the queue's lock: end that, or wait with --lock-timeout (put, load and "
         "whatever only looks need no lock)"
     )
+
+
+def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
+    """What these options say of keys; each file is read when its key is needed. Raises ``UsageError``."""
+    files: dict[str, Path] = {}
+    for each in keys or ():
+        key_id, _, file = each.partition("=")
+        if not key_id or not file:
+            raise UsageError(f"--key {each}: expected ID=FILE")
+        files[key_id] = Path(file)
+
+    def key(key_id: str) -> bytes:
+        data = files[key_id].read_bytes()
+        return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
+
+    return Encryption(next(iter(files)), key) if files else None
 
 
 def answer(document: Any) -> None:

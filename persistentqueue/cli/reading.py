@@ -23,11 +23,13 @@ from .app import (
     PROBLEMS,
     WELL,
     JsonOption,
+    KeyOption,
     NameArgument,
     NamesArgument,
     PathArgument,
     SubscriptionOption,
     answer,
+    encryption_of,
     is_live,
     note,
     progress,
@@ -118,6 +120,7 @@ def peek(
     name: NameArgument = None,
     count: Annotated[int, typer.Option("-n", "--count", min=0, help="How many items.")] = 10,
     subscription: SubscriptionOption = "",
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Show the first items, which stay where they are; --json: one line for each.
@@ -126,7 +129,7 @@ def peek(
 
     Disk: nothing is changed. Lock: not needed.
     """
-    items = View(path, named(name)).peek(count, subscription)
+    items = View(path, named(name), encryption=encryption_of(keys)).peek(count, subscription)
     if as_json:
         for item in items:
             answer(_line(item))
@@ -146,6 +149,7 @@ def dump(
     name: NameArgument = None,
     output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to; - is stdout.")] = "-",
     subscription: SubscriptionOption = "",
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Write all items that are left as JSON lines, which `load` understands; they stay where they are.
@@ -156,7 +160,7 @@ def dump(
 
     Disk: nothing is changed but FILE, which is there when it is complete. Lock: not needed.
     """
-    view = View(path, named(name))
+    view = View(path, named(name), encryption=encryption_of(keys))
     seen = view.look()
     total = dict(seen.subscriptions).get(subscription, seen.depth)
     written = 0

@@ -17,11 +17,13 @@ from .app import (
     PROBLEMS,
     WELL,
     JsonOption,
+    KeyOption,
     LockOption,
     NameArgument,
     PathArgument,
     UsageError,
     answer,
+    encryption_of,
     progress,
     say,
     show,
@@ -74,6 +76,7 @@ def compact(
     name: NameArgument = None,
     below: Annotated[float, typer.Option(min=0, max=1, help="Files of which less than this share lives.")] = SPARSE,
     lock_timeout: LockOption = LOCK_SECONDS,
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Copy what lives in sparse data files together, and give the files back.
@@ -82,7 +85,8 @@ def compact(
 
     Disk: the queue's data files; room for one more is needed meanwhile. Lock: needed.
     """
-    with PersistentQueue(path, named(name), create=False, lock_timeout=lock_timeout) as queue:
+    encryption = encryption_of(keys)
+    with PersistentQueue(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption) as queue:
         before = View(path, named(name)).look()
         sparse_bytes = sum(each.live_bytes for each in before.segments if share_of(each) < below)
         with progress("compact", sparse_bytes) as at:

@@ -9,8 +9,7 @@ from typing import Any
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB")
 _SPANS = ((86400, "d"), (3600, "h"), (60, "min"))
-KEPT_SECONDS = 1e-3
-"""Below this a span of time is "< 1 ms"."""
+_LEAST_SECONDS = 1e-3
 
 
 def size_text(size_bytes: int) -> str:
@@ -25,7 +24,7 @@ def span_text(seconds: float | None) -> str:
     """A span of time, such as ``3 h 20 min``; a dash for none."""
     if seconds is None:
         return "-"
-    if seconds < KEPT_SECONDS:
+    if seconds < _LEAST_SECONDS:
         return "< 1 ms"
     if seconds < 1:
         return f"{seconds * 1000:.0f} ms"

@@ -7,12 +7,14 @@ import json
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from persistentqueue import (
+    Encryption,
     PersistentQueue,
     PersistentQueueError,
     Producer,
@@ -29,6 +31,7 @@ from .app import (
     PROBLEMS,
     WELL,
     JsonOption,
+    KeyOption,
     LockOption,
     NameArgument,
     NameNeeded,
@@ -36,6 +39,7 @@ from .app import (
     SubscriptionOption,
     UsageError,
     answer,
+    encryption_of,
     note,
     progress,
     say,
@@ -60,6 +64,7 @@ def put(
     items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Items; else lines of stdin.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one item, with its line ends.")] = False,
     create: CreateOption = True,
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Enqueue items: arguments, or else each line of stdin, as one transaction, durable when it returns.
@@ -70,7 +75,7 @@ def put(
     """
     if items and whole:
         raise UsageError("--whole takes the item from stdin: leave the ITEMs away")
-    with Producer(path, named(name), create=create) as producer:
+    with Producer(path, named(name), create=create, encryption=encryption_of(keys)) as producer:
         producer.enqueue_many(_given(items, whole))
         count = producer.pending
         producer.flush()
@@ -92,6 +97,7 @@ def load(
     source: Annotated[str, typer.Option("-i", "--input", metavar="FILE", help="JSON lines; - is stdin.")] = "-",
     marker: Annotated[str, typer.Option("--marker", metavar="NAME", help="Remember in the queue how far it is.")] = "",
     create: CreateOption = True,
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Enqueue the items of JSON lines, as `dump` writes them, in transactions of some MiB, each durable and atomic.
@@ -104,7 +110,7 @@ def load(
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
-    with Producer(path, named(name), create=create) as producer:
+    with Producer(path, named(name), create=create, encryption=encryption_of(keys)) as producer:
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
@@ -175,6 +181,7 @@ def get(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first item.")] = 0.0,
     subscription: SubscriptionOption = "",
     lock_timeout: LockOption = LOCK_SECONDS,
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Take items out: print them, a line each, then consume them; --json: a JSON line each.
@@ -186,7 +193,9 @@ def get(
     """
     left, taken = 2**62 if every else count, 0
     with (
-        PersistentQueue(path, named(name), create=False, lock_timeout=lock_timeout) as queue,
+        PersistentQueue(
+            path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys)
+        ) as queue,
         _session(queue, subscription) as session,
     ):
         while left and (items := session.dequeue_many(min(left, BATCH_ITEMS), timeout)):
@@ -217,6 +226,7 @@ def move(
     data_path: Annotated[str, typer.Option(metavar="NEW", help="Segments: to a directory of each name there.")] = "",
     back: Annotated[bool, typer.Option("--back", help="Segments: into the queues' own directories.")] = False,
     lock_timeout: LockOption = LOCK_SECONDS,
+    keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
     """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
@@ -233,14 +243,23 @@ def move(
         return _move_segments(path, names or ["."], data_path or None, lock_timeout, as_json)
     if names is None or len(names) != 1:
         raise UsageError("--to needs the one NAME of the queue that the items are in")
-    return _move_items(path, names[0], to, count, lock_timeout, as_json)
+    return _move_items(path, names[0], to, count, lock_timeout, encryption_of(keys), as_json)
 
 
-def _move_items(path: str, name: str, target: str, count: int, lock_timeout: float, as_json: bool) -> int:
+def _move_items(
+    path: str,
+    name: str,
+    target: str,
+    count: int,
+    lock_timeout: float,
+    encryption: Encryption | None,
+    as_json: bool,
+) -> int:
     moved = 0
+    opened = partial(PersistentQueue, path, lock_timeout=lock_timeout, encryption=encryption)
     with (
-        PersistentQueue(path, name, create=False, lock_timeout=lock_timeout) as source,
-        PersistentQueue(path, target, lock_timeout=lock_timeout) as other,
+        opened(name, create=False) as source,
+        opened(target) as other,
         progress("move", min(count, len(source))) as at,
     ):
         while moved < count:

@@ -32,8 +32,10 @@ from .errors import (
 )
 from .intervals import Run
 from .line import Line
+from .logger import telling
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
+from .meters import Meters
 from .publication import LATEST
 from .reader import Reader
 from .seats import Seats
@@ -44,9 +46,12 @@ from .waiters import Waiters
 Taken = tuple[list[Run], list[bytes]]
 """What a reader holds from now on: the runs, and their items."""
 _SETTLED = attrgetter("settled")
+_now = time.monotonic
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
+_UNCOUNTED = 256
+"""What was measured is counted after so many transactions, or when somebody looks."""
 
 
 def _nothing() -> None:
@@ -65,12 +70,19 @@ class Group:
         """Who waits for room."""
         self.refused = 0
         """How many transactions were told that the queue is full."""
+        self.given_back = 0
+        """How many items came back from sessions that had dequeued them."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
         """Told of each commit; see ``upkeep``."""
         self.groups = 0
         self.transactions = 0
+        self.meters = meters = Meters()
+        self._note_flush, self._note_commit = meters.flush_seconds.note, meters.commit_seconds.note
+        self._note_group = meters.group_size.note
+        self._counts_at = _UNCOUNTED
+        """With so many transactions what was measured will be counted."""
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
@@ -79,7 +91,8 @@ class Group:
         self._compacting = threading.Lock()
         self._share: Share | None = None
         """What the queue has of a memory budget, if it has joined one."""
-        self.store = open_store(self.mutex, self._reading)
+        with telling():
+            self.store = open_store(self.mutex, self._reading)
         self._waiters = Waiters(self.mutex, self.store.adopter.directory)
         """Who waits for an item."""
         self._give_back_soon()
@@ -97,7 +110,7 @@ class Group:
     @staticmethod
     def now() -> float:
         """A time in seconds, of which only differences mean anything."""
-        return time.monotonic()
+        return _now()
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
@@ -106,20 +119,22 @@ class Group:
         Raises ``DiskFullError`` and ``QueueFullError`` (nothing of it was committed) and ``BrokenQueueError`` (nobody
         knows).
         """
+        began = _now()
         try:
             if self._seats and transaction.enqueues and not transaction.runs:
                 self._wait_for_room(transaction, timeout_seconds, None)
-                return
-            try:
-                self._commit(transaction)
-            except QueueFullError as error:
-                if error.lasting or not self.blocks:
-                    raise
-                self._wait_for_room(transaction, timeout_seconds, error)
+            else:
+                try:
+                    self._commit(transaction)
+                except QueueFullError as error:
+                    if error.lasting or not self.blocks:
+                        raise
+                    self._wait_for_room(transaction, timeout_seconds, error)
         except QueueFullError:
             with self.mutex:
                 self.refused += 1
             raise
+        self._note_flush(_now() - began)
 
     def _commit(self, transaction: Transaction) -> None:
         """Commit it, if there is room."""
@@ -149,15 +164,22 @@ class Group:
         """Commit the group, and wake whoever waits for an item of it, or for room."""
         self._check_open()
         store = self.store
-        before = store.state.next_sequence
+        before, began = store.state.next_sequence, _now()
         try:
             store.commit(group)
         finally:
             if self._waiters.count or self._seats:
                 self._tell_of(group, store.state.next_sequence - before)
         settled = sum(map(_SETTLED, group))
-        self.groups += settled > 0
-        self.transactions += settled
+        if settled:
+            self.groups += 1
+            self.transactions += settled
+            self._note_group(settled)
+            self._note_commit(_now() - began)
+            if self.transactions >= self._counts_at:
+                self._counts_at = self.transactions + _UNCOUNTED
+                with self.mutex:
+                    self.meters.count()
 
     def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
         """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
@@ -181,16 +203,22 @@ class Group:
     def taking_part(self, transaction: Transaction) -> Iterator[Store]:
         """While nobody else commits here the caller does, this transaction with those of other queues; then those who
         wait for what came of it are told. He is to ``follow_up`` when all of it is over. Raises ``ClosedError``."""
+        came = _now()
         with self.alone():
-            before = self.store.state.next_sequence
+            before, began = self.store.state.next_sequence, _now()
             try:
                 yield self.store
             finally:
                 self._tell_of([transaction], self.store.state.next_sequence - before)
-                self.groups += transaction.settled and not transaction.skipped
                 self.transactions += transaction.settled
+                if transaction.settled and not transaction.skipped:
+                    self.groups += 1
+                    self._note_group(1)
+                    self._note_commit(_now() - began)
                 with self.mutex:
                     self.refused += isinstance(transaction.error, QueueFullError)
+        if transaction.settled:
+            self._note_flush(_now() - came)
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
@@ -286,7 +314,12 @@ class Group:
         right with that, and ``QueueFullError`` for what never fits, once for each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
+        reads, began = reader.page_reads, _now()
         taken = reader.take(max_items)
+        if reader.page_reads > reads:
+            self.meters.read_seconds.note(_now() - began)
+            with self.mutex:
+                self.meters.read_seconds.count()
         if not taken[1] and max_items and self._look(insists=True):
             taken = reader.take(max_items)
         if not taken[1] and self.store.adopter.damage:
@@ -317,13 +350,13 @@ class Group:
         return True
 
     def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = None if timeout_seconds is None else _now() + timeout_seconds
         while True:
             with self.mutex:
                 if not len(reader.ready) and not reader.ready.is_closed:
                     self.check()
                     self.store.check()
-                    left = None if deadline is None else deadline - time.monotonic()
+                    left = None if deadline is None else deadline - _now()
                     if left is not None and left <= 0:
                         return [], []
                     self._waiters.wait(left)
@@ -376,6 +409,7 @@ class Group:
         self.store.discard(transaction)
         if count:
             with self.mutex:
+                self.given_back += count
                 self._wake(count)
         if wrote:
             self._seats.tell()
@@ -431,9 +465,11 @@ class Group:
         """Discard what dropped sessions left behind."""
         while self._abandoned:
             transaction = self._abandoned.pop()
+            count = sum(run[1] for run in transaction.runs)
             self.store.discard(transaction)
             with self.mutex:
-                self._wake(sum(run[1] for run in transaction.runs))
+                self.given_back += count
+                self._wake(count)
             self._seats.tell()
 
     def tell_of_room(self) -> None:

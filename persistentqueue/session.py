@@ -238,6 +238,13 @@ class Session(Generic[T]):
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
 
+    @property
+    def keeps_since(self) -> float | None:
+        """Since when, by the group's clock, it ``keeps`` something; None if it does not. For any thread."""
+        transaction = self._transaction
+        keeps = transaction is not None and (transaction.runs or transaction.pieces)
+        return transaction.since_seconds if transaction is not None and keeps else None
+
     def _give_back(self, count: int) -> None:
         """Give the last items that were dequeued back to the front of the queue."""
         if count and self._transaction is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import math
 import os
 import re
 import signal
@@ -24,7 +25,17 @@ import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, View, delete_queue
 from persistentqueue.cli import bench, main, writing
 from persistentqueue.cli.app import app
-from persistentqueue.cli.words import item_json, item_of, item_text, many, rate_text, share_text, size_text, span_text
+from persistentqueue.cli.words import (
+    bound_text,
+    item_json,
+    item_of,
+    item_text,
+    many,
+    rate_text,
+    share_text,
+    size_text,
+    span_text,
+)
 
 from .conftest import OpenQueue
 from .support import drain, flip, put, segment_files
@@ -640,6 +651,18 @@ def test_words() -> None:
     assert [rate_text(each) for each in (None, 0, 0.5, 1234.5)] == ["-", "0", "0.5", "1,234"]
     assert [share_text(each) for each in (0, 0.001, 0.5, 0.999, 1)] == ["0 %", "< 1 %", "50 %", "> 99 %", "100 %"]
     assert (many(1, "item"), many(2000, "item"), many(2, "flush", "flushes")) == ("1 item", "2,000 items", "2 flushes")
+
+
+def test_bounds_of_times() -> None:
+    """In microseconds, milliseconds or seconds, or beyond what was measured."""
+    assert [bound_text(each, 50.0) for each in (1e-5, 5e-4, 2e-3, 0.5, 50.0, math.inf)] == [
+        "10 µs",
+        "500 µs",
+        "2 ms",
+        "500 ms",
+        "50 s",
+        "> 50 s",
+    ]
 
 
 def test_items_in_json_and_in_a_table() -> None:

@@ -107,6 +107,7 @@ def test_from_inside_it_says_who_keeps_what(open_queue: OpenQueue) -> None:
     assert "The queue has flowed to disk" in text
     assert "written ahead, or set aside: 4." in text
     assert "of them on hold" in text
+    assert re.search(r"a flush, as its caller sees it [\d, up to µms<>]* 41 ", text)
     assert "Looked at from outside" not in text
     found = Outline(html)
     assert {"held", "little", "full", "youngest", "cached", "age", "live", "dead", "log", "spare"} <= found.classes

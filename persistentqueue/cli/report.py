@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from html import escape
+from math import inf
 from types import MappingProxyType
 
 from persistentqueue import PersistentQueue, SegmentSnapshot
@@ -11,8 +12,8 @@ from persistentqueue import PersistentQueue, SegmentSnapshot
 from .look import Sight, disk_parts, findings, owner_text, resident_bytes, see_inside
 from .pictures import MANY_DEAD, share_of, tiles
 from .style import STYLE
-from .svg import age_chart, bar, segment_map, share_bar, table
-from .words import many, share_text, size_text, span_text, time_text
+from .svg import age_chart, bar, columns, segment_map, share_bar, table
+from .words import bound_text, many, share_text, size_text, span_text, time_text
 
 TILES = 240
 """How many pieces the map has at most."""
@@ -66,6 +67,7 @@ def _cards(sight: Sight) -> Iterator[tuple[str, str]]:
     yield "The data files", _files(sight)
     if sight.is_inside:
         yield "What sessions keep", _holders(sight)
+        yield "How long it takes", _latencies(sight)
     yield "The disk", _disk(sight)
     if sight.snapshot.subscriptions:
         yield "Who consumes it", _consumers(sight)
@@ -204,6 +206,25 @@ def _holders(sight: Sight) -> str:
         for holder, numbers, size_bytes in holders
     )
     return f"<p>{_HELD}</p>" + table(["session", "on hold", "written ahead", "for", "files"], rows)
+
+
+def _latencies(sight: Sight) -> str:
+    stats, rows = sight.stats, []
+    assert stats is not None
+    for what, histogram in (
+        ("a flush, as its caller sees it", stats.flush_seconds),
+        ("the commit of a group of flushes, with its sync", stats.commit_seconds),
+        ("a dequeue that reads from a file", stats.read_seconds),
+    ):
+        if histogram.count:
+            bounds = [bound_text(bound, histogram.bounds[-1]) for bound in (*histogram.bounds, inf)]
+            titles = [f"{count:,} up to {bound}" for count, bound in zip(histogram.counts, bounds, strict=True)]
+            quantiles = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
+            rows.append([what + columns(histogram.counts, titles), f"{histogram.count:,}", *quantiles])
+    if not rows:
+        return "<p>Nothing was flushed, or read from a file, since it was opened.</p>"
+    words = f"<p>Since it was opened. The columns go from {bounds[0]} at the left to {bounds[-1]} at the right.</p>"
+    return words + table(["", "how often", "half within", "99 % within", "all within"], rows)
 
 
 def _disk(sight: Sight) -> str:

@@ -34,7 +34,8 @@ a { color: var(--most); }
 .wide { width: 100%; display: block; } .axis { display: flex; justify-content: space-between; gap: 1rem; }
 table { border-collapse: collapse; width: 100%; font-size: .9rem; margin: .5rem 0; }
 th, td { text-align: left; padding: .3rem .6rem .3rem 0; border-bottom: 1px solid var(--line); vertical-align: top; }
-th { font-weight: 600; } td.n, th.n { text-align: right; white-space: nowrap; }
+th { font-weight: 600; overflow-wrap: normal; } td.n, th.n { text-align: right; } td.n { white-space: nowrap; }
+@media (max-width: 30rem) { body { padding: .8rem; } .card { padding: .8rem; } th, td { padding-right: .4rem; } }
 code { font: .9em ui-monospace, "DejaVu Sans Mono", monospace; }
 .full { fill: var(--full); } .most { fill: var(--most); } .half { fill: var(--half); } .little { fill: var(--little); }
 .nothing { fill: var(--nothing); } .youngest { fill: var(--youngest); }

@@ -52,6 +52,17 @@ def share_bar(share: float) -> str:
     return f'<svg {_FLAT} 8" height="8">{rect("live", 0, 0, share * _WIDTH, 8)}</svg>'
 
 
+def columns(counts: Sequence[int], titles: Sequence[str]) -> str:
+    """How often what came, as columns beside each other."""
+    highest, width = max(counts), _WIDTH / len(counts)
+    shapes = ""
+    for at, (count, title) in enumerate(zip(counts, titles, strict=True)):
+        if count:
+            height = max(count / highest * 40, _LEAST)
+            shapes += rect("log", at * width, 40 - height, width - 2, height, title)
+    return f'<svg {_FLAT} 40" height="40">{shapes}</svg>'
+
+
 def age_chart(ages: Sequence[float]) -> str:
     """How long items have waited, from the first to the last."""
     highest, width = max(ages) or 1.0, _WIDTH / len(ages)

@@ -38,6 +38,13 @@ def span_text(seconds: float | None) -> str:
     return f"{whole // length} {name}" + (f" {rest} {its_name}" if rest else "")
 
 
+def bound_text(seconds: float, last: float) -> str:
+    """What a time does not exceed, such as ``200 µs``; or that it exceeds the ``last`` bound that there is."""
+    if seconds > last:
+        return f"> {span_text(last)}"
+    return f"{seconds * 1e6:.0f} \N{MICRO SIGN}s" if seconds < _LEAST_SECONDS else span_text(seconds)
+
+
 def rate_text(per_second: float | None) -> str:
     """So many a second; a dash where nobody knows yet."""
     if per_second is None:

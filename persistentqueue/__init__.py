@@ -22,9 +22,9 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``,
 ``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt``
 (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``,
-``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
-``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus`` (metrics),
-``__main__`` (the command line).
+``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote``,
+``view`` · ``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus``
+(metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -51,6 +51,7 @@ from .errors import (
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
+from .lock import Owner
 from .memory import MemoryBudget
 from .meters import Histogram
 from .move import Moved, move_data
@@ -62,6 +63,7 @@ from .stats import Stats
 from .subscription import Subscription
 from .together import transaction
 from .upkeep import Compacted, Maintained
+from .view import SegmentSnapshot, Snapshot, View, ViewedItem
 
 __all__ = [
     "PersistentQueue",
@@ -69,6 +71,11 @@ __all__ = [
     "Subscription",
     "transaction",
     "Producer",
+    "View",
+    "ViewedItem",
+    "Snapshot",
+    "SegmentSnapshot",
+    "Owner",
     "MemoryBudget",
     "Encryption",
     "Stats",

@@ -23,9 +23,9 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``,
 ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
 ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote`` · ``retries`` · ``session`` · ``requeue``,
-``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus`` (metrics),
-``__main__`` (the command line).
+``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session`` ·
+``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus``
+(metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .deadletter import DeadLetter
@@ -54,6 +54,7 @@ from .errors import (
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
+from .lock import Owner
 from .memory import MemoryBudget
 from .meters import Histogram
 from .move import Moved, move_data
@@ -65,6 +66,7 @@ from .stats import Stats
 from .subscription import Subscription
 from .together import transaction
 from .upkeep import Compacted, Maintained
+from .view import SegmentSnapshot, Snapshot, View, ViewedItem
 
 __all__ = [
     "PersistentQueue",
@@ -72,6 +74,11 @@ __all__ = [
     "Subscription",
     "transaction",
     "Producer",
+    "View",
+    "ViewedItem",
+    "Snapshot",
+    "SegmentSnapshot",
+    "Owner",
     "MemoryBudget",
     "DeadLetter",
     "Encryption",

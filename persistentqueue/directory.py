@@ -103,8 +103,11 @@ def place_path(directory: str, name: str | None, data_path: StrPath | None) -> s
     return OWN.path if abspath(root) == abspath(directory) else abspath(root)
 
 
-def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, disk: Disk = DISK) -> Pool:
-    """The pool of a queue, owned or not, or the one that the queues of ``path`` share, made if it is not there.
+def open_pool(
+    path: StrPath, name: str | None, *, shared: bool, max_bytes: int, create: bool = True, disk: Disk = DISK
+) -> Pool:
+    """The pool of a queue, owned or not, or the one that the queues of ``path`` share, made if it is not there, unless
+    it is only to be looked at, without ``create``.
 
     That of queues which share a ``data_path`` is found by the name of one of them, or by that path. Raises
     ``QueueNotFoundError``, ``DataMissingError`` and ``InvalidNameError``.
@@ -116,7 +119,8 @@ def open_pool(path: StrPath, name: str | None, *, shared: bool, max_bytes: int, 
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here with a pool")
         pool = read_places(disk, directory).pool_directory(shared)
-    make_directory(disk, pool)
+    if create:
+        make_directory(disk, pool)
     return Pool(disk, pool, max_bytes)
 
 
@@ -126,6 +130,15 @@ def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
         return sorted(disk.listdir(join(directory, part) if part else directory))
     except (FileNotFoundError, NotADirectoryError):
         return []
+
+
+def sizes_in(disk: Disk, directory: str) -> dict[str, int]:
+    """The lengths of the files in a directory, by their names."""
+    sizes = {}
+    for name in names_in(disk, directory):
+        with suppress(FileNotFoundError):  # retired meanwhile
+            sizes[name] = disk.lstat(join(directory, name)).st_size
+    return sizes
 
 
 def find_generations(disk: Disk, directory: str, places: Places | None = None) -> list[int]:

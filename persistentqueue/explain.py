@@ -104,7 +104,7 @@ def explain(
     is_ready = _per_segment(state, plain.ready.runs() if plain is not None else ())
     is_damaged = _per_segment(state, plain.ready.damaged.runs() if plain is not None else ())
     is_delayed = _per_segment(state, plain.ready.delayed.runs() if plain is not None else ())
-    left = {number: _left(state, cursor) for number, cursor in sorted(state.subscriptions.items())}
+    left = {number: left_in_segments(state, cursor) for number, cursor in sorted(state.subscriptions.items())}
     is_left = left.pop(0, Counter())
     holders: dict[int, list[Holder]] = {number: [] for number in state.segments}
     for hold in sorted(holds, key=lambda hold: -hold.seconds):
@@ -142,7 +142,7 @@ def explain(
     return uses
 
 
-def _left(state: State, cursor: Cursor) -> Counter[int]:
+def left_in_segments(state: State, cursor: Cursor) -> Counter[int]:
     """How many items of each segment the cursor has not passed."""
     return _per_segment(state, cursor.unconsumed(state.gone.frontier, state.next_sequence))
 

@@ -10,13 +10,25 @@ import json
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
+from typing import NamedTuple
 
-from .disk import CREATE, READ, Disk, read_all, write_all
+from .disk import CREATE, READ, Disk, StatResult, read_all, write_all
 from .errors import QueueLockedError
 
 LOCK_NAME = "lock"
 _OWNER_BYTES_MAX = 4096
 _POLL_SECONDS = 0.01
+_KERNEL_LOCKS = "/proc/locks"
+_KERNEL_LOCKS_BYTES_MAX = 16 * 1024 * 1024
+
+
+class Owner(NamedTuple):
+    """Who has a queue open, as it described itself in the lock file; for people, since the lock is the kernel's."""
+
+    pid: int
+    host: str
+    since: str
+    """ISO 8601, UTC."""
 
 
 @lru_cache(1)  # one process opens many queues in a second
@@ -41,7 +53,7 @@ class Lock:
         deadline = self._disk.monotonic() + timeout_seconds
         while not self._try():
             if self._disk.monotonic() >= deadline:
-                raise QueueLockedError(self.path, *self._owner())
+                raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
             self._disk.sleep(_POLL_SECONDS)
         self._sign()
 
@@ -79,13 +91,51 @@ class Lock:
             self._disk.ftruncate(self._fd, 0)
             write_all(self._disk, self._fd, [data], len(data), 0)
 
-    def _owner(self) -> tuple[int | None, str | None, str | None]:
+
+def read_owner(disk: Disk, path: str) -> Owner | None:
+    """Who has signed the lock file, and may have ended since; None where it does not tell."""
+    try:
+        fd = disk.open(path, READ, 0)
         try:
-            fd = self._disk.open(self.path, READ, 0)
-            try:
-                owner = json.loads(read_all(self._disk, fd, _OWNER_BYTES_MAX, 0))
-            finally:
-                self._disk.close(fd)
-            return int(owner["pid"]), str(owner["host"]), str(owner["since"])
-        except (OSError, ValueError, TypeError, KeyError):
-            return None, None, None
+            owner = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
+        finally:
+            disk.close(fd)
+        return Owner(int(owner["pid"]), str(owner["host"]), str(owner["since"]))
+    except (OSError, ValueError, TypeError, KeyError):
+        return None
+
+
+def is_held(disk: Disk, path: str) -> bool | None:
+    """Whether the system shows that somebody holds the lock; None where it shows no locks, as only Linux does.
+
+    Nobody notices: to try the lock would keep out, for a moment, who is about to take it. A process in another
+    container may be hidden.
+    """
+    try:
+        named = disk.lstat(path)
+    except FileNotFoundError:
+        return False
+    try:
+        fd = disk.open(_KERNEL_LOCKS, READ, 0)
+        try:
+            lines = read_all(disk, fd, _KERNEL_LOCKS_BYTES_MAX, 0).decode().splitlines()
+        finally:
+            disk.close(fd)
+    except OSError:
+        return None
+    owner = read_owner(disk, path)
+    return any(_is_lock_on(line.split(), named, owner) for line in lines)
+
+
+def _is_lock_on(fields: list[str], named: StatResult, owner: Owner | None) -> bool:
+    """Whether a line such as ``1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`` is of this file.
+
+    Some file systems show another device here than ``stat`` does: there the process tells.
+    """
+    if len(fields) < 6 or fields[1] != "FLOCK":
+        return False
+    device, _, inode = fields[5].rpartition(":")
+    major = (named.st_dev >> 8) & 0xFFF | (named.st_dev >> 32) & ~0xFFF
+    minor = named.st_dev & 0xFF | (named.st_dev >> 12) & ~0xFF
+    is_ours = owner is not None and fields[4] == str(owner.pid)
+    return inode == str(named.st_ino) and (is_ours or device == f"{major:02x}:{minor:02x}")

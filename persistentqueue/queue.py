@@ -35,6 +35,7 @@ from .subscription import Subscription
 from .transaction import Settings, Transaction
 from .typed import TypedSession
 from .upkeep import Compacted, Maintained, Upkeep
+from .view import View
 
 _LEAST = {
     "segment_bytes": 1,
@@ -447,6 +448,13 @@ class PersistentQueue(Generic[T]):
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
         _check({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
         group.resize(memory_bytes, segment_bytes)
+
+    def view(self) -> View:
+        """A look at the queue as it is on the disk, which outlives it, and is for any other process, too."""
+        store = self._open().store
+        view = View(store.directory, disk=self._disk)
+        view.envelopes = store.settings.envelopes or view.envelopes
+        return view
 
     def explain(self) -> list[SegmentUse]:
         """Why each data file is there, the oldest first: how much of it lives, how many of its items are ready, held or

@@ -20,6 +20,7 @@ from typing import NamedTuple
 
 from .directory import find_generations
 from .disk import READ, Disk, dirname, join, read_all, sync_directory
+from .envelope import PLAIN, Envelopes
 from .errors import CorruptionError, PersistentQueueError, QueueNotFoundError
 from .frame import END, LOG_MAGIC, Enqueue
 from .header import HEADER_BYTES, encode_header
@@ -217,16 +218,22 @@ def partition(splits: Sequence[Split], most_bytes: int) -> list[list[Split]]:
 
 
 def read(
-    disk: Disk, directory: str, split: Split, skips: bool = False, relocations: int = _RELOCATIONS
+    disk: Disk,
+    directory: str,
+    split: Split,
+    skips: bool = False,
+    relocations: int = _RELOCATIONS,
+    envelopes: Envelopes = PLAIN,
 ) -> Iterator[Found]:
     """The items of a split, in order, each block checked; those that have another place by now from there.
 
     Raises ``CorruptionError`` for what does not check out, and ``GoneError`` for what is not there any more, unless it
-    ``skips`` that; and what ``look`` raises.
+    ``skips`` that; ``MissingExtraError`` and ``WrongKeyError`` for what ``envelopes`` does not open; and what ``look``
+    raises.
     """
     end = split.runs[0][0]
     try:
-        for found in _read(disk, split):
+        for found in _read(disk, split, envelopes):
             yield found
             end = found.first + len(found.items)
     except CorruptionError:
@@ -241,14 +248,16 @@ def read(
     if missing and not skips:
         raise GoneError(directory, split.paths[-1], missing)
     for each in again:
-        yield from read(disk, directory, each, skips, relocations - 1)
+        yield from read(disk, directory, each, skips, relocations - 1, envelopes)
 
 
-def _read(disk: Disk, split: Split) -> Iterator[Found]:
+def _read(disk: Disk, split: Split, envelopes: Envelopes) -> Iterator[Found]:
     runs = list(reversed(split.runs))
     wanted = split.ordinal + runs[-1][0] - split.first
     with _opened(disk, split) as segment:
-        for header, items in segment.blocks(split.offset, split.ordinal, split.end, split.end_ordinal, wanted):
+        for header, items in segment.blocks(
+            split.offset, split.ordinal, split.end, split.end_ordinal, wanted, envelopes
+        ):
             first = split.first + header.ordinal - split.ordinal
             end = first + header.count
             while runs and runs[-1][0] < end:

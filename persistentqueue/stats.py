@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol
 
-from .directory import names_in
-from .disk import Disk, join
+from .directory import sizes_in
+from .disk import Disk
 from .group import Group
 from .meters import Histogram
 from .place import DATA_DIRECTORY
@@ -135,7 +134,7 @@ def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
     """The queue at this moment. Costs a look into its directories."""
     store = group.store
     pooled = store.pool.files()
-    sizes = {part: _sizes(disk, part) for part in store.places.parts()}
+    sizes = {part: sizes_in(disk, part) for part in store.places.parts()}
     data = sizes[store.places.path(DATA_DIRECTORY)]
     with group.mutex:
         unlogged = [created.number for created in store.segments.unlogged]
@@ -194,12 +193,3 @@ def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
             rejected=group.rejected,
             dead=group.dead,
         )
-
-
-def _sizes(disk: Disk, directory: str) -> dict[str, int]:
-    """The lengths of the files in a directory, by their names."""
-    sizes = {}
-    for name in names_in(disk, directory):
-        with suppress(FileNotFoundError):  # retired meanwhile
-            sizes[name] = disk.lstat(join(directory, name)).st_size
-    return sizes

@@ -36,7 +36,7 @@ from persistentqueue import (
     move_data,
     repair,
 )
-from persistentqueue.__main__ import main
+from persistentqueue.cli import main
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK
 from persistentqueue.place import OWN, Place, Places, read_record, write_places

@@ -31,19 +31,24 @@ FLOORS = [
     {"fsck", "several"},
     {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},
-    {"joint", "parts", "remote", "upkeep", "stats"},
+    {"joint", "parts", "remote", "view", "upkeep", "stats"},
     {"retries"},
     {"session"},
     {"requeue", "subscription", "typed"},
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
+    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "cli/words", "cli/style"},
     {"compat", "scrapy", "prometheus"},
-    {"spark/sink", "spark/handoff", "spark/rows"},
-    {"spark/stream"},
-    {"spark/source"},
-    {"spark/__init__"},
+    {"spark/sink", "spark/handoff", "spark/rows", "cli/pictures", "cli/bench"},
+    {"spark/stream", "cli/svg", "cli/look"},
+    {"spark/source", "cli/watch", "cli/report"},
+    {"spark/__init__", "cli/app", "cli/screen"},
+    {"cli/top"},
+    {"cli/reading", "cli/writing", "cli/upkeep"},
+    {"cli/verbs"},
+    {"cli/__init__"},
+    {"__main__"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
@@ -53,9 +58,10 @@ ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "grou
     "compat"
 }
 FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits", "waiters")
+    f"persistentqueue.{room}"
+    for room in ("directory", "disk", "parts", "pool", "publication", "remote", "splits", "waiters")
 }
-"""The public names, and the rooms that were made for those who write, read and wait beside the owner."""
+"""The public names, and the rooms that were made for those who write, read, wait, or fill a pool beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 
@@ -76,13 +82,13 @@ def problems(room: str, source: str) -> Iterator[str]:
         for module in _imports(node):
             if module.startswith("."):
                 below = f"{room.rpartition('/')[0]}/{module[1:]}".strip("/") if module[1:] else "__init__"
-                if FLOOR.get(below, 99) >= FLOOR[room]:
+                if FLOOR.get(below, FLOOR.get(f"{below}/__init__", 99)) >= FLOOR[room]:
                     yield f"{room} imports {below}, which is not on a lower floor"
             elif module.startswith("persistentqueue") and FLOOR[room] <= FLOOR["__init__"]:
                 yield f"{room} imports the package from outside"
             elif module.startswith("persistentqueue") and module not in FACES_MAY_IMPORT:
                 yield f"{room} imports {module}: faces use the public names"
-            elif room.startswith("spark/"):
+            elif room.startswith(("spark/", "cli/")):
                 continue
             elif module in DOOR_ONLY and room not in {"disk", "bell"}:
                 yield f"{room} imports {module}: only disk and bell reach the operating system"
@@ -133,6 +139,9 @@ def test_room_keeps_the_rules(path: Path) -> None:
         ("queue", "import persistentqueue", "from outside"),
         ("queue", "from persistentqueue.store import Store", "from outside"),
         ("spark/sink", "from persistentqueue.store import Store", "public names"),
+        ("cli/look", "from persistentqueue.store import Store", "public names"),
+        ("cli/look", "from persistentqueue.spark import register", "public names"),
+        ("cli/look", "from .app import app", "not on a lower floor"),
         ("spark/sink", "from .source import register", "not on a lower floor"),
         ("spark/options", "from .store import Store", "not on a lower floor"),
         ("state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
@@ -176,3 +185,12 @@ def test_spark_is_never_imported_by_the_package() -> None:
     for path in ROOMS:
         if not room_of(path).startswith("spark/"):
             assert "pyspark" not in path.read_text()
+
+
+def test_typer_and_rich_are_imported_by_the_verbs_alone() -> None:
+    """``import persistentqueue``, and the page of ``report``, need neither."""
+    for path in ROOMS:
+        modules = {module for node in ast.walk(ast.parse(path.read_text())) for module in _imports(node)}
+        if modules & {"typer", "rich"}:
+            assert room_of(path).startswith("cli/"), path
+            assert FLOOR[room_of(path)] >= FLOOR["cli/app"], path

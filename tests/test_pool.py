@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import DiskFullError, PersistentQueue, QueueNotFoundError, check, delete_queue
-from persistentqueue.__main__ import main
+from persistentqueue.cli import main
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK, Buffers
 from persistentqueue.pool import Empty, Pool, parse_pool_name
@@ -466,10 +466,10 @@ def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("sizes", "said"),
     [
-        (["--file-bytes", "0"], "--file-bytes: 0 is not from 1 to 999999999999"),
-        (["--file-bytes", "-1"], "--file-bytes: -1 is not from 1"),
-        (["--bytes", "1000000000000"], "--bytes: 1000000000000 is not from 1"),
-        (["--bytes", "much"], "--bytes: invalid"),
+        (["--file-bytes", "0"], "'--file-bytes'"),
+        (["--file-bytes", "-1"], "'--file-bytes'"),
+        (["--bytes", "1000000000000"], "'--bytes'"),
+        (["--bytes", "much"], "'--bytes'"),
         (["--bytes", "100", "--file-bytes", "101"], "--bytes, 100, is less than a file has, --file-bytes, 101"),
     ],
 )
@@ -477,8 +477,7 @@ def test_sizes_that_a_pool_cannot_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: list[str], said: str
 ) -> None:
     """The command says which, and makes nothing: not files without end that are never enough."""
-    with pytest.raises(SystemExit):
-        main(["pool", "fill", str(tmp_path), "--shared", *sizes])
+    assert main(["pool", "fill", str(tmp_path), "--shared", *sizes]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 

@@ -11,7 +11,7 @@ from random import Random
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, QueueNotFoundError, check, repair
-from persistentqueue.__main__ import main
+from persistentqueue.cli import main
 from persistentqueue.frame import SegmentCreated
 
 from .crash.disk import SimulatedDisk

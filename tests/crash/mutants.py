@@ -143,7 +143,7 @@ MUTANTS = (
     Mutant("what was adopted is not renamed by recovery", "store", "            finish_adoptions(self.disk, self.places, recovered)\n", "            pass\n", "publishes"),
     Mutant("recovery forgets that adopted names may be lost", "store", "            self.segments.has_adopted = bool(recovered.adoptions)\n", "            pass\n", "publishes"),
     Mutant("an adoption that is lost loses what was published", "recovery", "                    recovered.orphans[number] = read_publication(disk, places.path(path)).name\n", "                    recovered.sweep.append(path)\n", "publishes"),
-    Mutant("what was adopted loses its end", "store", "row for row in rows if row.number not in recovered.adoptions", "row for row in rows", "publishes"),
+    Mutant("what was adopted loses its end", "store", "self.state.segments.values() if row.number not in recovered.adoptions", "self.state.segments.values()", "publishes"),
     Mutant("what was skipped goes before its marker is durable", "inbox", "if dropped and not self._sync:", "if False:", "publishes"),
     Mutant("what was skipped is adopted", "inbox", "        group = [each for each in group if not each.skipped]\n", "", "publishes"),
     Mutant("adopted in the order of the directory", "adopt", "dict.fromkeys(sorted(found))", "dict.fromkeys(reversed(found))", "publishes"),

@@ -8,7 +8,7 @@ from itertools import chain
 
 from .group import Group
 from .reader import Reader
-from .session import Session
+from .session import Session, checked_timeout
 
 
 class Subscription:
@@ -57,6 +57,11 @@ class Subscription:
         with self.session(name) as session:
             yield session
             session.flush()
+
+    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
+        """Wait until there is something to dequeue; see ``PersistentQueue.wait``."""
+        self._group.check()
+        return self._group.wait(self._reader, checked_timeout(timeout), stop)
 
     def browse(self) -> Iterator[bytes]:
         """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""

@@ -16,20 +16,21 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields`` ·
-``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``, ``state``,
-``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
-``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``, ``explain``,
-``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` ·
-``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription`` · ``queue`` · ``together`` ·
-``spark``, ``__main__`` (the command line).
+The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
+``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``,
+``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` ·
+``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``,
+``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` ·
+``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
+``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription``, ``typed`` · ``queue`` ·
+``together`` · ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
 from .errors import (
     BrokenQueueError,
     ClosedError,
+    CodecError,
     CorruptionError,
     DataMissingError,
     DataPathError,
@@ -37,6 +38,7 @@ from .errors import (
     InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
+    MissingExtraError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
@@ -84,6 +86,8 @@ __all__ = [
     "SubscriptionNotFoundError",
     "InvalidNameError",
     "ItemTooLargeError",
+    "CodecError",
+    "MissingExtraError",
     "ClosedError",
     "DiskFullError",
     "QueueFullError",

@@ -257,10 +257,12 @@ def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | N
     generations: list[int] = []
 
     def newest() -> int:
+        """The one to read, 0 if there is none."""
         generations[:] = _generations(disk, path)
         return generations[-1] if generations else 0
 
     def read(generation: int) -> Replay | None:
+        """What this one says; None where there is none."""
         if len(generations) > 1:  # the older one goes when the name of the newer one is durable, and not before
             sync_directory(disk, path)
         return _read(disk, join(path, log_name(generation)), hurried) if generation else None

@@ -8,6 +8,8 @@
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
+    ├── CodecError               the codec refuses this item: see the error it came from (also a ValueError)
+    ├── MissingExtraError        an optional package is not there: install it  (also an ImportError)
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
     ├── DiskFullError            nothing was committed: free space, then flush the same session again
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
@@ -70,6 +72,30 @@ class InvalidNameError(PersistentQueueError, ValueError):
 
 class ItemTooLargeError(PersistentQueueError, ValueError):
     """An item is longer than 4 GiB - 1 bytes. Nothing of the call that raised this was buffered."""
+
+
+class CodecError(PersistentQueueError, ValueError):
+    """The codec of the queue could not encode an item, or decode the bytes of one. The queue and its other items are as
+    usable as before.
+
+    ``item`` is what was to be encoded, or the bytes that were to be decoded; ``__cause__`` is what the codec raised.
+    What could not be encoded is not enqueued. What could not be decoded is on hold in the session that dequeued it:
+    ``flush`` consumes it, ``rollback`` gives it back; opened with ``codecs.BYTES`` the queue has it as it is.
+    """
+
+    def __init__(self, action: str, codec: object, item: object, reason: Exception) -> None:
+        self.item = item
+        what = f"{len(item)} bytes" if isinstance(item, bytes) else f"a {type(item).__name__}"
+        name = type(codec).__name__.lstrip("_")
+        super().__init__(f"{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
+
+
+class MissingExtraError(PersistentQueueError, ImportError):
+    """An optional package is not installed. ``extra`` brings it, by ``pip install 'persistentqueue[extra]'``."""
+
+    def __init__(self, what: str, extra: str) -> None:
+        self.extra = extra
+        super().__init__(f"{what} needs a package that is not installed: pip install 'persistentqueue[{extra}]'")
 
 
 class ClosedError(PersistentQueueError):

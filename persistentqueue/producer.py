@@ -6,7 +6,9 @@ import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
 from types import TracebackType
+from typing import Any, Generic, cast, overload
 
+from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import find_generations, names_in, queue_directory
 from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
 from .errors import (
@@ -31,13 +33,13 @@ SPILL_BYTES = 4 * 1024 * 1024
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
-class Producer:
+class Producer(Generic[T]):
     """Puts items into a queue that another process owns, or nobody for now, without its lock.
 
-    ``path`` and ``name`` are those of ``PersistentQueue``. Any number of producers, in any processes of this machine,
-    work beside the owner and each other. Each flush is one atomic transaction in a file of its own, which the owner
-    makes a part of the queue, without copying it: when he opens it, behind his flushes, though not more often than
-    once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
+    ``path``, ``name`` and ``codec`` are those of ``PersistentQueue``. Any number of producers, in any processes of this
+    machine, work beside the owner and each other. Each flush is one atomic transaction in a file of its own, which the
+    owner makes a part of the queue, without copying it: when he opens it, behind his flushes, though not more often
+    than once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
     producer come in their order.
 
     What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
@@ -51,6 +53,7 @@ class Producer:
     __slots__ = (
         "__weakref__",
         "_batch",
+        "_codec",
         "_directory",
         "_disk",
         "_draft",
@@ -61,9 +64,18 @@ class Producer:
         "_versions",
     )
 
-    def __init__(self, path: StrPath, name: str | None = None, *, create: bool = True, disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        path: StrPath,
+        name: str | None = None,
+        *,
+        codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
+        create: bool = True,
+        disk: Disk = DISK,
+    ) -> None:
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
+        self._codec = checked_codec(codec)
         self._time_ns = 0
         self._disk = disk
         self._pid: int | None = disk.getpid()
@@ -74,7 +86,7 @@ class Producer:
         self._inbox = find_inbox(disk, self._directory)
         self._versions = Versions(disk, self._directory)
 
-    def __enter__(self) -> Producer:
+    def __enter__(self) -> Producer[T]:
         return self
 
     def __exit__(
@@ -99,7 +111,13 @@ class Producer:
         """How many items wait for the next flush."""
         return len(self._batch.items) + (self._draft.count if self._draft is not None else 0)
 
-    def enqueue(self, item: Buffer) -> None:
+    @overload
+    def enqueue(self: Producer[bytes], item: Buffer) -> None: ...
+
+    @overload
+    def enqueue(self, item: T) -> None: ...
+
+    def enqueue(self, item: Any) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
         Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, ``ClosedError``, and
@@ -107,10 +125,18 @@ class Producer:
         then not taken.
         """
         self._check()
+        if self._codec is not BYTES:
+            item = encode(self._codec, item)
         data = item if type(item) is bytes else as_bytes(item)
         self._batch.add(data, self._spill)
 
-    def enqueue_many(self, items: Iterable[Buffer]) -> None:
+    @overload
+    def enqueue_many(self: Producer[bytes], items: Iterable[Buffer]) -> None: ...
+
+    @overload
+    def enqueue_many(self, items: Iterable[T]) -> None: ...
+
+    def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
 
         A list or a tuple is checked whole before any of it is buffered; of another iterable what came before the item
@@ -118,6 +144,8 @@ class Producer:
         """
         for chunk in chunks(items):
             self._check()
+            if self._codec is not BYTES:
+                chunk = [encode(self._codec, item) for item in chunk]  # noqa: PLW2901 - the same, as bytes
             data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             self._batch.extend(data, self._spill)
 

@@ -11,8 +11,9 @@ from functools import partial
 from itertools import chain, islice
 from math import inf
 from types import TracebackType
-from typing import Any
+from typing import Any, Generic, cast
 
+from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
 from .errors import SubscriptionNotFoundError
@@ -28,6 +29,7 @@ from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
 from .transaction import Settings, Transaction
+from .typed import TypedSession
 from .upkeep import Compacted, Maintained, Upkeep
 
 _LEAST = {
@@ -50,16 +52,20 @@ _KINDS: tuple[tuple[Any, str], ...] = (
     (str, "text"),
 )
 """What a setting must be: what its default is, of the first of these."""
-_OPEN: weakref.WeakSet[PersistentQueue] = weakref.WeakSet()
+_OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
-class PersistentQueue:
-    """A queue of bytes in a directory on disk: ACID, for one process at a time, for any number of its threads.
+class PersistentQueue(Generic[T]):
+    """A queue in a directory on disk: ACID, for one process at a time, for any number of its threads.
+
+    Its items are bytes, or what a ``codec`` makes of bytes: a ``PersistentQueue[str]`` with ``codec=codecs.TEXT``.
 
     ``PersistentQueue(path, name)`` opens the queue in ``path/name``, or in ``path`` itself without a name, makes it if
     it is not there (unless ``create=False``), and takes its lock, waiting for it up to ``lock_timeout`` seconds. What
     was committed before is durable on return, whatever crashed in between; ``recovery`` tells what was found.
 
+    - ``codec``: what makes items of bytes, and bytes of items (bytes as they are; see ``codecs``). What it refuses
+      raises ``CodecError``, for that item only. The queue does not remember it.
     - ``data_path``: where a new queue gets its segments, on other media than its log: in ``data_path/name``, or in
       ``data_path`` itself without a name. The queue remembers it, as an absolute path, so that later openings need not
       say it. A place that is not there, since its disk is not mounted, is never taken for an empty one. ``move_data``
@@ -113,6 +119,7 @@ class PersistentQueue:
         path: StrPath,
         name: str | None = None,
         *,
+        codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         data_path: StrPath | None = None,
         sync: bool = True,
         create: bool = True,
@@ -136,7 +143,8 @@ class PersistentQueue:
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
-        self._sessions: weakref.WeakSet[Session] = weakref.WeakSet()
+        self._codec = checked_codec(codec)
+        self._sessions: weakref.WeakSet[Session[T]] = weakref.WeakSet()
         directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
         own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
@@ -177,7 +185,7 @@ class PersistentQueue:
         _OPEN.add(self)
         announce(directory, self.recovery)
 
-    def __enter__(self) -> PersistentQueue:
+    def __enter__(self) -> PersistentQueue[T]:
         return self
 
     def __exit__(
@@ -237,30 +245,34 @@ class PersistentQueue:
         assert self._group is not None
         return self._group.store.recovery
 
-    def session(self, name: str | None = None) -> Session:
+    def session(self, name: str | None = None) -> Session[T]:
         """A new session: enqueue and dequeue through it, ``flush`` it, use it in a ``with`` block.
 
         ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
         """
         return self._session(name, None)
 
-    def _session(self, name: str | None, reader: Reader | None) -> Session:
+    def _session(self, name: str | None, reader: Reader | None) -> Session[T]:
         group = self._open()
         name = threading.current_thread().name if name is None else name
-        session = Session(group, name=name, queue=self, reader=reader)
+        session: Session[T]
+        if self._codec is BYTES:
+            session = Session(group, name=name, queue=self, reader=reader)
+        else:
+            session = TypedSession(self._codec, group, name=name, queue=self, reader=reader)
         with group.mutex:
             self._sessions.add(session)
         return session
 
     @contextmanager
-    def transaction(self, name: str | None = None) -> Iterator[Session]:
+    def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
             yield session
             session.flush()
 
     def flush_all(
-        self, sessions: Sequence[Session], markers: Sequence[tuple[str, int] | None] = ()
+        self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()
     ) -> list[bool | Exception]:
         """Flush sessions of this queue, each with its own transaction, all in one group, so that they share one sync;
         ``markers`` has what ``Session.flush`` takes as ``marker``, for each of them, or is empty.
@@ -298,7 +310,7 @@ class PersistentQueue:
         if self._group is not None:
             self._group.wake()
 
-    def subscribe(self, name: str, start: str = "earliest") -> Subscription:
+    def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
         """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever
         the queue still holds, and with ``"latest"`` what is enqueued from now on.
 
@@ -310,7 +322,7 @@ class PersistentQueue:
         if start not in {"earliest", "latest"}:
             raise ValueError(f'start must be "earliest" or "latest", got {start!r}')
         group = self._open()
-        return Subscription(group, group.subscribe(name, start), self._session)
+        return Subscription(group, group.subscribe(name, start), self._codec, self._session)
 
     def subscriptions(self) -> list[str]:
         """The names of the subscriptions, the oldest first."""
@@ -325,7 +337,7 @@ class PersistentQueue:
         """
         self._open().unsubscribe(name)
 
-    def browse(self) -> Iterator[bytes]:
+    def browse(self) -> Iterator[T]:
         """Iterate over the ready items, in order, without consuming or holding them.
 
         Reads as it goes, so that a queue larger than memory can be browsed. What is enqueued, dequeued or rolled back
@@ -333,16 +345,16 @@ class PersistentQueue:
         ``dequeue``.
         """
         group = self._open()
-        return chain.from_iterable(group.browse(group.store.reader))
+        return decode_each(self._codec, chain.from_iterable(group.browse(group.store.reader)))
 
-    def browse_all(self) -> Iterator[bytes]:
+    def browse_all(self) -> Iterator[T]:
         """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
         group = self._open()
         with group.mutex:
             reader = group.store.subscriptions.of_all()
-        return chain.from_iterable(group.browse(reader))
+        return decode_each(self._codec, chain.from_iterable(group.browse(reader)))
 
-    def peek(self, n: int = 1) -> list[bytes]:
+    def peek(self, n: int = 1) -> list[T]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
         if n < 0:
             raise ValueError(f"n must not be negative, got {n}")

@@ -6,13 +6,14 @@ import warnings
 from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from types import TracebackType
-from typing import TypeAlias
+from typing import Any, Generic, TypeAlias, overload
 
 from .block import ITEM_BYTES_MAX
+from .codecs import T
 from .errors import ClosedError, PersistentQueueError, SubscriptionNotFoundError
 from .explain import Hold
 from .group import Group
-from .intervals import Run, join_runs
+from .intervals import join_runs
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
@@ -20,11 +21,11 @@ from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
-Together: TypeAlias = "Callable[[Session, tuple[str, int] | None, float | None], bool]"
+Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | None], bool]"
 """A flush of several sessions, with the marker of one of them."""
 
 
-class Session:
+class Session(Generic[T]):
     """One transaction after the other on a queue; made by ``PersistentQueue.session()``, or by that of one of its
     subscriptions, and used in a ``with`` block.
 
@@ -60,7 +61,7 @@ class Session:
         self._together: Together | None = None
         """What flushes it with sessions of other queues, if it belongs to these."""
 
-    def __enter__(self) -> Session:
+    def __enter__(self) -> Session[T]:
         return self
 
     def __exit__(
@@ -81,7 +82,13 @@ class Session:
         """Whether the session was closed, by its user or with its queue."""
         return self._transaction is None or self._group.closed is not None
 
-    def enqueue(self, item: Buffer) -> None:
+    @overload
+    def enqueue(self: Session[bytes], item: Buffer) -> None: ...
+
+    @overload
+    def enqueue(self, item: T) -> None: ...
+
+    def enqueue(self, item: Any) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
         Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` or
@@ -101,7 +108,13 @@ class Session:
         transaction.items.append(data)
         transaction.payload_bytes = size_bytes
 
-    def enqueue_many(self, items: Iterable[Buffer]) -> None:
+    @overload
+    def enqueue_many(self: Session[bytes], items: Iterable[Buffer]) -> None: ...
+
+    @overload
+    def enqueue_many(self, items: Iterable[T]) -> None: ...
+
+    def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
 
         A list or tuple is checked whole before any of it is buffered; of another iterable what came before the item
@@ -119,7 +132,7 @@ class Session:
                 transaction.items += data
                 transaction.payload_bytes += size_bytes
 
-    def dequeue(self, timeout: float | None = 0.0) -> bytes | None:
+    def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """The first ready item, which is on hold from now on; None when there is none within ``timeout`` seconds.
 
         ``timeout=None`` waits for ever. Waiting costs no CPU and ends at once when another session's flush, or
@@ -133,7 +146,7 @@ class Session:
         if timeout:
             checked_timeout(timeout)
         reader = self._reader
-        item = reader.take_one(transaction.runs) if reader is not None else None
+        item: Any = reader.take_one(transaction.runs) if reader is not None else None
         if item is None:
             runs, items = group.take(self._consumer(), 1, timeout)
             if not items:
@@ -142,9 +155,9 @@ class Session:
             item = items[0]
         if not transaction.since_seconds:
             transaction.since_seconds = group.now()
-        return item
+        return item  # type: ignore[no-any-return]  # bytes, where there is no codec
 
-    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[bytes]:
+    def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.
 
         Waits for the first item only. Otherwise like ``dequeue``.
@@ -155,42 +168,47 @@ class Session:
         timeout = checked_timeout(timeout)
         if max_items == 0:
             return []
-        runs, items = self._group.take(self._consumer(), max_items, timeout)
+        runs, taken = self._group.take(self._consumer(), max_items, timeout)
+        items: list[Any] = taken
         if items and not transaction.since_seconds:
             transaction.since_seconds = self._group.now()
         join_runs(transaction.runs, runs)
         return items
 
-    def dequeue_cached(self) -> bytes | None:
-        """Like ``dequeue``, but None also where that would have to read, or look for what others have published.
-
-        It never waits for a disk, so that an event loop may call it.
-        """
+    def enqueue_cached(self, item: Any) -> bool:
+        """Like ``enqueue``, unless the session would have to write ahead of its flush: then it is False, and the item
+        is not in it. Never waits for a disk, so that an event loop may call it."""
         transaction = self._open()
-        item = self._consumer().take_one(transaction.runs)
-        if item is not None and not transaction.since_seconds:
+        data = item if type(item) is bytes else as_bytes(item)
+        if len(data) > ITEM_BYTES_MAX:
+            raise too_large(len(data))
+        if transaction.items and transaction.cost_bytes + len(data) > self._spill_bytes:
+            return False
+        transaction.items.append(data)
+        transaction.payload_bytes += len(data)
+        return True
+
+    def dequeue_cached(self, max_items: int) -> list[T]:
+        """Like ``dequeue_many``, as far as it needs neither to read nor to look for what others have published.
+
+        Never waits for a disk, so that an event loop may call it.
+        """
+        transaction, reader = self._open(), self._consumer()
+        items: list[Any] = []
+        while len(items) < max_items and (item := reader.take_one(transaction.runs)) is not None:
+            items.append(item)
+        if items and not transaction.since_seconds:
             transaction.since_seconds = self._group.now()
-        return item
+        return items
 
     def put_back(self, count: int = 1) -> None:
         """Give back the last ``count`` items that were dequeued since the last flush: to the front, in their old order.
 
-        Raises ``ValueError`` where there are not so many.
+        Raises ``ValueError`` where there are not so many. Never waits for a disk.
         """
-        transaction = self._open()
-        if not 0 <= index(count) <= sum(run[1] for run in transaction.runs):
+        if not 0 <= index(count) <= sum(run[1] for run in self._open().runs):
             raise ValueError(f"count must be from 0 to the items that were dequeued, got {count}")
-        last: list[Run] = []
-        while count:
-            first, length = transaction.runs.pop()
-            part = min(length, count)
-            if part < length:
-                transaction.runs.append((first, length - part))
-            last.append((first + length - part, part))
-            count -= part
-        returned = Transaction(transaction.ready)
-        returned.runs = last
-        self._group.discard(returned)
+        self._give_back(count)
 
     def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
         """Make everything since the last flush one atomic transaction: durable on return, and visible to others.
@@ -273,6 +291,19 @@ class Session:
         self._transaction = self._new()
         return not transaction.skipped
 
+    def _give_back(self, count: int) -> None:
+        """Give the last items that were dequeued back to the front of the queue."""
+        if count and self._transaction is not None:
+            returned, runs = self._new(), self._transaction.runs
+            while count:
+                first, held = runs.pop()
+                part = min(count, held)
+                if part < held:
+                    runs.append((first, held - part))
+                returned.runs.append((first + held - part, part))
+                count -= part
+            self._group.discard(returned)
+
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)
 
@@ -305,7 +336,7 @@ class Session:
 
 
 def flush_all(
-    group: Group, sessions: Sequence[Session], markers: Sequence[tuple[str, int] | None]
+    group: Group, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
 ) -> list[bool | Exception]:
     """What ``PersistentQueue.flush_all`` does."""
     _require_apart(group, sessions)
@@ -334,7 +365,7 @@ def flush_all(
     return found
 
 
-def _require_apart(group: Group, sessions: Sequence[Session]) -> None:
+def _require_apart(group: Group, sessions: Sequence[Session[Any]]) -> None:
     """Raise ``ValueError`` where these are not different sessions of this queue alone."""
     if len(set(map(id, sessions))) < len(sessions):
         raise ValueError("the same session twice in flush_all")

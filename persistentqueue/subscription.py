@@ -5,13 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import chain
+from typing import Generic
 
+from .codecs import Codec, T, decode_each
 from .group import Group
 from .reader import Reader
 from .session import Session, checked_timeout
 
 
-class Subscription:
+class Subscription(Generic[T]):
     """One consumer of a queue, by its name, beside the others: each gets every item, which is stored once.
 
     What it has consumed, and where it stands, is durable, and is the same in any process that opens the queue later.
@@ -19,9 +21,12 @@ class Subscription:
     subscription has not consumed it. For any number of threads.
     """
 
-    def __init__(self, group: Group, reader: Reader, session: Callable[[str | None, Reader], Session]) -> None:
+    def __init__(
+        self, group: Group, reader: Reader, codec: Codec[T], session: Callable[[str | None, Reader], Session[T]]
+    ) -> None:
         self._group = group
         self._reader = reader
+        self._codec = codec
         self._session = session
 
     def __repr__(self) -> str:
@@ -47,12 +52,12 @@ class Subscription:
         """Whether it was removed by ``PersistentQueue.unsubscribe``."""
         return self._reader.ready.is_closed
 
-    def session(self, name: str | None = None) -> Session:
+    def session(self, name: str | None = None) -> Session[T]:
         """A new session that dequeues for this subscription; otherwise like ``PersistentQueue.session``."""
         return self._session(name, self._reader)
 
     @contextmanager
-    def transaction(self, name: str | None = None) -> Iterator[Session]:
+    def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
             yield session
@@ -63,6 +68,6 @@ class Subscription:
         self._group.check()
         return self._group.wait(self._reader, checked_timeout(timeout), stop)
 
-    def browse(self) -> Iterator[bytes]:
+    def browse(self) -> Iterator[T]:
         """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""
-        return chain.from_iterable(self._group.browse(self._reader))
+        return decode_each(self._codec, chain.from_iterable(self._group.browse(self._reader)))

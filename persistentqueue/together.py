@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from typing import Any, TypeVar, overload
 
 from .directory import queue_directory
 from .disk import basename, dirname
@@ -14,9 +15,41 @@ from .several import Part, commit_several
 from .subscription import Subscription
 from .transaction import Transaction
 
+A = TypeVar("A")
+B = TypeVar("B")
+C = TypeVar("C")
 
-@contextmanager
-def transaction(*queues: PersistentQueue | Subscription, name: str | None = None) -> Iterator[tuple[Session, ...]]:
+
+@overload
+def transaction(
+    a: PersistentQueue[A] | Subscription[A], /, *, name: str | None = None
+) -> AbstractContextManager[tuple[Session[A]]]: ...
+
+
+@overload
+def transaction(
+    a: PersistentQueue[A] | Subscription[A], b: PersistentQueue[B] | Subscription[B], /, *, name: str | None = None
+) -> AbstractContextManager[tuple[Session[A], Session[B]]]: ...
+
+
+@overload
+def transaction(
+    a: PersistentQueue[A] | Subscription[A],
+    b: PersistentQueue[B] | Subscription[B],
+    c: PersistentQueue[C] | Subscription[C],
+    /,
+    *,
+    name: str | None = None,
+) -> AbstractContextManager[tuple[Session[A], Session[B], Session[C]]]: ...
+
+
+@overload
+def transaction(
+    *queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None
+) -> AbstractContextManager[tuple[Session[Any], ...]]: ...
+
+
+def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None) -> Any:
     """A session of each queue, flushed as one transaction when the block ends well, and rolled back when it raises::
 
         with transaction(source, target) as (a, b):
@@ -45,6 +78,13 @@ def transaction(*queues: PersistentQueue | Subscription, name: str | None = None
     """
     if not queues:
         raise ValueError("a transaction needs a queue")
+    return _transaction(queues, name)
+
+
+@contextmanager
+def _transaction(
+    queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
+) -> Iterator[tuple[Session[Any], ...]]:
     with ExitStack() as stack:
         sessions = tuple(stack.enter_context(queue.session(name)) for queue in queues)
         if len(sessions) > 1:
@@ -58,7 +98,7 @@ def transaction(*queues: PersistentQueue | Subscription, name: str | None = None
 class _Joint:
     """Sessions of several queues that are flushed together. For one thread at a time."""
 
-    def __init__(self, sessions: Sequence[Session]) -> None:
+    def __init__(self, sessions: Sequence[Session[Any]]) -> None:
         self._sessions = sorted(sessions, key=lambda session: basename(session._group.store.directory))
         _require_neighbours([session._group.store.directory for session in sessions])
         for session in sessions:
@@ -68,7 +108,7 @@ class _Joint:
                     "transaction over several queues, and leave the others: open it with sync=True"
                 )
 
-    def flush(self, asked: Session, marker: tuple[str, int] | None, timeout: float | None) -> bool:
+    def flush(self, asked: Session[Any], marker: tuple[str, int] | None, timeout: float | None) -> bool:
         """What ``Session.flush`` does, for all of them."""
         if checked_timeout(timeout):
             raise ValueError(f"a transaction over several queues waits for no room, not for {timeout} seconds")
@@ -89,7 +129,7 @@ class _Joint:
         return not busy[0][1].skipped
 
 
-def _commit(busy: Sequence[tuple[Session, Transaction]]) -> None:
+def _commit(busy: Sequence[tuple[Session[Any], Transaction]]) -> None:
     """Commit what the sessions have to commit; all are ``skipped`` or none."""
     if len(busy) == 1:
         session, work = busy[0]

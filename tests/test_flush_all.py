@@ -14,6 +14,7 @@ import pytest
 from persistentqueue import (
     BrokenQueueError,
     ClosedError,
+    CodecError,
     CorruptionError,
     DiskFullError,
     PersistentQueue,
@@ -21,6 +22,7 @@ from persistentqueue import (
     QueueFullError,
     Session,
     SubscriptionNotFoundError,
+    codecs,
     transaction,
 )
 from persistentqueue.disk import DISK
@@ -28,7 +30,7 @@ from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
 from .conftest import OpenQueue
-from .limits import SECONDS, consume, flush, waits
+from .limits import SECONDS, consume, flush, spilling, waits
 from .support import drain, put, segment_files, wait_for
 from .test_group import Gate, Interruption
 
@@ -282,7 +284,7 @@ def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: OpenQueue) 
     with pytest.raises(SubscriptionNotFoundError, match="s"):
         queue.wait()
     with queue.session() as session, pytest.raises(SubscriptionNotFoundError):
-        session.dequeue_cached()
+        session.dequeue_cached(1)
 
 
 def test_waiting_hears_of_other_processes(open_queue: OpenQueue, directory: Path, threads: ThreadPoolExecutor) -> None:
@@ -356,18 +358,49 @@ def test_put_back_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExec
 
 
 def test_dequeue_cached_never_reads(open_queue: OpenQueue) -> None:
-    """It gives what is in memory, and nothing where the disk would have to be asked."""
+    """It gives what is in memory, up to so many, and nothing where the disk would have to be asked."""
     queue = open_queue()
-    put(queue, b"a", b"b")
+    put(queue, b"a", b"b", b"c", b"d")
     reads = queue.stats().page_reads
     with queue.session() as session:
-        assert session.dequeue_cached() == b"a"
+        assert session.dequeue_cached(0) == []
+        assert session.dequeue_cached(1) == [b"a"]
+        assert session.dequeue_cached(2) == [b"b", b"c"]
         queue.resize(memory_bytes=0)
-        assert session.dequeue_cached() is None
+        assert session.dequeue_cached(1) == []
         assert queue.stats().page_reads == reads
-        assert session.dequeue() == b"b"
+        assert session.dequeue() == b"d"
         session.flush()
-        assert session.dequeue_cached() is None
+        assert session.dequeue_cached(1) == []
+    assert len(queue) == 0
+
+
+def test_enqueue_cached_never_writes(open_queue: OpenQueue) -> None:
+    """It takes what fits, at least one item, and what does not fit is not in the session."""
+    queue = open_queue()
+    with spilling(queue) as session:
+        assert session.enqueue_cached(bytearray(b"x" * 3000))
+        assert not session.enqueue_cached(b"y")
+        assert queue.stats().data_bytes == 0
+        session.enqueue(b"z")
+        assert session.enqueue_cached(b"y")
+        session.flush()
+        with pytest.raises(TypeError):
+            session.enqueue_cached("text")
+    assert drain(queue) == [b"x" * 3000, b"z", b"y"]
+
+
+def test_cached_items_have_the_codec(open_queue: OpenQueue) -> None:
+    """What goes in and out without the disk is encoded and decoded as well, and what cannot be harms no other item."""
+    queue: PersistentQueue[Any] = open_queue(codec=codecs.JSON)
+    with queue.session() as session:
+        for item in (None, {"a": 1}):
+            assert session.enqueue_cached(item)
+        with pytest.raises(CodecError):
+            session.enqueue_cached(object())
+        session.flush()
+        assert session.dequeue_cached(5) == [None, {"a": 1}]
+        session.flush()
     assert len(queue) == 0
 
 

@@ -14,7 +14,7 @@ PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
     {"errors", "checksum"},
-    {"disk", "intervals", "header", "bell", "fields"},
+    {"disk", "intervals", "header", "bell", "fields", "codecs"},
     {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
     {"items", "state", "segment", "pool", "spare", "lock", "log", "place"},
@@ -30,7 +30,7 @@ FLOORS = [
     {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},
     {"session", "parts", "remote", "upkeep", "stats"},
-    {"subscription"},
+    {"subscription", "typed"},
     {"queue"},
     {"together"},
     {"__init__"},

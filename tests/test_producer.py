@@ -275,7 +275,7 @@ def test_what_is_no_item(directory: Path) -> None:
     """Wrong arguments are told at once, and nothing of their call is taken."""
     with Producer(directory) as producer:
         with pytest.raises(TypeError):
-            producer.enqueue("text")  # type: ignore[arg-type]
+            producer.enqueue("text")  # type: ignore[call-overload]
         with pytest.raises(TypeError):
             producer.enqueue_many([b"a", 1])  # type: ignore[list-item]
         with pytest.raises(TypeError):

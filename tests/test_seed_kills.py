@@ -218,7 +218,11 @@ def torn_end(queue: PersistentQueue) -> None:
         file.write(b"PQFr, and then the power went")
 
 
-ENDINGS = {"closed": PersistentQueue.close, "crashed": crash, "torn": torn_end}
+ENDINGS: dict[str, Callable[[PersistentQueue], None]] = {
+    "closed": PersistentQueue.close,
+    "crashed": crash,
+    "torn": torn_end,
+}
 
 
 @pytest.mark.parametrize("ending", ENDINGS)

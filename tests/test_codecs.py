@@ -1,0 +1,238 @@
+"""Typed queues: what goes in is encoded, what comes out is decoded, and what a codec refuses harms nobody else."""
+
+from __future__ import annotations
+
+import builtins
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persistentqueue import CodecError, MissingExtraError, PersistentQueue, Producer, codecs, transaction
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
+    lambda values: st.lists(values) | st.dictionaries(st.text(), values),
+)
+"""Text without halves of surrogate pairs, which are no text."""
+
+
+class Numbers:
+    """Whole numbers from 0 to 9, as digits; anything else is an error of another kind each."""
+
+    def encode(self, item: int) -> bytes:
+        return "0123456789"[item].encode()
+
+    def decode(self, data: bytes) -> int:
+        return int(data)
+
+
+@pytest.fixture
+def raw(tmp_path: Path) -> list[bytes]:
+    """What is put into the queue ``numbers`` as bytes, before the test."""
+    items = [b"0", b"1", b"x", b"3", b"y"]
+    with PersistentQueue(tmp_path, "numbers") as queue, queue.transaction() as session:
+        session.enqueue_many(items)
+    return items
+
+
+@pytest.mark.parametrize(
+    ("codec", "items"),
+    [
+        (codecs.BYTES, [b"", b"\x00\xff"]),
+        (codecs.TEXT, ["", "naïve", "\U0001f600"]),
+        (codecs.JSON, [None, True, 1.5, 2**70, "naïve", [1, [2]], {"a": {"b": None}}]),
+        (codecs.MessagePack(), [None, 1, "a", b"b", [1, 2], {"a": 1}]),
+        (codecs.UNSAFE_PICKLE, [None, {1, 2}, (1, 2), 1 + 2j]),
+        (Numbers(), [0, 9, 5]),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_items_come_out_as_they_went_in(tmp_path: Path, codec: codecs.Codec[Any], items: list[Any]) -> None:
+    """One by one and many at once, looked at and dequeued, by sessions, subscriptions, producers, after reopening."""
+    with PersistentQueue(tmp_path, "typed", codec=codec) as queue:
+        with queue.transaction() as session:
+            session.enqueue_many(items)
+        with queue.session() as session:
+            for item in items:
+                session.enqueue(item)
+            session.flush()
+        audit = queue.subscribe("audit")
+        with Producer(tmp_path, "typed", codec=codec) as producer:
+            producer.enqueue(items[0])
+            producer.enqueue_many(items[1:])
+            producer.flush()
+    with PersistentQueue(tmp_path, "typed", codec=codec) as queue:
+        assert list(queue.browse()) == list(queue.browse_all()) == items * 3
+        assert queue.peek(1) == items[:1]
+        audit = queue.subscribe("audit")
+        assert list(audit.browse()) == items * 3
+        with audit.transaction() as session:
+            assert session.dequeue_many(len(items)) == items
+        with queue.transaction() as session:
+            assert [session.dequeue() for _ in items] == items
+            assert session.dequeue_many(100) == items * 2
+            assert (session.dequeue(), session.dequeue_many(1)) == (None, [])
+
+
+@given(JSON_VALUES)
+def test_json_says_whatever_json_can_say(value: Any) -> None:
+    """Any value of JSON comes back, whatever is in it."""
+    assert codecs.decode(codecs.JSON, codecs.encode(codecs.JSON, value)) == value
+
+
+@pytest.mark.parametrize(
+    ("codec", "item"),
+    [
+        (codecs.TEXT, b"bytes"),
+        (codecs.TEXT, "\ud800"),
+        (codecs.JSON, {1, 2}),
+        (codecs.JSON, float("nan")),
+        (codecs.MessagePack(), object()),
+        (codecs.UNSAFE_PICKLE, lambda: None),
+        (Numbers(), 10),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_what_cannot_be_encoded_is_not_in_the_session(tmp_path: Path, codec: codecs.Codec[Any], item: Any) -> None:
+    """It raises for that item, which the error has; what was buffered before, and comes behind, is committed."""
+    good = 1 if isinstance(codec, Numbers) else "good"
+    with PersistentQueue(tmp_path, "typed", codec=codec) as queue, queue.session() as session:
+        session.enqueue(good)
+        with pytest.raises(CodecError, match="cannot encode") as caught:
+            session.enqueue(item)
+        assert caught.value.item is item
+        assert caught.value.__cause__ is not None
+        with pytest.raises(CodecError):
+            session.enqueue_many([good, item])
+        with pytest.raises(CodecError):
+            session.enqueue_many(iter([item, good]))
+        session.enqueue(good)
+        session.flush()
+        assert queue.peek(10) == [good, good]
+
+
+def test_an_encoder_must_give_bytes(tmp_path: Path) -> None:
+    """A codec that gives text by mistake is told, before anything is buffered."""
+
+    class Wrong(Numbers):
+        def encode(self, item: int) -> bytes:
+            return str(item)  # type: ignore[return-value]
+
+    with PersistentQueue(tmp_path, "typed", codec=Wrong()) as queue, queue.session() as session:
+        with pytest.raises(CodecError, match="encode must give bytes, not str"):
+            session.enqueue(1)
+        assert session.flush()
+        assert len(queue) == 0
+
+
+def test_what_cannot_be_decoded_is_told_once_it_comes(tmp_path: Path, raw: list[bytes]) -> None:
+    """What comes before it is returned first; then it is raised, alone and on hold: flushed, it is gone."""
+    del raw
+    with PersistentQueue(tmp_path, "numbers", codec=Numbers()) as queue, queue.session() as session:
+        assert session.dequeue_many(10) == [0, 1]
+        assert queue.stats().held == 2
+        with pytest.raises(CodecError, match=r"Numbers cannot decode 1 bytes: ValueError: invalid literal") as caught:
+            session.dequeue_many(10)
+        assert (caught.value.item, queue.stats().held) == (b"x", 3)
+        assert session.dequeue() == 3
+        with pytest.raises(CodecError):
+            session.dequeue()
+        session.flush()
+        assert len(queue) == 0
+
+
+def test_what_cannot_be_decoded_is_given_back(tmp_path: Path, raw: list[bytes]) -> None:
+    """Rolled back it is where it was, and whoever opens the queue without the codec has it as it is."""
+    with PersistentQueue(tmp_path, "numbers", codec=Numbers()) as queue:
+        with pytest.raises(CodecError), queue.transaction() as session:
+            session.dequeue_many(2)
+            session.dequeue()
+        looked = queue.browse()
+        assert [next(looked), next(looked)] == [0, 1]
+        with pytest.raises(CodecError):
+            next(looked)
+        assert next(looked) == 3
+    with PersistentQueue(tmp_path, "numbers") as queue:
+        assert queue.peek(10) == raw
+
+
+def test_what_is_behind_keeps_its_order(tmp_path: Path) -> None:
+    """Items that a session had taken behind the one it cannot decode are ready again, in order, for anybody."""
+    with PersistentQueue(tmp_path, "numbers") as bytes_queue, bytes_queue.transaction() as bytes_session:
+        bytes_session.enqueue_many([*(b"%d" % n for n in range(6)), b"bad", b"7", b"8", b"9"])
+    with (
+        PersistentQueue(tmp_path, "numbers", codec=Numbers()) as queue,
+        queue.session() as session,
+        queue.session() as other,
+    ):
+        assert session.dequeue_many(2) == [0, 1]
+        assert other.dequeue_many(2) == [2, 3]
+        session.rollback()
+        assert session.dequeue_many(10) == [0, 1, 4, 5]  # of 0, 1, then 4 and what is behind it
+        assert queue.stats().held == 6
+        assert len(queue) == 4
+        other.rollback()
+        assert other.dequeue_many(2) == [2, 3]
+        with pytest.raises(CodecError):
+            other.dequeue_many(10)
+        assert session.dequeue_many(10) == [7, 8, 9]
+        session.rollback()
+        assert (session.dequeue_many(4), session.dequeue_many(10)) == ([0, 1, 4, 5], [7, 8, 9])
+
+
+@pytest.mark.parametrize("codec", ["json", None, 3, codecs.MessagePack])
+def test_what_is_no_codec_is_refused(tmp_path: Path, codec: Any) -> None:
+    """A name, or a class that was not called, is told before anything is made."""
+    with pytest.raises(TypeError, match="codec must be an object with encode and decode"):
+        PersistentQueue(tmp_path, "typed", codec=codec)
+    with pytest.raises(TypeError, match=r"persistentqueue\.codecs\.JSON"):
+        Producer(tmp_path, "typed", codec=codec)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_message_pack_checks_types(tmp_path: Path) -> None:
+    """``MessagePack(T)`` gives items of that type, and refuses what others wrote that is none."""
+
+    @dataclass
+    class Order:
+        number: int
+        price: float = 0.0
+
+    with PersistentQueue(tmp_path, "typed", codec=codecs.MessagePack()) as anything, anything.transaction() as untyped:
+        untyped.enqueue_many([{"number": 1, "price": 2.5}, {"number": "one"}])
+    with PersistentQueue(tmp_path, "typed", codec=codecs.MessagePack(Order)) as queue, queue.session() as session:
+        assert session.dequeue() == Order(1, 2.5)
+        with pytest.raises(CodecError, match=r"Expected `int`, got `str` - at `\$.number`"):
+            session.dequeue()
+        session.flush()
+
+
+def test_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without msgspec the error says what to install."""
+    imported = builtins.__import__
+
+    def missing(name: str, *others: Any) -> Any:
+        if name == "msgspec":
+            raise ImportError(name)
+        return imported(name, *others)
+
+    monkeypatch.setattr(builtins, "__import__", missing)
+    with pytest.raises(MissingExtraError, match=r"pip install 'persistentqueue\[msgpack\]'") as caught:
+        codecs.MessagePack()
+    assert caught.value.extra == "msgpack"
+
+
+def test_queues_of_different_types_in_one_transaction(tmp_path: Path) -> None:
+    """Text goes in here and numbers come out there, atomically."""
+    with PersistentQueue(tmp_path, "a", codec=codecs.TEXT) as a, PersistentQueue(tmp_path, "b", codec=Numbers()) as b:
+        with a.transaction() as session:
+            session.enqueue("7")
+        with transaction(a, b) as (source, target):
+            text = source.dequeue()
+            assert text is not None
+            target.enqueue(int(text))
+        assert (len(a), b.peek()) == (0, [7])

@@ -23,7 +23,7 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` ·
 ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
 ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription``, ``typed`` · ``queue`` ·
-``together`` · ``spark``, ``__main__`` (the command line).
+``together`` · ``aio``, ``spark``, ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

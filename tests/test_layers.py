@@ -35,16 +35,29 @@ FLOORS = [
     {"together"},
     {"__init__"},
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
-    {"spark/sink", "spark/handoff", "spark/rows"},
-    {"spark/stream"},
-    {"spark/source"},
-    {"spark/__init__"},
+    {"spark/sink", "spark/handoff", "spark/rows", "aio/threads"},
+    {"spark/stream", "aio/flushes", "aio/watch"},
+    {"spark/source", "aio/session"},
+    {"spark/__init__", "aio/queue", "aio/face"},
+    {"aio/__init__"},
 ]
 FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
-THREADS_ONLY = {"threading", "time", "concurrent", "asyncio", "queue"}
-ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"}
+THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
+ROOMS_WITH_THREADS = {
+    "maintenance",
+    "memory",
+    "line",
+    "waiters",
+    "seats",
+    "group",
+    "upkeep",
+    "queue",
+    "disk",
+    "aio/threads",
+    "aio/queue",
+}
 FACES_MAY_IMPORT = {"persistentqueue"} | {
     f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
 }
@@ -77,6 +90,9 @@ def problems(room: str, source: str) -> Iterator[str]:
                 yield f"{room} imports {module}: faces use the public names"
             elif room.startswith("spark/"):
                 continue
+            elif module == "asyncio":
+                if not room.startswith("aio/"):
+                    yield f"{room} imports asyncio: only aio has an event loop"
             elif module in DOOR_ONLY and room not in {"disk", "bell"}:
                 yield f"{room} imports {module}: only disk and bell reach the operating system"
             elif module in THREADS_ONLY and room not in ROOMS_WITH_THREADS:
@@ -122,6 +138,9 @@ def test_room_keeps_the_rules(path: Path) -> None:
         ("block", "from .frame import Frame", "not on a lower floor"),
         ("store", "import os", "only disk"),
         ("state", "import threading", "no threads"),
+        ("group", "import asyncio", "only aio"),
+        ("aio/watch", "import threading", "no threads"),
+        ("aio/session", "from persistentqueue.group import Group", "public names"),
         ("state", "from .frame import *", "imports *"),
         ("queue", "import persistentqueue", "from outside"),
         ("queue", "from persistentqueue.store import Store", "from outside"),

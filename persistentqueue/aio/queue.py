@@ -171,6 +171,8 @@ class PersistentQueue(Generic[T]):
         made = await over(self.in_thread(core.subscribe, name, start))
         known = self._subscriptions.get(name)
         if known is None or known.removed:
+            if known is not None:
+                known._watch.end()
             known = self._subscriptions[name] = Subscription(self, made)
         return known
 

@@ -65,6 +65,8 @@ class Watch:
 
         The attempt is told whether somebody has seen that there is something. Cancelled, it leaves the line.
         """
+        if self._has_ended:
+            return await attempt(True)
         place = _Place()
         timer = None if timeout_seconds is None else self._loop.call_later(timeout_seconds, place.expire)
         self._waiting.append(place)
@@ -86,7 +88,7 @@ class Watch:
             self._leave(place)
 
     def end(self) -> None:
-        """The queue is closed: all are to look, and the thread ends."""
+        """The queue is closed, or the subscription removed: all are to look, and the thread ends."""
         self._has_ended = True
         for place in self._waiting:
             if not place.turn.done():

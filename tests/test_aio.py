@@ -27,13 +27,12 @@ from persistentqueue import (
     aio,
     codecs,
 )
-from persistentqueue.aio import threads as threads_module
 from persistentqueue.disk import DISK
 
 from .support import segment_files
 from .test_group import Gate
 
-SECONDS = 30.0  # a limit for what should take milliseconds
+SECONDS = 30.0
 
 
 def run(main: Coroutine[Any, Any, Any]) -> Any:
@@ -52,7 +51,8 @@ async def until(condition: Callable[[], object]) -> None:
 
 async def put(queue: aio.PersistentQueue[Any], *items: Any) -> None:
     async with queue.transaction() as session:
-        await session.enqueue_many(items)
+        for item in items:
+            await session.enqueue(item)
 
 
 async def drain(queue: aio.PersistentQueue[Any]) -> list[Any]:
@@ -70,11 +70,11 @@ def test_it_is_used_like_the_other_one(place: Path) -> None:
 
     async def main() -> None:
         queue = aio.PersistentQueue[bytes](place, "orders", fan_out=False)
-        assert (queue.path, queue.name, queue.closed) == (str(place), "orders", True)
+        assert (queue.path, queue.name) == (str(place), "orders")
         async with queue:
-            assert queue and not queue.closed and queue.recovery is not None
+            assert bool(queue) and queue.recovery is not None
             async with queue.session("mine") as session:
-                assert session.name == "mine" and not session.closed
+                assert session.name == "mine"
                 await session.enqueue(b"one")
                 await session.enqueue_many([b"two", b"three"])
                 await session.enqueue_many(b"%d" % n for n in range(10_000))
@@ -347,7 +347,7 @@ def test_waiting_for_room(place: Path) -> None:
                 assert await worker.dequeue() == b"a"
                 await worker.enqueue(b"A")
                 assert await worker.flush()
-            taken = []
+            taken: list[bytes | None] = []
             while len(taken) < 5:
                 async with queue.session() as consumer:
                     taken.append(await consumer.dequeue(None))
@@ -495,12 +495,12 @@ def test_dropped_without_close(place: Path) -> None:
 
     with pytest.warns(ResourceWarning, match="dropped without close"):
         asyncio.run(main())
+        for thread in threading.enumerate():  # one may just be about to forget what it did
+            if thread.name == "persistentqueue-aio-flush":
+                thread.join(SECONDS)
         gc.collect()
     with PersistentQueue(place) as core:
         assert len(core) == 1
-    for thread in threading.enumerate():
-        if "aio" in thread.name:
-            thread.join(SECONDS)
 
 
 def test_errors_of_opening(place: Path) -> None:
@@ -544,9 +544,7 @@ def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) 
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue, queue.session() as session:
             with monkeypatch.context() as patch:
-                patch.setattr(
-                    threads_module.threading, "Thread", lambda **_: (_ for _ in ()).throw(RuntimeError("no thread"))
-                )
+                patch.setattr(threading, "Thread", lambda **_: (_ for _ in ()).throw(RuntimeError("no thread")))
                 await session.enqueue(b"x")
                 with pytest.raises(RuntimeError, match="no thread"):
                     await session.flush()

@@ -59,7 +59,7 @@ ROOMS_WITH_THREADS = {
     "aio/queue",
 }
 FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("disk", "parts", "publication", "remote", "splits")
+    f"persistentqueue.{room}" for room in ("codecs", "disk", "parts", "publication", "remote", "splits")
 }
 """The public names, and the rooms that were made for those who write and read in other processes."""
 ROOM_LINES_MAX = 600

@@ -88,7 +88,9 @@ class _Found(NamedTuple):
 
     save_error: Exception | None
     undone: list[Session[bytes]]
-    """What could not be consumed, for the same reason, or one like it."""
+    """What could not be consumed."""
+    done_error: Exception | None
+    """Why."""
     taken: list[tuple[bytes, Session[bytes]]]
     take_error: Exception | None
     ready: int
@@ -143,6 +145,8 @@ class Queue(asyncio.Queue[T]):
         """Saved, and not on hold yet, in the order of the core."""
         self._done: list[Session[bytes]] = []
         """To be consumed."""
+        self._dropped: list[_Entry] = []
+        """By a shutdown: given back when it is closed, so that nobody meets them before."""
         self._away = 0
         """How many items come behind those at hand."""
         self._at_hand_bytes = 0
@@ -207,14 +211,14 @@ class Queue(asyncio.Queue[T]):
     async def flush(self) -> None:
         """All that was put is durable on return, and so is what was done. Raises why it is not."""
         self._check()
-        self._error = None
-        if self._unsaved or self._done or self._is_working:
+        if self._unsaved or self._done or self._fresh or self._is_working:
             settling: Landing[None] = Landing(loop=asyncio.get_running_loop())
             self._settling.append(settling)
             self._arm()
             await over(settling)
-        if self._error is not None:
-            raise self._error
+        error, self._error = self._error, None
+        if error is not None:
+            raise error
 
     def qsize(self) -> int:
         """How many items are in the queue: those that were got not included."""
@@ -282,6 +286,7 @@ class Queue(asyncio.Queue[T]):
         if immediate:
             self._is_drained = True
             self._unfinished_tasks = max(self._unfinished_tasks - self.qsize(), 0)
+            self._dropped += self._queue
             self._queue.clear()
             self._away = 0
             if not self._unfinished_tasks:
@@ -353,7 +358,7 @@ class Queue(asyncio.Queue[T]):
             loop = asyncio.get_running_loop()
         except RuntimeError:  # as with asyncio.Queue: without a loop there are no tasks that wait, and nothing goes on
             return
-        if not self._is_armed and not self._is_working:
+        if not self._is_armed and not self._is_working and self._failure is None:
             self._is_armed = True
             loop.call_soon(self._work, loop)
 
@@ -375,6 +380,7 @@ class Queue(asyncio.Queue[T]):
     def _landed(self, work: _Work, found: _Found) -> None:
         self._is_working = False
         self._done = found.undone + self._done
+        self._error = found.save_error or found.done_error
         if found.save_error is None:
             for entry in work.entries:
                 if entry.is_at_hand:
@@ -382,17 +388,16 @@ class Queue(asyncio.Queue[T]):
                 if entry.saved is not None:
                     entry.saved.land(None)
         else:
-            self._error = found.save_error
             again = [entry for entry in work.entries if not self._withdraws(entry, found.save_error)]
             self._unsaved = again + self._unsaved
-        if not self._is_drained:
-            self._take_over(found)
-        if isinstance(found.take_error, BrokenQueueError | ClosedError) and self._failure is None:
-            self._fail(found.take_error)
-        has_failed = found.save_error is not None or found.undone or self._failure is not None
-        if has_failed:
+        self._take_over(found)
+        for error in (found.save_error, found.done_error, found.take_error):
+            if isinstance(error, BrokenQueueError | ClosedError) and self._failure is None:
+                self._fail(error)
+        goes_on = found.taken and (self._fresh or (self._away and self._has_room()))
+        if self._error is not None or self._failure is not None:
             self._settle()
-        elif self._unsaved or self._done or self._is_told or (found.taken and self._away and self._has_room()):
+        elif self._unsaved or self._done or self._is_told or goes_on:
             self._arm()
         else:
             self._settle()
@@ -411,9 +416,13 @@ class Queue(asyncio.Queue[T]):
                 own -= not entry.is_got
                 if entry.is_done:
                     self._done.append(hold)
+            elif self._is_drained:
+                self._dropped.append(_Entry(data, self._codec, hold))
             else:
                 self._append(_Entry(data, self._codec, hold), len(self._queue) - own)
                 waking += 1
+        if self._is_drained:
+            return
         if isinstance(found.take_error, CorruptionError):
             damaged = _Entry(b"", codecs.BYTES)
             damaged.error = found.take_error
@@ -468,6 +477,8 @@ class Queue(asyncio.Queue[T]):
         self._is_told = is_there
         if is_there:
             self._arm()
+        elif self._getters:  # it began to wait before the first of them was in line
+            self._watch()
 
 
 def _do(landing: Landing[T], call: Callable[[], T]) -> None:
@@ -488,6 +499,7 @@ def _tell_of(
 def _work_on(core: PersistentQueue[bytes], work: _Work) -> _Found:
     """In the thread: save, consume, take."""
     save_error: Exception | None = None
+    done_error: Exception | None = None
     undone: list[Session[bytes]] = []
     taken: list[tuple[bytes, Session[bytes]]] = []
     take_error: Exception | None = None
@@ -495,12 +507,16 @@ def _work_on(core: PersistentQueue[bytes], work: _Work) -> _Found:
     try:
         with core.session("aio.Queue") as putting:
             putting.enqueue_many([entry.data for entry in work.entries])
-            saved, *consumed = core.flush_all([putting, *work.done])
+            *consumed, saved = core.flush_all([*work.done, putting])  # in this order: what is consumed makes room
         if isinstance(saved, Exception):
             save_error = saved
-        undone = [hold for hold, each in zip(work.done, consumed, strict=True) if isinstance(each, Exception)]
+        for hold, each in zip(work.done, consumed, strict=True):
+            if isinstance(each, Exception):
+                undone.append(hold)
+                done_error = each
     except Exception as error:
-        save_error, undone = error, work.done
+        save_error = done_error = error
+        undone = work.done
     size_bytes = 0
     try:
         while len(taken) < work.most_items and size_bytes < AT_HAND_BYTES:
@@ -515,7 +531,7 @@ def _work_on(core: PersistentQueue[bytes], work: _Work) -> _Found:
         take_error = error
         with suppress(Exception):
             ready = len(core)
-    return _Found(save_error, undone, taken, take_error, ready)
+    return _Found(save_error, undone, done_error, taken, take_error, ready)
 
 
 def _wait(

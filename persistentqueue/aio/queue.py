@@ -21,6 +21,7 @@ from persistentqueue import (
     Stats,
     codecs,
 )
+from persistentqueue.codecs import T
 from persistentqueue.disk import StrPath, fspath
 
 from .flushes import Flushes, Marker
@@ -28,7 +29,6 @@ from .session import Session
 from .threads import Landing, over, tell
 from .watch import Watch
 
-T = TypeVar("T")
 R = TypeVar("R")
 _THREADS = 4
 """How many read, open, compact … at a time."""

@@ -11,12 +11,12 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError
+from persistentqueue.codecs import T
 
 from .flushes import Marker
 from .threads import Landing, over
 from .watch import Watch
 
-T = TypeVar("T")
 R = TypeVar("R")
 _CHUNK_ITEMS = 8192
 

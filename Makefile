@@ -5,13 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested; only they are watched, since that takes its time.
-COVERED := header fields pact block frame log state commit compact store recovery quota limits explain \
+COVERED := header fields pact block envelope frame log state commit compact store recovery quota limits explain \
 	publication adopt inbox producer parts splits remote cursor ready subscriptions subscription \
 	doubt several together
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
-	producer inbox manifests splits remote subscriptions several doubt flush_all)
+	producer inbox manifests splits remote subscriptions several doubt envelope flush_all)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
@@ -28,6 +28,7 @@ exhaustive --operations 2 --only 0
 mutants --most 10
 random --schedules 10000 --faults
 random --schedules 6000 --style several
+random --schedules 3000 --style encloses
 exhaustive --operations 2 --only 1
 kills --count 200
 cuts --count 16
@@ -43,6 +44,8 @@ exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 100000 --faults
 random --first 1000000 --schedules 40000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
+random --first 1000000 --schedules 40000 --style encloses
+random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
 cuts --count 300
 syscalls --count 1000

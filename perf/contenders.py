@@ -4,7 +4,7 @@ A contender is opened in a directory of its own and gives a ``Lane`` for each th
 flush, and what it promises on return is the contender's ``Durability``; only those that promise the same are compared
 in one table.
 
-- ``queue``: this package.
+- ``queue``: this package; ``face``: its ``compat.Queue``.
 - ``bare``: the same payloads with one durable call per flush (``pwritev`` with ``RWF_DSYNC``) at consecutive offsets of
   a file that is allocated and written. It keeps no order, no checksum and no space for anybody else: nothing can be
   faster by much. What is taken of a batch is read and checksummed; then a record of 100 B is written as durably.
@@ -24,7 +24,7 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from persistentqueue import PersistentQueue, Session
+from persistentqueue import PersistentQueue, Session, codecs, compat
 from persistentqueue.checksum import crc32
 
 _BARE_FILE_BYTES = 2 * 1024 * 1024
@@ -113,6 +113,29 @@ def several_queues(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
     with ExitStack() as stack:
         queues = [stack.enter_context(PersistentQueue(directory, f"q{number}")) for number in range(threads)]
         yield [_plain(stack.enter_context(queue.session())) for queue in queues]
+
+
+def face(**settings: Any) -> Opener:
+    """``compat.Queue``, whose items are pickled, as persist-queue's are; a ``get`` and its ``task_done`` are a take."""
+
+    @contextmanager
+    def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
+        with compat.Queue[bytes](directory, codec=codecs.UNSAFE_PICKLE, **settings) as queue:
+
+            def put(items: Sequence[bytes]) -> None:
+                for item in items:
+                    queue.put(item)
+
+            def take(count: int) -> Sequence[bytes]:
+                taken = []
+                for _ in range(count):
+                    taken.append(queue.get())
+                    queue.task_done()
+                return taken
+
+            yield [Lane(put, take)] * threads
+
+    return opened
 
 
 # --- the bare disk ---------------------------------------------------------------------------------------------------
@@ -217,6 +240,8 @@ def sqlite(synchronous: str, *, apart: bool = False) -> Opener:
 OURS = Contender("ours", Durability.EACH, queue(many=False))
 OURS_MANY = Contender("ours", Durability.EACH, queue(many=True))
 OURS_UNSYNCED = Contender("ours, sync=False", Durability.SOME, queue(many=False, sync=False))
+OURS_COMPAT = Contender("ours, queue.Queue", Durability.EACH, face())
+OURS_COMPAT_UNSYNCED = Contender("ours, queue.Queue, sync=False", Durability.SOME, face(sync=False))
 OURS_APART = Contender("ours", Durability.EACH, several_queues)
 BARE = Contender("bare disk", Durability.EACH, bare)
 SQLITE = Contender("SQLite FULL", Durability.EACH, sqlite("FULL"))

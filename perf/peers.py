@@ -7,7 +7,8 @@ Who syncs how often was counted, not believed: ``counts`` does so again in each 
 
 - ``LMDB``: one write transaction per flush, ``sync=True``; the keys are numbers.
 - ``persist-queue``: ``SQLiteQueue`` commits each call, ``SQLiteAckQueue`` each acknowledgement as well; the file
-  ``Queue`` syncs a file when it is full. To acknowledge, or ``task_done``, is part of a take.
+  ``Queue`` syncs a file when it is full, also with ``autosave``, which only writes down how far it was read with each
+  ``get``. To acknowledge, or ``task_done``, is part of a take.
 - ``queuelib``: ``FifoSQLiteQueue`` has a journal that is rolled back, ``FifoDiskQueue`` never syncs.
 - ``litequeue``: WAL and ``synchronous=NORMAL``; ``put`` shares a transaction, ``pop`` brings its own; ``done`` is part
   of a take.
@@ -90,14 +91,14 @@ def lmdb(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
         yield [Lane(put, take)] * threads
 
 
-def persist_queue(kind: str) -> Opener:
+def persist_queue(kind: str, **settings: Any) -> Opener:
     """``SQLiteQueue``, ``SQLiteAckQueue``, or ``Queue``."""
+    settings = settings if kind == "Queue" else {"multithreading": True, "auto_commit": True}
 
     @contextmanager
     def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
         import persistqueue as library
 
-        settings = {} if kind == "Queue" else {"multithreading": True, "auto_commit": True}
         queue = getattr(library, kind)(str(directory / "queue"), **settings)
 
         def take() -> bytes:
@@ -272,6 +273,9 @@ PERSIST_QUEUE_SQLITE = Contender(
 )
 PERSIST_QUEUE_ACK = Contender("persist-queue ack", Durability.EACH, persist_queue("SQLiteAckQueue"), ("persistqueue",))
 PERSIST_QUEUE = Contender("persist-queue file", Durability.SOME, persist_queue("Queue"), ("persistqueue",))
+PERSIST_QUEUE_AUTOSAVE = Contender(
+    "persist-queue file, autosave", Durability.SOME, persist_queue("Queue", autosave=True), ("persistqueue",)
+)
 LITEQUEUE = Contender("litequeue", Durability.SOME, litequeue, ("litequeue",))
 DISKCACHE = Contender("diskcache", Durability.SOME, diskcache, ("diskcache",))
 QUEUELIB = Contender("queuelib file", Durability.NEVER, queuelib("FifoDiskQueue"), ("queuelib",))

@@ -16,7 +16,7 @@ import pytest
 
 from persistentqueue import PersistentQueue
 
-from . import backlog, compaction, compare, counts, harness, large, moves, opening, results, waiting, warm
+from . import backlog, compaction, compare, counts, envelopes, harness, large, moves, opening, results, waiting, warm
 from .contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
 from .harness import Measured
 from .peers import is_there
@@ -264,6 +264,14 @@ def test_moves(tmp_path: Path) -> None:
     found = moves.rates(tmp_path / "rates", 3, 2, 3)
     assert {way: len(rounds) for way, rounds in found.items()} == {"together": 3, "apart": 3}
     assert [row.beside.endswith("in two flushes") for row in moves.rows(tmp_path / "rows", 3, 2)] == [True, True]
+
+
+def test_envelopes_are_measured(tmp_path: Path) -> None:
+    """Each way takes out what it has put in, and text takes less of the disk where it is compressed."""
+    found = envelopes.measure(tmp_path, envelopes.lines(200), 100, 2)
+    assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(envelopes.WAYS, 2)
+    parts = {row[0]: float(row[-1]) for row in envelopes.rows(found, "lines")}
+    assert parts["lines, compressed"] < 0.5 < parts["lines, plain"] == 1.0 < parts["lines, encrypted"] + 0.5
 
 
 def test_python_alone_is_measured(tmp_path: Path) -> None:

@@ -13,6 +13,8 @@ from .contenders import (
     BARE,
     OURS,
     OURS_APART,
+    OURS_COMPAT,
+    OURS_COMPAT_UNSYNCED,
     OURS_MANY,
     OURS_UNSYNCED,
     SQLITE,
@@ -20,7 +22,17 @@ from .contenders import (
     SQLITE_NORMAL,
     Contender,
 )
-from .peers import LITEQUEUE, LMDB, PERSIST_QUEUE, PYTHON_PEERS, QUEUELIB, SERVERS, UNSYNCED_PEERS
+from .peers import (
+    LITEQUEUE,
+    LMDB,
+    PERSIST_QUEUE,
+    PERSIST_QUEUE_ACK,
+    PERSIST_QUEUE_AUTOSAVE,
+    PYTHON_PEERS,
+    QUEUELIB,
+    SERVERS,
+    UNSYNCED_PEERS,
+)
 
 _SEED = 20081114
 ITEM_BYTES = 100
@@ -206,6 +218,14 @@ WORKLOADS = (
         2_000,
         {each.name: Entry(each, 8) for each in (OURS_APART, BARE, SQLITE_APART)},
         {way: {SQLITE.name: 1.0} for way in ("in", "out")},
+    ),
+    Workload(
+        "compat",
+        "queue.Queue's calls: one item of 100 B put, got, done",
+        1_000,
+        _named(OURS_COMPAT, OURS_COMPAT_UNSYNCED, PERSIST_QUEUE_ACK, PERSIST_QUEUE_AUTOSAVE),
+        {"in and out": {PERSIST_QUEUE_ACK.name: 1.0, PERSIST_QUEUE_AUTOSAVE.name: 1.0}},
+        in_turn=True,
     ),
     Workload(
         "loop-one",

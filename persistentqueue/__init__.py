@@ -17,16 +17,18 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
-``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` · ``items``,
-``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` ·
-``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``subscriptions`` · ``limits``,
-``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` ·
-``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` · ``subscription``, ``typed`` · ``queue`` ·
-``together`` · ``aio``, ``spark``, ``__main__`` (the command line).
+``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` ·
+``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
+``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
+``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
+step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
+``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
+``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
+from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -45,6 +47,7 @@ from .errors import (
     QueueNotFoundError,
     SubscriptionNotFoundError,
     UnsupportedFormatError,
+    WrongKeyError,
 )
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
@@ -66,6 +69,7 @@ __all__ = [
     "transaction",
     "Producer",
     "MemoryBudget",
+    "Encryption",
     "Stats",
     "RecoveryReport",
     "Compacted",
@@ -95,6 +99,7 @@ __all__ = [
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",
+    "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
 ]

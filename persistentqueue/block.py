@@ -8,11 +8,12 @@ and reading: a 44-byte header and a columnar body.
 
     offset  bytes  field
          0      4  magic             ``PQBk``
-         4      4  flags             1 = uniform, 2 = with holes; nothing else is defined
+         4      4  flags             1 = uniform, 2 = with holes; beside them 4 = compressed, 8 = encrypted; no other is
+                                     defined
          8      4  count             items in the block, 1 to 65,536
         12      4  body checksum     CRC-32 of the body
         16      8  ordinal           how many items stand before this block in its segment
-        24      8  body length       bytes of the body
+        24      8  body length       bytes of the body, as it is stored
         32      8  time              nanoseconds since the epoch when the block was written; for people only
         40      4  header checksum   CRC-32 of the 40 bytes before it
         44         body              lengths, then payloads
@@ -21,6 +22,33 @@ and reading: a 44-byte header and a columnar body.
                      with holes:     and a bit for each of them, in ``(count + 7) // 8`` bytes, the lowest bit of the
                                      first byte for the first item: 1 where there is none, and its length is 0
                      then            all payloads back to back, in order
+
+The body of a compressed or encrypted block is an *envelope*, in the clear, and behind it the *content*: the lengths and
+payloads, compressed if that makes them smaller, then encrypted::
+
+         0      8  raw length        bytes of lengths and payloads, as they were; what is put back never has more
+         8         holes             with holes: their bits, which are not in the content then
+                encrypted:
+               16  salt              random, drawn by whoever writes: whenever he opens, and for each compaction
+                8  counter           how many pieces he has encrypted before under this salt
+                1  key id length     1 to 255
+                   key id            UTF-8
+
+Compressed is one zstd frame (RFC 8878) that tells its content's size, which is the raw length, in a window of at most 8
+MiB, without a dictionary. The raw length is that of the lengths and at most ``BLOCK_BYTES`` of payloads, but for a
+single item, which has up to 4 GiB - 1: all that is checked before anything is made room for.
+
+Encrypted is AES-GCM (NIST SP 800-38D), in pieces of a gibibyte, the last one shorter, each followed by its tag of 16
+bytes. Its key is HKDF-SHA256 (RFC 5869) of the queue's key, as long as that, with the salt, for the use
+``persistentqueue block``. The nonce is four zeros and the counter, its highest byte first, one more for each piece. A
+salt is drawn once and its counter only goes up, so that no nonce is used twice under one key, whatever fails or is
+tried again; what is copied to another place is encrypted anew. The associated data is flags and count (two u32), the
+length of the content (u64), and the envelope. So which items a block holds, in which order, and which holes, is
+authenticated. Its place is not, nor is the log: who can write to the files cannot read such a block, nor make one, but
+leave it out, repeat it, move it, or put a plain one there. In the clear are lengths, counts and times, key ids, names
+and markers.
+
+Both checksums are of what is stored: neither key nor library is needed to tell what is damaged, to copy or to repair.
 
 A hole is an item that was consumed before the block was written, by a compaction, which left it out and kept its place.
 
@@ -33,7 +61,9 @@ many items were lost, so that a damaged block costs its own items only.
 
 Worked example: the items ``a`` and ``bc`` give the body ``01000000 02000000 61 6263``, 11 bytes; the block is 55 long.
 The items ``ab`` and ``cd`` are uniform: ``02000000 6162 6364``, 8 bytes; the block is 52 long. The items ``a`` and
-``b`` with a hole between them: ``01000000 00000000 01000000 02 61 62``, 15 bytes; the block is 59 long.
+``b`` with a hole between them: ``01000000 00000000 01000000 02 61 62``, 15 bytes; the block is 59 long. Encrypted
+with a key called ``k`` the same has its hole in the envelope, ``0e00000000000000 02``, then salt and counter, 24 bytes,
+``01 6b``; and of the other 14 bytes what AES-GCM makes of them, with its tag 30: the block is 109 long.
 
 Nothing in a block says which sequences its items have: a large session writes blocks before it knows. The log does
 (see ``frame``), and until it does a block is dead bytes. That is also what a crash here leaves behind.
@@ -45,9 +75,9 @@ import struct
 import sys
 from array import array
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from .checksum import crc32
 from .errors import CorruptionError
@@ -64,14 +94,29 @@ ITEM_BYTES_MAX = 2**32 - 1
 
 UNIFORM = 1
 HOLES = 2
+COMPRESSED = 4
+ENCRYPTED = 8
+ENVELOPED = COMPRESSED | ENCRYPTED
+"""Either of them: the body is an envelope and a content."""
+ENVELOPE_SALT_BYTES = 16
+TAG_BYTES = 16
+PIECE_BYTES = 2**30
+"""How much is encrypted at once: libraries take less than 2 GiB."""
+KEY_ID_BYTES_MAX = 255
 
 _FIELDS = struct.Struct("<4sIIIQQQ")
 _CHECKSUM = struct.Struct("<I")
 _LENGTH = struct.Struct("<I")
+_RAW_LENGTH = struct.Struct("<Q")
+_ENCRYPTED_BY = struct.Struct(f"<{ENVELOPE_SALT_BYTES}sQB")
+_AUTHENTICATED = struct.Struct("<IIQ")
 _MANY, _TOGETHER = 512, 64
 
 assert _FIELDS.size + _CHECKSUM.size == BLOCK_HEADER_BYTES
 LENGTH_BYTES = _LENGTH.size
+RAW_LENGTH_BYTES = _RAW_LENGTH.size
+ENVELOPE_BYTES_MAX = RAW_LENGTH_BYTES + _ENCRYPTED_BY.size + TAG_BYTES
+"""What an encrypted block has more than a plain one, beside its key id: more by a tag for each further piece."""
 
 assert array("I").itemsize == LENGTH_BYTES
 
@@ -89,8 +134,18 @@ class BlockHeader(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """The bytes of the items, without their lengths."""
+        """The bytes of the items, without their lengths, of a block that is neither compressed nor encrypted."""
         return self.body_bytes - _lengths_bytes(self.flags, self.count)
+
+
+class Envelope(NamedTuple):
+    """What a compressed or encrypted block says of its content. Without a key id it is not encrypted."""
+
+    raw_bytes: int
+    holes: bytes = b""
+    salt: bytes = b""
+    counter: int = 0
+    key_id: str = ""
 
 
 class Encoded(NamedTuple):
@@ -118,17 +173,37 @@ def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequen
     return parts
 
 
+class Encode(Protocol):
+    """Something that encodes blocks as ``encode_block`` does."""
+
+    def __call__(
+        self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+    ) -> Encoded:
+        """Encode one block."""
+
+
+Enclose = Callable[[int, int, bytes, bytes, bytes], tuple[int, bytes, bytes]]
+"""Puts a body into an envelope: of flags, count, lengths, the bits of the holes, and all payloads it makes flags and a
+body in two parts."""
+
+
 def encode_block(
-    items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+    items: Sequence[bytes],
+    salt: int,
+    offset: int,
+    ordinal: int,
+    time_ns: int,
+    holes: Sequence[int] = (),
+    enclose: Enclose | None = None,
 ) -> Encoded:
     """Encode one block that will stand at ``offset`` of the segment with this salt, behind ``ordinal`` items. The items
     at ``holes`` are none: they must be empty."""
     start = seed(salt, offset)
-    count = len(items)
+    count, bits = len(items), b""
     if holes:
         bits = sum(1 << hole for hole in holes).to_bytes(_bits_bytes(count), "little")
         flags, payload = HOLES, b"".join(items)
-        lengths = _little_endian(array("I", map(len, items))).tobytes() + bits
+        lengths = _little_endian(array("I", map(len, items))).tobytes()
     elif count == 1:
         flags, payload = UNIFORM, items[0]
         lengths = _LENGTH.pack(len(payload))
@@ -139,12 +214,67 @@ def encode_block(
             flags, lengths = UNIFORM, _LENGTH.pack(sizes[0])
         else:
             flags, lengths = 0, _little_endian(sizes).tobytes()
+    if enclose is None:
+        lengths += bits
+    else:
+        flags, lengths, payload = enclose(flags, count, lengths, bits, payload)
     body_bytes = len(lengths) + len(payload)
     body_checksum = crc32(payload, crc32(lengths, start))
     fields = _FIELDS.pack(BLOCK_MAGIC, flags, count, body_checksum, ordinal, body_bytes, time_ns)
     checksum = crc32(fields, start)
     header = fields + _CHECKSUM.pack(checksum) + lengths
     return Encoded([header, payload], BLOCK_HEADER_BYTES + body_bytes, checksum)
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """What stands before the content of a compressed or encrypted block."""
+    raw_bytes, holes, salt, counter, key_id = envelope
+    data = _RAW_LENGTH.pack(raw_bytes) + holes
+    if key_id:
+        name = key_id.encode()
+        data += _ENCRYPTED_BY.pack(salt, counter, len(name)) + name
+    return data
+
+
+def decode_envelope(body: bytes, header: BlockHeader, offset: int, file: str) -> tuple[Envelope, int]:
+    """The envelope that begins this body, which was checked, and where the content begins; ``offset`` is the block's.
+
+    Raises ``CorruptionError``: it contradicts itself, or promises more than such a block may hold.
+    """
+    (raw_bytes,) = _RAW_LENGTH.unpack_from(body)
+    at = RAW_LENGTH_BYTES
+    holes = b""
+    if header.flags & HOLES:
+        holes = body[at : at + _bits_bytes(header.count)]
+        at += _bits_bytes(header.count)
+    salt, counter, key_id, is_text = b"", 0, "", True
+    if header.flags & ENCRYPTED and at + _ENCRYPTED_BY.size <= len(body):
+        salt, counter, length_bytes = _ENCRYPTED_BY.unpack_from(body, at)
+        at += _ENCRYPTED_BY.size
+        key_id = body[at : at + length_bytes].decode(errors="ignore")
+        at += len(key_id.encode())
+        is_text = len(key_id.encode()) == length_bytes
+    least_bytes = _lengths_bytes(header.flags & UNIFORM, header.count)
+    most_bytes = least_bytes + (ITEM_BYTES_MAX if header.count == 1 else BLOCK_BYTES)
+    makes_sense = at < len(body) and is_text and bool(key_id) == bool(header.flags & ENCRYPTED)
+    if not makes_sense or not least_bytes <= raw_bytes <= most_bytes:
+        raise CorruptionError(
+            file,
+            offset,
+            f"an envelope of {least_bytes} to {most_bytes} bytes that makes sense",
+            f"one of {raw_bytes} for {header.count} items in {len(body)}, key {key_id!r}",
+        )
+    return Envelope(raw_bytes, holes, salt, counter, key_id), at
+
+
+def peek_payload_bytes(data: bytes, header: BlockHeader) -> int:
+    """The bytes of the items by the raw length that begins this envelope, before anything of it was checked."""
+    return max(int.from_bytes(data, "little") - _lengths_bytes(header.flags & UNIFORM, header.count), 0)
+
+
+def associated_data(flags: int, count: int, content_bytes: int, envelope: bytes) -> bytes:
+    """What is authenticated with an encrypted content of this length, beside it."""
+    return _AUTHENTICATED.pack(flags, count, content_bytes) + envelope
 
 
 def decode_block_header(data: bytes, position: int, salt: int, offset: int, file: str) -> BlockHeader:
@@ -160,8 +290,8 @@ def decode_block_header(data: bytes, position: int, salt: int, offset: int, file
     if found != checksum:
         raise CorruptionError(file, offset, f"a block header with checksum {found:#010x}", f"{checksum:#010x}")
     magic, flags, count, body_checksum, ordinal, body_bytes, time_ns = _FIELDS.unpack_from(data, position)
-    makes_sense = magic == BLOCK_MAGIC and flags in {0, UNIFORM, HOLES} and 0 < count <= BLOCK_ITEMS
-    if not makes_sense or body_bytes < _lengths_bytes(flags, count):
+    makes_sense = magic == BLOCK_MAGIC and flags & ~ENVELOPED in {0, UNIFORM, HOLES} and 0 < count <= BLOCK_ITEMS
+    if not makes_sense or body_bytes < (_lengths_bytes(flags, count) if flags < COMPRESSED else RAW_LENGTH_BYTES):
         raise CorruptionError(
             file, offset, "a block header that makes sense", f"flags {flags}, {count} items in {body_bytes} bytes"
         )
@@ -177,34 +307,49 @@ def check_item(length: bytes, item: bytes, header: BlockHeader, salt: int, offse
 
 
 def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offset: int, file: str) -> list[bytes]:
-    """Check the body at ``position`` of ``data`` and return its items; ``offset`` is the block's in ``file``.
+    """Check the body at ``position`` of ``data`` and return its items; ``offset`` is the block's in ``file``. It is
+    neither compressed nor encrypted.
 
     Raises ``CorruptionError``. Allocates no more than the body's own size.
     """
     end = position + header.body_bytes
     _check_body((memoryview(data)[position:end],), header, salt, offset, file)
-    if header.flags == UNIFORM:
+    return _decode_items(data, position, end, header.flags, header.count, offset, file)
+
+
+def check_body(data: bytes, header: BlockHeader, salt: int, offset: int, file: str) -> None:
+    """Raise ``CorruptionError`` unless this is the body that was written behind this header."""
+    _check_body((data,), header, salt, offset, file)
+
+
+def decode_raw(raw: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
+    """The items of a compressed or encrypted block whose content was this. Raises ``CorruptionError``."""
+    return _decode_items(raw, 0, len(raw), header.flags & UNIFORM, header.count, offset, file)
+
+
+def _decode_items(data: bytes, position: int, end: int, flags: int, count: int, offset: int, file: str) -> list[bytes]:
+    if flags == UNIFORM:
         (size,) = _LENGTH.unpack_from(data, position)
         start = position + LENGTH_BYTES
-        if start + size * header.count == end:
+        if start + size * count == end:
             if size == 0:
-                return [b""] * header.count
+                return [b""] * count
             return _cut(data, start, end, size)
     else:
-        start = position + _lengths_bytes(header.flags, header.count)
+        start = position + _lengths_bytes(flags, count)
         sizes = array("I")
-        sizes.frombytes(data[position : position + LENGTH_BYTES * header.count])
+        sizes.frombytes(data[position : position + LENGTH_BYTES * count])
         ends = list(accumulate(_little_endian(sizes), initial=start))
         if ends[-1] == end:
             return list(map(data.__getitem__, map(slice, ends, ends[1:])))
-    raise CorruptionError(file, offset, f"lengths that add up to {header.body_bytes} bytes", "others")
+    raise CorruptionError(file, offset, f"lengths that add up to {end - position} bytes", "others")
 
 
 def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:
     """Which items of the body at ``position`` of ``data``, which was checked, are none."""
-    if header.flags != HOLES:
+    if not header.flags & HOLES:
         return []
-    start = position + LENGTH_BYTES * header.count
+    start = position + (RAW_LENGTH_BYTES if header.flags & ENVELOPED else LENGTH_BYTES * header.count)
     bits = int.from_bytes(data[start : start + _bits_bytes(header.count)], "little")
     return [item for item in range(header.count) if bits >> item & 1]
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
-from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums, encode_block
+from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums
 from .disk import NO_SPACE, Disk
 from .errors import DiskFullError, SubscriptionNotFoundError
 from .frame import (
@@ -82,6 +82,7 @@ class Committer:
         self._mutex = mutex
         self._limits = limits
         self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
+        self._block_bytes = BLOCK_HEADER_BYTES + segments.envelopes.most_bytes
         self._short_bytes = min(settings.inline_bytes, BLOCK_BYTES)
         self._make_room = make_room
         """Called on a full disk, with what said so: whether it is worth to try again."""
@@ -203,7 +204,7 @@ class Committer:
 
     def _commit_block(self, group: Sequence[Transaction], items: list[bytes], payload_bytes: int, log: Log) -> bool:
         segment, count = self._segments.current, len(items)
-        room_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes
+        room_bytes = self._block_bytes + LENGTH_BYTES * count + payload_bytes
         if (
             segment is None
             or room_bytes > self._short_bytes  # and so there are no more than BLOCK_ITEMS
@@ -216,7 +217,7 @@ class Committer:
         disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
         first = state.next_sequence
         disk.failpoint("commit.1 write blocks")
-        blocks, length_bytes, checksum = encode_block(items, segment.salt, offset, ordinal, disk.time_ns())
+        blocks, length_bytes, checksum = self._segments.encode(items, segment.salt, offset, ordinal, disk.time_ns())
         segment.defer(blocks, length_bytes, count)
         disk.failpoint("commit.2 sync blocks")
         checksum = combine_checksums(0, checksum)

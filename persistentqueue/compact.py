@@ -17,8 +17,9 @@ the target, which is no larger than a segment: that is all the room it takes.
 An item keeps its sequence. Up to ``HOLE_ITEMS`` consumed items between two live ones are a hole in their block (see
 ``block``), since beginning another block would cost an extent, in memory and in every checkpoint.
 
-What cannot be read stays where it is, and so does its segment. Threads: ``begin``, the commit and ``end`` are for the
-writer; ``step`` and ``finish`` are for one thread beside all others.
+What cannot be read stays where it is, and so does its segment; so does what is encrypted with a key that was not given.
+All else is encoded anew, compressed and encrypted as the settings say. Threads: ``begin``, the commit and ``end`` are
+for the writer; ``step`` and ``finish`` are for one thread beside all others.
 """
 
 from __future__ import annotations
@@ -33,11 +34,12 @@ from .block import (
     BLOCK_HEADER_BYTES,
     BLOCK_ITEMS,
     LENGTH_BYTES,
+    Encode,
     combine_checksums,
-    encode_block,
     split_items,
 )
 from .disk import NO_SPACE, Disk, sync_directory
+from .envelope import UNOPENED
 from .errors import CorruptionError, DiskFullError
 from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
@@ -116,8 +118,9 @@ def _room_in(directory: str) -> Iterator[None]:
 class _Writer:
     """Puts items with their sequences into the target, as blocks, and notes where: the ``moves``."""
 
-    def __init__(self, disk: Disk, target: Segment, hole_items: int) -> None:
+    def __init__(self, disk: Disk, target: Segment, hole_items: int, encode: Encode) -> None:
         self._target = target
+        self._encode_block = encode
         self._hole_items = hole_items
         self._time_ns = disk.time_ns()
         self.moves: list[Move] = []
@@ -187,7 +190,7 @@ class _Writer:
             at, ordinal = target.end + self._blocks_bytes, target.ordinal + self._blocks_count
             holes = [hole - start for hole in self._holes if start <= hole < start + len(part)]
             start += len(part)
-            blocks, length_bytes, checksum = encode_block(part, target.salt, at, ordinal, self._time_ns, holes)
+            blocks, length_bytes, checksum = self._encode_block(part, target.salt, at, ordinal, self._time_ns, holes)
             self._blocks += blocks
             self._blocks_bytes += length_bytes
             self._blocks_count += len(part)
@@ -218,7 +221,8 @@ class Compactor:
         self._segments = segments
         self._mutex = mutex
         self._unreadable: set[int] = set()
-        """Segments that cannot be compacted, since they are damaged, or the device cannot read them."""
+        """Segments that cannot be compacted, since they are damaged, or the device cannot read them, or their key was
+        not given."""
 
     def begin(self, below: float, settled_only: bool, hole_items: int, before: int | None) -> Copy | None:
         """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
@@ -279,8 +283,8 @@ class Copy:
         self.done: list[int] = []
         """The sources that were copied whole."""
         self.unreadable: list[int] = []
-        """The sources that were left as they are, since they are damaged, or the device cannot read them."""
-        self._writer = _Writer(disk, self.target, hole_items)
+        """The sources that were left as they are, for the same reasons."""
+        self._writer = _Writer(disk, self.target, hole_items, segments.envelopes.encoder(disk))
         self._steps: Generator[None, None, None] = (None for _ in ())
 
     @property
@@ -344,7 +348,7 @@ class Copy:
                     yield
             self._writer.keep()
             self.done.append(source.number)
-        except CorruptionError:  # whoever dequeues there will hear of it
+        except (CorruptionError, *UNOPENED):  # whoever dequeues there will hear of it
             self._writer.drop()
             self.unreadable.append(source.number)
         finally:
@@ -362,7 +366,7 @@ class Copy:
         while runs:
             wanted, ahead = runs[0][0] - base, Ahead(0, sum(runs[0]) - base, _STEP_BYTES)
             try:
-                loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead)
+                loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead, self._segments.envelopes)
             except OSError as error:
                 raise CorruptionError(segment.path, at, "bytes that can be read", repr(error)) from error
             if loaded.damage is not None:

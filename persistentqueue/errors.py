@@ -17,6 +17,7 @@
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
     ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
+    ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
@@ -187,6 +188,23 @@ class BrokenQueueError(PersistentQueueError):
     A failed sync is never retried, since the kernel may have dropped the data that it was to write. Every call
     raises this until the queue is closed and opened again; recovery then tells what was committed.
     """
+
+
+class WrongKeyError(PersistentQueueError):
+    """The key with this ``key_id`` was not given, or is not the one that a block was encrypted with.
+
+    That is no damage: its items are neither lost nor set aside. They stay ready, and come in their place once the queue
+    is opened with the key. (The same goes for a ``MissingExtraError`` that dequeueing raises.) ``file`` and ``offset``
+    say which block; None where the key is that to write with.
+    """
+
+    def __init__(self, key_id: str, problem: str, file: str | None = None, offset: int | None = None) -> None:
+        self.key_id, self.file, self.offset = key_id, file, offset
+        where = f"{file}: the block at offset {offset} is encrypted with the key" if file is not None else "the key"
+        super().__init__(
+            f"{where} {key_id!r}: {problem}; nothing is lost or set aside: open the queue with an "
+            "encryption=Encryption(key_id, key) whose key(key_id) gives this key"
+        )
 
 
 class CorruptionError(PersistentQueueError):

@@ -267,11 +267,8 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
         return salvaged.recovered
 
     free = nullcontext()
-    store = Store.open(disk, directory, Settings(), True, 0.0, free, free, read)
-    try:
-        items = sum(len(batch) for batch in store.subscriptions.of_all().browse())
-    finally:
-        store.close()
+    Store.open(disk, directory, Settings(), True, 0.0, free, free, read).close()
+    items = check(directory, disk=disk).items  # which needs no key
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
     return RepairReport(tuple(salvaged.problems), items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))

@@ -2,14 +2,14 @@
 
 Counted is what is not gone, that is, consumed by all subscriptions, on hold or not; ``max_items`` leaves out what could
 not be read, since nobody could take it away. A transaction is measured before it is written: each of its blocks with
-its header, and with a length for each item, which is what they take at most; what it dequeues counts by average, as
-``stats().live_bytes`` does, if it is then gone. One that adds no more than it takes away is always admitted.
-``max_disk_bytes`` and ``min_free_bytes`` are ``quota``'s to watch; here is what is said of them.
+its header, its envelope, and a length for each item, which is what they take at most; what it dequeues counts by
+average, as ``stats().live_bytes`` does, if it is then gone. One that adds no more than it takes away is always
+admitted. ``max_disk_bytes`` and ``min_free_bytes`` are ``quota``'s to watch; here is what is said of them.
 """
 
 from __future__ import annotations
 
-from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES
+from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, PIECE_BYTES, TAG_BYTES
 from .disk import Disk
 from .errors import DiskFullError, QueueFullError
 from .header import HEADER_BYTES
@@ -24,13 +24,16 @@ _RESERVED = 8
 """One part in so many of ``max_disk_bytes`` is kept for the log and its spare to grow."""
 
 
-def measure_bytes(transaction: Transaction) -> int:
-    """What the blocks of the transaction take at most."""
+def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
+    """What the blocks of the transaction take at most, each with an envelope of at most so many bytes."""
     count, payload_bytes = len(transaction.items), transaction.payload_bytes
     # Of two blocks in a row, one is full of items, or both together have more bytes than one may have.
     blocks = min(count, 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES))
     pieces_bytes = sum(piece.length_bytes for piece in transaction.pieces)
-    return pieces_bytes + BLOCK_HEADER_BYTES * blocks + LENGTH_BYTES * count + payload_bytes
+    body_bytes = LENGTH_BYTES * count + payload_bytes
+    if envelope_bytes:
+        body_bytes += envelope_bytes * blocks + TAG_BYTES * (body_bytes // PIECE_BYTES)
+    return pieces_bytes + BLOCK_HEADER_BYTES * blocks + body_bytes
 
 
 class Limits:
@@ -45,6 +48,7 @@ class Limits:
         self.state = state
         self._subscriptions = subscriptions
         self._quota = quota
+        self.envelope_bytes = settings.envelopes.most_bytes if settings.envelopes is not None else 0
         self.max_items, self.max_bytes = settings.max_items, settings.max_bytes
 
     @property
@@ -75,7 +79,7 @@ class Limits:
     def refuse(self, transaction: Transaction, limit: str, directory: str = "") -> QueueFullError:
         """What the transaction hears that this limit leaves no room for; ``directory`` of a file that had to grow."""
         most: int = getattr(self._settings, limit)
-        asked = transaction.count if limit == "max_items" else measure_bytes(transaction)
+        asked = transaction.count if limit == "max_items" else measure_bytes(transaction, self.envelope_bytes)
         if limit == "max_items":
             holds, least = self.items, 0
         elif limit == "max_bytes":
@@ -133,7 +137,7 @@ class Tally:
         ready, runs = transaction.ready, transaction.runs
         freed = list(limits.state.would_free(ready.number, runs)) if runs and ready is not None else []
         more_items = count - sum(run[1] for run in freed)
-        more_bytes = (measure_bytes(transaction) if count else 0) - (
+        more_bytes = (measure_bytes(transaction, limits.envelope_bytes) if count else 0) - (
             limits.state.share_bytes(freed) if limits.max_bytes is not None else 0
         )
         for limit, most, holds, more in (

@@ -16,6 +16,7 @@ from hashlib import sha256
 
 from .directory import names_in, queue_directory
 from .disk import DISK, Disk, StrPath, join, sync_directory
+from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, PersistentQueueError
 from .header import HEADER_BYTES
 from .items import Batch, checked_marker
@@ -34,11 +35,21 @@ class ExpiredPartError(PersistentQueueError):
 class PartWriter:
     """Writes one part for the queue at ``path`` and ``name``, which is there. For one thread at a time.
 
-    Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError`` and ``OSError``.
+    ``compression`` and ``encryption`` are those of ``PersistentQueue``. Raises ``QueueNotFoundError``,
+    ``InvalidNameError``, ``DataMissingError``, ``MissingExtraError``, ``WrongKeyError`` and ``OSError``.
     """
 
-    def __init__(self, path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> None:
+    def __init__(
+        self,
+        path: StrPath,
+        name: str | None = None,
+        *,
+        compression: str | None = None,
+        encryption: Encryption | None = None,
+        disk: Disk = DISK,
+    ) -> None:
         self._disk = disk
+        self._encode = Envelopes(compression, encryption).encoder(disk)
         self._directory = queue_directory(path, name)
         self._inbox = find_inbox(disk, self._directory)
         self._draft: Draft | None = None
@@ -71,7 +82,8 @@ class PartWriter:
     def _spill(self) -> None:
         with self._explaining():
             if self._draft is None:
-                self._draft = Draft(self._disk, self._inbox, self._disk.urandom(8).hex(), self._disk.time_ns())
+                producer, time_ns = self._disk.urandom(8).hex(), self._disk.time_ns()
+                self._draft = Draft(self._disk, self._inbox, producer, time_ns, self._encode)
             self._draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
         self._batch.clear()
 

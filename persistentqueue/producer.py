@@ -11,6 +11,7 @@ from typing import Any, Generic, cast, overload
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import find_generations, names_in, queue_directory
 from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
+from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -45,9 +46,12 @@ class Producer(Generic[T]):
     What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
     counts for the limits of the queue only once it is adopted; where they leave no room it waits.
 
+    ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
+
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
-    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError`` and ``OSError``.
+    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError``, ``MissingExtraError``,
+    ``WrongKeyError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -57,6 +61,7 @@ class Producer(Generic[T]):
         "_directory",
         "_disk",
         "_draft",
+        "_encode",
         "_id",
         "_inbox",
         "_pid",
@@ -71,6 +76,8 @@ class Producer(Generic[T]):
         *,
         codec: Codec[T] = cast(Any, BYTES),  # noqa: B008 - a constant
         create: bool = True,
+        compression: str | None = None,
+        encryption: Encryption | None = None,
         disk: Disk = DISK,
     ) -> None:
         self._draft: Draft | None = None
@@ -78,6 +85,7 @@ class Producer(Generic[T]):
         self._codec = checked_codec(codec)
         self._time_ns = 0
         self._disk = disk
+        self._encode = Envelopes(compression, encryption).encoder(disk)
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
@@ -248,10 +256,10 @@ class Producer(Generic[T]):
 
     def _begin(self) -> Draft:
         try:
-            return Draft(self._disk, self._inbox, self._id, self._next_time_ns())
+            return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
         except FileNotFoundError:
             self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue deleted
-            return Draft(self._disk, self._inbox, self._id, self._next_time_ns())
+            return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
 
     def _next_time_ns(self) -> int:
         """One above the last, also where the clock was set back: it makes the order."""

@@ -46,6 +46,7 @@ from .block import (
     BLOCK_ITEMS,
     LENGTH_BYTES,
     SEGMENT_MAGIC,
+    Encode,
     combine_checksums,
     encode_block,
     split_items,
@@ -157,9 +158,11 @@ def is_part(name: str) -> bool:
 class Draft:
     """A transaction that is being written to a file of its own. For one thread at a time."""
 
-    def __init__(self, disk: Disk, directory: str, producer: str, time_ns: int) -> None:
-        """Make the file. Raises ``OSError``, ``FileNotFoundError`` where there is no such inbox."""
+    def __init__(self, disk: Disk, directory: str, producer: str, time_ns: int, encode: Encode = encode_block) -> None:
+        """Make the file, of blocks that ``encode`` makes. Raises ``OSError``, ``FileNotFoundError`` where there is no
+        such inbox."""
         self._disk = disk
+        self._encode = encode
         self._directory = directory
         self._producer = producer
         self._path = join(directory, f"{time_ns:016x}-{producer}{DRAFT_SUFFIX}")
@@ -193,7 +196,7 @@ class Draft:
             try:
                 for part, _ in split_items(items, payload_bytes):
                     at, ordinal = segment.end, segment.ordinal
-                    blocks, length_bytes, checksum = encode_block(part, segment.salt, at, ordinal, time_ns)
+                    blocks, length_bytes, checksum = self._encode(part, segment.salt, at, ordinal, time_ns)
                     segment.write(blocks, length_bytes, len(part))
                     self._checksum = combine_checksums(self._checksum, checksum)
             except BaseException:

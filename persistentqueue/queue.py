@@ -7,6 +7,7 @@ import warnings
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
 from math import inf
@@ -16,6 +17,7 @@ from typing import Any, Generic, cast
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
+from .envelope import Encryption, Envelopes
 from .errors import SubscriptionNotFoundError
 from .explain import SegmentUse, explain
 from .group import Group
@@ -91,7 +93,8 @@ class PersistentQueue(Generic[T]):
       it is then, wait; ``compact`` and ``maintain``, called by hand, do not.
     - ``max_items``: how many items the queue may hold, those on hold included (no limit).
     - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
-      what its blocks have at most: 44 bytes for each, 4 for each item, and the items.
+      what its blocks have at most: 44 bytes for each, 4 for each item, and the items; where they are encrypted, 49
+      more for each, and the id of the key.
     - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
       is kept, or as much as log and spare log have, for both to grow for those who dequeue. They alone may exceed it,
       where so many small items were dequeued out of order that the gaps take more than that: dequeueing goes on.
@@ -100,6 +103,9 @@ class PersistentQueue(Generic[T]):
       segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
+    - ``compression``: ``"zstd"`` compresses each block that it makes smaller (None; needs the extra ``compression``).
+    - ``encryption``: the ``Encryption`` of each block that is written, and of those that are there (None; needs the
+      extra ``encryption``).
 
     Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
 
@@ -111,7 +117,8 @@ class PersistentQueue(Generic[T]):
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
     there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), and ``OSError`` where the directory cannot be used.
+    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
+    directory cannot be used.
     """
 
     def __init__(
@@ -140,6 +147,8 @@ class PersistentQueue(Generic[T]):
         max_disk_bytes: int | None = None,
         min_free_bytes: int = 0,
         full: str = "raise",
+        compression: str | None = None,
+        encryption: Encryption | None = None,
         disk: Disk = DISK,
     ) -> None:
         self._group: Group | None = None
@@ -168,12 +177,8 @@ class PersistentQueue(Generic[T]):
             full=full,
         )
         _check(vars(settings) | {"lock_timeout": lock_timeout})
-        if not compact_below <= 1:
-            raise ValueError(f"compact_below must be a share from 0 to 1, got {compact_below}")
-        if full not in {"raise", "block"}:
-            raise ValueError(f'full must be "raise" or "block", got {full!r}')
-        if settings.pool_max_bytes < settings.pool_min_bytes:
-            raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {pool_min_bytes}, got {pool_max_bytes}")
+        _check_together(settings)
+        settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path = fspath(path)
         self._name = name
         self._disk = disk
@@ -499,6 +504,16 @@ def _check(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+
+
+def _check_together(settings: Settings) -> None:
+    low_bytes, high_bytes = settings.pool_min_bytes, settings.pool_max_bytes
+    if not settings.compact_below <= 1:
+        raise ValueError(f"compact_below must be a share from 0 to 1, got {settings.compact_below}")
+    if settings.full not in {"raise", "block"}:
+        raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
+    if high_bytes < low_bytes:
+        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
 
 
 def _disown_all(*_: Any) -> None:

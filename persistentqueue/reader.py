@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
+from .envelope import UNOPENED, Envelopes
 from .errors import ClosedError, CorruptionError
 from .frame import ExtentRow
 from .intervals import Run, join_runs
@@ -54,7 +55,8 @@ class Reader:
     def take(self, max_items: int) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` ready items, lowest first: their runs and themselves. Nothing ready: both empty.
 
-        Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing is held.
+        Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing is held. Raises
+        ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing is held, and it stays ready.
         """
         with self._mutex:
             runs = self.ready.hold(max_items)
@@ -158,6 +160,11 @@ class Reader:
             self._release(runs)
             self._set_aside(unreadable)
             raise unreadable.damage from None
+        except UNOPENED:
+            if not items:
+                self._release(runs)
+                raise
+            self._release(left)  # what was read comes out first here, too
         except BaseException:
             self._release(runs)
             raise
@@ -195,7 +202,7 @@ class Reader:
                     self._pages.read_ahead_bytes,
                 )
             try:
-                loaded = self._load(segment, row, at, sequence - base, ahead)
+                loaded = self._load(segment, row, at, sequence - base, ahead, self._segments.envelopes)
             finally:
                 with self._mutex:
                     self._segments.unpin([row.segment])
@@ -218,13 +225,15 @@ class Reader:
             return page
 
     @staticmethod
-    def _load(segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead) -> Loaded:
+    def _load(
+        segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead, envelopes: Envelopes
+    ) -> Loaded:
         """Read what is ``wanted`` of an extent, from ``at`` on if that is before it."""
         end, end_ordinal = row.offset + row.length_bytes, row.ordinal + row.count
         offset, ordinal = at
         if not (row.offset <= offset < end and row.ordinal <= ordinal <= wanted):
             offset, ordinal = row.offset, row.ordinal
-        return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead)
+        return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead, envelopes)
 
     def _release(self, runs: Iterable[Run]) -> None:
         with self._mutex:

@@ -14,17 +14,23 @@ from typing import NamedTuple
 from .block import (
     BLOCK_HEADER_BYTES,
     BLOCK_MAGIC,
+    ENVELOPED,
     HOLES,
     LENGTH_BYTES,
+    RAW_LENGTH_BYTES,
     SEGMENT_MAGIC,
     BlockHeader,
+    check_body,
     check_item,
     combine_checksums,
     decode_block_header,
     decode_body,
+    decode_envelope,
     decode_holes,
+    peek_payload_bytes,
 )
 from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
+from .envelope import PLAIN, UNOPENED, Envelopes
 from .errors import CorruptionError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .pages import ITEM_OVERHEAD_BYTES
@@ -297,13 +303,21 @@ class Segment:
             self.capacity_bytes = self.end - HEADER_BYTES
 
     def load(
-        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, ahead: Ahead = NO_BOUND
+        self,
+        offset: int,
+        ordinal: int,
+        end: int,
+        end_ordinal: int,
+        wanted: int,
+        ahead: Ahead = NO_BOUND,
+        envelopes: Envelopes = PLAIN,
     ) -> Loaded:
         """Read the blocks from the one with ``wanted`` on, at least that one, as far as one reading goes.
 
         ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
         the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
-        items from ``next_ordinal`` on are lost.
+        items from ``next_ordinal`` on are lost. Stops in the same way at what ``envelopes`` cannot open, but then
+        nothing is lost: raises ``MissingExtraError`` and ``WrongKeyError``.
         """
         window = self._window(end)
         items: list[bytes] = []
@@ -316,7 +330,9 @@ class Segment:
                 header = self._header(window, offset, ordinal, end, end_ordinal)
                 behind, next_ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
                 if next_ordinal > wanted:
-                    block_bytes = header.payload_bytes + ITEM_OVERHEAD_BYTES * header.count
+                    is_enveloped = header.flags & ENVELOPED
+                    block_bytes = self._peek_bytes(window, offset, header) if is_enveloped else header.payload_bytes
+                    block_bytes += ITEM_OVERHEAD_BYTES * header.count
                     if limit is None:
                         first, limit = ordinal, offset + READ_AHEAD_BYTES
                         if next_ordinal >= ahead.taken:
@@ -325,7 +341,7 @@ class Segment:
                         behind > limit or ordinal >= ahead.stop or (ordinal >= ahead.taken and block_bytes > room_bytes)
                     ):
                         break
-                    items += self._body(window, offset, header)
+                    items += self._body(window, offset, header, envelopes)
                     last_offset, last_ordinal, length_bytes = offset, ordinal, behind - offset
                     cost_bytes += block_bytes
                     if next_ordinal > ahead.taken:
@@ -337,12 +353,14 @@ class Segment:
                 offset, ordinal = behind, next_ordinal
             if ordinal <= wanted:
                 raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
-        except CorruptionError as damage:
+        except (CorruptionError, *UNOPENED) as damage:
             if items:
                 return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
+            if not isinstance(damage, CorruptionError):
+                raise
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
-                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, ahead)
+                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, ahead, envelopes)
             return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
         return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
 
@@ -355,17 +373,17 @@ class Segment:
         combined = count = 0
         while offset < end:
             header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
-            self._body(window, offset, header)
+            self._check(window, offset, header)
             combined = combine_checksums(combined, header.checksum)
             count += header.count
             offset += BLOCK_HEADER_BYTES + header.body_bytes
         return combined, count
 
     def blocks(
-        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int
+        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
     ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
         """The blocks from the one with ``wanted`` on, each checked, with their headers; the other arguments are those
-        of ``load``. Raises ``CorruptionError`` at the first that does not check out."""
+        of ``load``. Raises ``CorruptionError`` at the first that does not check out, and what ``load`` raises."""
         window = self._window(end)
         if wanted > ordinal:
             offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
@@ -373,7 +391,7 @@ class Segment:
             header = self._header(window, offset, ordinal, end, end_ordinal)
             ordinal += header.count
             if ordinal > wanted:
-                yield header, self._body(window, offset, header)
+                yield header, self._body(window, offset, header, envelopes)
             offset += BLOCK_HEADER_BYTES + header.body_bytes
         if ordinal != end_ordinal:
             raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
@@ -395,7 +413,26 @@ class Segment:
             )
         return header
 
-    def _body(self, window: _Window, offset: int, header: BlockHeader) -> list[bytes]:
+    def _peek_bytes(self, window: _Window, offset: int, header: BlockHeader) -> int:
+        """The bytes of the items, as the envelope says, unchecked: this only tells how far to read ahead."""
+        return peek_payload_bytes(window.read(offset + BLOCK_HEADER_BYTES, RAW_LENGTH_BYTES), header)
+
+    def _check(self, window: _Window, offset: int, header: BlockHeader) -> None:
+        """Raise ``CorruptionError`` for a body that does not check out. Opens no envelope."""
+        if header.flags & ENVELOPED:
+            decode_envelope(self._stored(window, offset, header), header, offset, self.path)
+        else:
+            self._body(window, offset, header, PLAIN)
+
+    def _stored(self, window: _Window, offset: int, header: BlockHeader) -> bytes:
+        """The body as it is stored, checked."""
+        data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
+        check_body(data, header, self.salt, offset, self.path)
+        return data
+
+    def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
+        if header.flags & ENVELOPED:
+            return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
         if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:
             # A large item is read into the object that is handed out.
             at = offset + BLOCK_HEADER_BYTES
@@ -471,9 +508,9 @@ class Segment:
                 continue
             length_bytes = BLOCK_HEADER_BYTES + header.body_bytes
             try:
-                self._body(window, offset, header)
+                self._check(window, offset, header)
                 holes: list[int] = []
-                if header.flags == HOLES:
+                if header.flags & HOLES:
                     holes = decode_holes(window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes), 0, header)
                 yield Intact(offset, length_bytes, header.ordinal, header.count, holes)
             except CorruptionError:

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
 
-from .block import BLOCK_HEADER_BYTES, combine_checksums, encode_block, split_items
+from .block import BLOCK_HEADER_BYTES, combine_checksums, split_items
 from .disk import NO_SPACE, Disk, join, sync_directory, wipe_file
+from .envelope import PLAIN, Envelopes
 from .errors import CorruptionError
 from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
@@ -47,7 +48,8 @@ class Piece(NamedTuple):
 
 class Segments:
     """The data directory. ``segment_bytes`` is the size that segments' files grow to; ``pool`` has files to make them
-    of, and takes them back, ``wipe`` says whether what they held is overwritten before."""
+    of, and takes them back, ``wipe`` says whether what they held is overwritten before; ``envelopes`` says what is
+    compressed and encrypted."""
 
     def __init__(
         self,
@@ -58,6 +60,7 @@ class Segments:
         mutex: AbstractContextManager[object],
         pool: Pool | None = None,
         wipe: bool = False,
+        envelopes: Envelopes = PLAIN,
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -67,6 +70,9 @@ class Segments:
         self._mutex = mutex
         self._pool = pool
         self._wipe = wipe
+        self.envelopes = envelopes
+        self.encode = envelopes.encoder(disk)
+        """Encodes the blocks that are staged; for the writer."""
         self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
         """How long the next segment's file will be, its header included."""
         self._open: dict[int, Segment] = {}
@@ -98,13 +104,13 @@ class Segments:
         """
         pieces: list[Piece] = []
         for part, part_bytes in split_items(items, payload_bytes):
-            room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes
+            room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
                 segment = self._roll(room_bytes)
             self.touched.add(segment.number)
             at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
-            blocks, length_bytes, checksum = encode_block(part, segment.salt, at, ordinal, time_ns)
+            blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns)
             self._staged += blocks
             self._staged_bytes += length_bytes
             self._staged_count += count

@@ -137,7 +137,8 @@ class Session(Generic[T]):
 
         ``timeout=None`` waits for ever. Waiting costs no CPU and ends at once when another session's flush, or
         rollback, brings an item. Raises ``CorruptionError`` once for each damaged block: its items are set aside, and
-        the next call goes on behind them. Where there is no item it raises that, once, for each damaged file that
+        the next call goes on behind them. Raises ``WrongKeyError`` and ``MissingExtraError`` for what cannot be opened
+        for now, and stays ready. Where there is no item it raises that, once, for each damaged file that
         another process has published, and ``QueueFullError`` for one that can never be adopted.
         """
         transaction, group = self._transaction, self._group

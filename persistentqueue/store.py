@@ -24,6 +24,7 @@ from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
 from .disk import NO_SPACE, PAGE_BYTES, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .doubt import Decide, ask, forget_settled
+from .envelope import PLAIN
 from .errors import (
     BrokenQueueError,
     CorruptionError,
@@ -83,10 +84,10 @@ class Store:
         self.disk = disk
         self._lock = lock
         self._mutex = mutex
-        data = places.path(DATA_DIRECTORY)
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
-        self.segments = Segments(disk, data, settings.segment_bytes, state.next_segment, mutex, pool, settings.wipe)
+        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN)
+        self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
         self.subscriptions = Subscriptions(state, self.segments, settings.memory_bytes, mutex, reading)
         self.pages = self.subscriptions.pages
         self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)

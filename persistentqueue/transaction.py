@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from .envelope import Envelopes
 from .frame import Adoption, Operation
 from .intervals import Run
 from .pages import ITEM_OVERHEAD_BYTES
@@ -35,6 +36,8 @@ class Settings:
     min_free_bytes: int = 0
     full: str = "raise"
     """What a flush does that a limit leaves no room for: ``"raise"``, or ``"block"`` until there is."""
+    envelopes: Envelopes | None = None
+    """How blocks are compressed and encrypted, and opened; None: not, and without any key."""
 
 
 class Transaction:

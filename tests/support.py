@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -47,7 +48,7 @@ def drain(queue: PersistentQueue) -> list[bytes]:
         return session.dequeue_many(2**62)
 
 
-def crash(queue: PersistentQueue) -> None:
+def crash(queue: PersistentQueue[Any]) -> None:
     """End the queue as ``kill -9`` ends its process: files closed, lock freed, nothing written."""
     group = queue._group
     assert group is not None

@@ -27,7 +27,7 @@ from .crash.content import SUBSCRIBES, Content
 from .crash.cuts import CutsUnavailable, run_cuts
 from .crash.disk import Crash, SimulatedDisk
 from .crash.exhaustive import SETTINGS, Exhaustive, every_cut, every_kill
-from .crash.explorer import DIRECTORY, Explorer, content_of
+from .crash.explorer import DIRECTORY, ENCLOSES, Explorer, content_of
 from .crash.exploring import ViolationError
 from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
@@ -346,6 +346,15 @@ def test_random_programs_with_subscriptions(seed: int) -> None:
     explorer = Explorer(seed, style=SUBSCRIBES)
     explorer.run()
     assert explorer.schedules > 5
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
+def test_random_programs_that_compress_and_encrypt(faults: bool) -> None:
+    """The same where each opening compresses and encrypts in another way, with another key."""
+    explorers = [Explorer(seed, faults, style=ENCLOSES) for seed in range(8)]
+    for explorer in explorers:
+        explorer.run()
+    assert sum(explorer.schedules for explorer in explorers) > 100
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])

@@ -37,6 +37,13 @@ def test_every_bit_of_a_closed_queue() -> None:
     assert report.right > 0 and report.torn == report.forged == 0
 
 
+def test_every_bit_of_what_is_compressed_and_encrypted() -> None:
+    """A flip costs the live items of its block, and no others, as where they lie in the clear."""
+    report = flips.flip_enclosed(2048)
+    assert report.damaged > 8 * 1024 and report.items_lost > report.damaged
+    assert report.right > 0 and report.refused == report.torn == report.forged == 0
+
+
 def test_every_bit_of_a_killed_owners_log() -> None:
     """A flip before the last group is refused; one in the last group costs that group, and is reported."""
     report = flips.flip_unsealed(1024)

@@ -17,6 +17,7 @@ FLOORS = [
     {"disk", "intervals", "header", "bell", "fields", "codecs"},
     {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
+    {"envelope"},
     {"items", "state", "segment", "pool", "spare", "lock", "log", "place"},
     {"publication", "ready", "doubt"},
     {"segments", "directory"},
@@ -35,6 +36,7 @@ FLOORS = [
     {"together"},
     {"__init__"},
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
+    {"compat", "scrapy"},
     {"spark/sink", "spark/handoff", "spark/rows", "aio/threads"},
     {"spark/stream", "aio/flushes", "aio/watch"},
     {"spark/source", "aio/session"},
@@ -45,23 +47,15 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
-ROOMS_WITH_THREADS = {
-    "maintenance",
-    "memory",
-    "line",
-    "waiters",
-    "seats",
-    "group",
-    "upkeep",
-    "queue",
-    "disk",
+ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"} | {
+    "compat",
     "aio/threads",
     "aio/queue",
 }
 FACES_MAY_IMPORT = {"persistentqueue"} | {
-    f"persistentqueue.{room}" for room in ("codecs", "disk", "parts", "publication", "remote", "splits")
+    f"persistentqueue.{room}" for room in ("codecs", "disk", "parts", "publication", "remote", "splits", "waiters")
 }
-"""The public names, and the rooms that were made for those who write and read in other processes."""
+"""The public names, and the rooms that were made for those who write, read and wait beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

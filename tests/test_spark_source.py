@@ -20,7 +20,7 @@ from pyspark.sql import functions as F  # noqa: N812
 from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
-from persistentqueue import CorruptionError, InvalidNameError, PersistentQueue, check
+from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
 from persistentqueue.adopt import PART_GRACE_SECONDS
 from persistentqueue.errors import BrokenQueueError
 from persistentqueue.publication import is_part, is_published
@@ -252,6 +252,18 @@ def test_damage_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
     flip(segment_files(tmp_path / "q")[0], 300_000)
     with pytest.raises(PySparkException, match=r"data/\d+\.seg: damaged at offset"):
         frame.count()
+
+
+def test_what_is_compressed_is_read_and_what_is_encrypted_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
+    """A block that needs no key comes out; for one that does there is an error that says so, and no row."""
+    with PersistentQueue(str(tmp_path), "q", compression="zstd") as queue:
+        put(queue, *[b"%09d" % n for n in range(10_000)])
+        assert queue.stats().live_bytes < 90_000
+    assert [bytes(row.value) for row in load(spark, tmp_path).collect()] == [b"%09d" % n for n in range(10_000)]
+    with PersistentQueue(str(tmp_path), "q", encryption=Encryption("k", lambda key_id: bytes(32))) as queue:
+        put(queue, b"secret")
+    with pytest.raises(PySparkException, match=r"data/\d+\.seg: the block at offset \d+ is encrypted with the key 'k'"):
+        load(spark, tmp_path).collect()
 
 
 def test_what_was_consumed_since_it_was_planned(spark: SparkSession, tmp_path: Path) -> None:

@@ -96,5 +96,6 @@ class BatchReader(DataSourceReader):
         return partitions(plan(DISK, places, recovered, runs), options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows. Raises ``CorruptionError``, ``GoneError`` and ``OSError``."""
+        """In a task: the rows. Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed),
+        ``WrongKeyError`` (encrypted) and ``OSError``."""
         return batches(self._options.place, partition.value, not self._options.fail_on_data_loss)

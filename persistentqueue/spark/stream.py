@@ -144,7 +144,8 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         return partitions(splits, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows. Raises ``CorruptionError``, ``GoneError`` and ``OSError``."""
+        """In a task: the rows. Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed),
+        ``WrongKeyError`` (encrypted) and ``OSError``."""
         return batches(self._options.place, partition.value or [], not self._options.fail_on_data_loss)
 
     def commit(self, end: Offset) -> None:

@@ -15,7 +15,7 @@ from .cuts import CutsUnavailable, run_cuts
 from .damage import add_reports
 from .exhaustive import SETTINGS, Exhaustive
 from .explorer import STYLES, Explorer
-from .flips import cut, flip_sealed, flips
+from .flips import cut, flip_enclosed, flip_sealed, flips
 from .fuzz import fuzz
 from .kills import run_kills
 from .mutants import MUTANTS, run_mutants
@@ -173,6 +173,7 @@ def main() -> None:
     for name, what, size, kind in (
         ("flips", "every bit of logs and data files flipped", 65536, flips),
         ("flips-sealed", "the same of what was closed cleanly", 65536, flip_sealed),
+        ("flips-enclosed", "the same of data files that are compressed and encrypted", 65536, flip_enclosed),
         ("truncate", "logs and data files cut at every byte, and made longer", 4096, cut),
     ):
         command = commands.add_parser(name, parents=[shared], help=what)

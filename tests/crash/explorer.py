@@ -24,6 +24,7 @@ from itertools import chain, combinations, count
 from persistentqueue import fsck
 from persistentqueue.compact import Copy
 from persistentqueue.directory import delete_queue
+from persistentqueue.envelope import Encryption, Envelopes
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
@@ -60,7 +61,11 @@ _ACTIONS = (
     "subscribe",
 )
 PROGRAMS = ("mixed", "drains", "recycles", "compacts")
-STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES)
+ENCLOSES = "encloses"
+"""The style in which each opening compresses and encrypts in another way, with one of two keys."""
+STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES, ENCLOSES)
+KEYS = {"old": bytes(16), "new": bytes(range(32))}
+WAYS = [Envelopes(how, Encryption(key_id, KEYS.__getitem__)) for how in (None, "zstd") for key_id in KEYS]
 _ODDS = {
     "mixed": (40, 20, 5, 5, 25, 2, 3, 1, 0, 0),
     "drains": (40, 20, 5, 5, 25, 8, 5, 1, 0, 0),
@@ -179,7 +184,7 @@ class Explorer:
         choose = self.random.choice
         self._asked_style = style
         self._style = style if style in PROGRAMS else choose(["mixed", "mixed", "mixed", *PROGRAMS])
-        odds = {None: 0.2, PUBLISHES: 1.0, SUBSCRIBES: 0.4}.get(style, 0.0)
+        odds = {None: 0.2, PUBLISHES: 1.0, SUBSCRIBES: 0.4, ENCLOSES: 0.3}.get(style, 0.0)
         self._publishes = self.random_of("publishing").random() < odds
         self._subscribes = style == SUBSCRIBES or (style is None and self.random_of("subscribing").random() < 0.15)
         self._places = Places(seed, DIRECTORY, style == MOVES)
@@ -316,6 +321,8 @@ class Explorer:
             self._crash(disk, kill, power, depth, idle=not undecided and not model.under_way)
 
     def _open(self, disk: SimulatedDisk) -> Store:
+        if self._asked_style == ENCLOSES:
+            self.settings = replace(self.settings, envelopes=self.random.choice(WAYS))
         return self._places.open(disk, self.settings)
 
     def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:

@@ -195,6 +195,13 @@ def flip_sealed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 
     return _flip(queue, [queue.log, *queue.blocks], part, parts, replay)
 
 
+def flip_enclosed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
+    """The same for the data files of a queue that compresses and encrypts."""
+    queue = image(length_bytes, number, True, encloses=True)
+    replay = f"python -m tests.crash flips-enclosed --bytes {length_bytes} --seed {number}"
+    return _flip(queue, queue.blocks, part, parts, replay)
+
+
 def flip_unsealed(length_bytes: int, number: int = 0, part: int = 0, parts: int = 1) -> Report:
     """Flip each bit of the log of a killed owner.
 

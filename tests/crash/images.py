@@ -5,12 +5,14 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from contextlib import nullcontext
+from dataclasses import replace
 from functools import lru_cache
 from itertools import accumulate, chain, pairwise
 from random import Random
 from typing import NamedTuple
 
-from persistentqueue.block import BLOCK_HEADER_BYTES
+from persistentqueue.block import BLOCK_HEADER_BYTES, ENVELOPED, decode_block_header
+from persistentqueue.envelope import Envelopes
 from persistentqueue.frame import FRAME_HEADER_BYTES, Compaction, Enqueue, encode_operation
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.log import replay
@@ -20,7 +22,7 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .content import Content
 from .disk import SimulatedDisk
-from .explorer import DIRECTORY
+from .explorer import DIRECTORY, WAYS
 
 _FREE = nullcontext()
 
@@ -75,18 +77,20 @@ class Image(NamedTuple):
 class _Maker:
     """Lives on a queue, and remembers what it did."""
 
-    def __init__(self, length_bytes: int, number: int, sealed: bool, compacts: bool) -> None:
+    def __init__(self, length_bytes: int, number: int, sealed: bool, compacts: bool, encloses: bool) -> None:
         self.random = Random(number)
         self.longest_bytes = max(min(length_bytes // (8 if sealed else 4), 16_000), 300)
         self.disk = SimulatedDisk()
         # The checksums of another image never fit.
-        self.disk.salt = ((number << 32 | length_bytes) * 4 + 2 * sealed + compacts) << 32
+        self.disk.salt = ((encloses << 64 | number << 32 | length_bytes) * 4 + 2 * sealed + compacts) << 32
         # Some more, and so much that what may enqueue in a log, seven tenths of it, is enough.
         used_bytes = length_bytes + 2 * self.longest_bytes
         log_bytes = max(length_bytes + 4 * self.longest_bytes + 1024, used_bytes * 10 // 7)
         self._compacts = compacts
         segment_bytes = length_bytes // 3 if compacts else length_bytes + self.longest_bytes
         self.settings = Settings(True, segment_bytes + HEADER_BYTES, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
+        self._envelopes = WAYS[-1] if encloses else None
+        self.settings = replace(self.settings, envelopes=self._envelopes)
         self.store = Store.open(self.disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
         self.items: list[bytes] = []
         self.live: list[int] = []
@@ -181,7 +185,7 @@ class _Maker:
         for name in sorted(name for name in files if name.endswith(".seg")):
             blocks[name] = []
             for (start, end, items), (wrote, sequences) in zip(
-                _blocks_in(files[name]), self.written[name], strict=sealed
+                _blocks_in(files[name], self._envelopes), self.written[name], strict=sealed
             ):
                 assert items == wrote, "the format is not what its document says"
                 blocks[name].append(Block(start, end, items, sequences, (name, start) in carried))
@@ -251,13 +255,20 @@ class _Maker:
         return [text * random.randrange(self.longest_bytes // 10 // len(text)) for _ in range(many)]
 
 
-def _blocks_in(data: bytes) -> Iterator[tuple[int, int, list[bytes]]]:
+def _blocks_in(data: bytes, envelopes: Envelopes | None) -> Iterator[tuple[int, int, list[bytes]]]:
     """The blocks of an undamaged data file, as the document of the format has them: start, end, items."""
+    (salt,) = struct.unpack_from("<Q", data, 24)
     at = HEADER_BYTES
     while data[at : at + 4] == b"PQBk":
         flags, count = struct.unpack_from("<II", data, at + 4)
         (body_bytes,) = struct.unpack_from("<Q", data, at + 24)
         body_at, end = at + BLOCK_HEADER_BYTES, at + BLOCK_HEADER_BYTES + body_bytes
+        if flags & ENVELOPED:
+            assert envelopes is not None
+            header = decode_block_header(data, at, salt, at, "")
+            yield at, end, envelopes.open(data[body_at:end], header, at, "")
+            at = end
+            continue
         written = 1 if flags else count
         sizes = struct.unpack_from(f"<{written}I", data, body_at) * (count if flags else 1)
         ends = list(accumulate(sizes, initial=body_at + 4 * written))
@@ -266,15 +277,15 @@ def _blocks_in(data: bytes) -> Iterator[tuple[int, int, list[bytes]]]:
 
 
 @lru_cache(maxsize=32)
-def image(length_bytes: int, number: int, sealed: bool, compacts: bool = False) -> Image:
+def image(length_bytes: int, number: int, sealed: bool, compacts: bool = False, encloses: bool = False) -> Image:
     """A queue whose log, and if ``sealed`` whose first data file, is used for so many bytes or a little more; up to
     a MiB.
 
     The log has older frames in its unused space. Among the blocks are some that were rolled back, and some whose items
     are consumed in part or as a whole; they are not all in the order of their sequences. With ``compacts`` there are
-    several segments, and what lived in some was moved to others.
+    several segments, and what lived in some was moved to others. One that ``encloses`` compresses and encrypts.
     """
-    maker = _Maker(length_bytes, number, sealed, compacts)
+    maker = _Maker(length_bytes, number, sealed, compacts, encloses)
     for _ in range(3):  # so that the log's file had a life before
         maker.step()
         maker.trim()

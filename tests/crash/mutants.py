@@ -185,6 +185,9 @@ MUTANTS = (
     Mutant("a queue is deleted that another has to ask", "directory", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several"),
     Mutant("the short way forgets what is to be settled", "store", "if self.generations.settling is not None or not self.committer", "if not self.committer", "several"),
     Mutant("an aborted part is taken for committed", "several", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 190),
+    # --- envelopes
+    Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
+    Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),

@@ -1,0 +1,1 @@
+"""The test suites of others, taken from where they are installed and run against our faces."""

@@ -1,0 +1,79 @@
+"""``python -m tests.peers.cpython``: the ``test.test_queue`` of the Python that runs it, against ``compat.Queue``.
+
+Uses only ``unittest``, so that any Python can do it that has ``portalocker``. Prints how many tests ran, and each that
+was left out, with the reason.
+"""
+
+from __future__ import annotations
+
+import importlib
+import shutil
+import sys
+import tempfile
+import unittest
+from types import SimpleNamespace
+from typing import Any
+
+from persistentqueue import compat
+
+LEFT_OUT = {
+    "LifoQueueTest": "a LifoQueue is no FIFO",
+    "PriorityQueueTest": "a PriorityQueue is no FIFO",
+    "BaseSimpleQueueTest.test_references": "what comes out of a disk is another object than what was put in",
+    "CSimpleQueueTest.test_reentrancy": "a SimpleQueue may be put into from a finalizer that interrupts a put",
+    "CSimpleQueueTest.test_is_default": "is about the module queue itself",
+}
+"""What of it is not for a FIFO on a disk."""
+
+
+class Directories:
+    """A mixin that closes the queues of a test and deletes their directories, and is the module ``queue`` for it."""
+
+    def setUp(self) -> None:
+        self.opened: list[compat.Queue[Any]] = []
+        outer = self
+
+        class Queue(compat.Queue[Any]):
+            """In a directory of its own; the tests know it by this name."""
+
+            def __init__(self, maxsize: int = 0) -> None:
+                # Up to 64 Ki items are put one by one: no power is cut here.
+                super().__init__(tempfile.mkdtemp(), maxsize, sync=False)
+                outer.opened.append(self)
+
+        errors = {"Empty": compat.Empty, "Full": compat.Full, "ShutDown": compat.ShutDown}
+        self.queue = SimpleNamespace(Queue=Queue, **errors)
+        self.type2test = Queue
+        super().setUp()  # type: ignore[misc]
+
+    def tearDown(self) -> None:
+        for queue in self.opened:
+            queue.close()
+            shutil.rmtree(queue.persistent.path)
+        super().tearDown()  # type: ignore[misc]
+
+
+def suite() -> unittest.TestSuite:
+    """Every test of it that applies."""
+    theirs: Any = importlib.import_module("test.test_queue")  # not where this is only looked at
+
+    found = unittest.TestSuite()
+    for name in ("QueueTest", "FailingQueueTest", "BaseSimpleQueueTest"):
+        ours: Any = type(f"Ours{name}", (Directories, getattr(theirs, name), unittest.TestCase), {})
+        for test in unittest.defaultTestLoader.getTestCaseNames(ours):
+            if f"{name}.{test}" not in LEFT_OUT:
+                found.addTest(ours(test))
+    return found
+
+
+def main() -> None:
+    """Run them, and say so."""
+    for name, reason in LEFT_OUT.items():
+        print(f"left out: {name}: {reason}")
+    result = unittest.TextTestRunner(sys.stdout, verbosity=2).run(suite())
+    print(f"ran {result.testsRun}, skipped {len(result.skipped)}")
+    raise SystemExit(not result.wasSuccessful())
+
+
+if __name__ == "__main__":
+    main()

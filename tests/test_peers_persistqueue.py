@@ -1,0 +1,93 @@
+"""persist-queue's own tests of its file ``Queue``, taken from where it is installed, on ``compat.Queue``."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+from persistentqueue import codecs, compat
+
+# They drop their queues without closing them.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
+
+LEFT_OUT = {
+    "test_partial_write": "appends to q00000, a file that we do not have; test_recovery tears our log",
+    "test_garbage_on_head": "likewise",
+    "test_clear_tail_file": "opens the directory a second time, which persist-queue allows and loses items by (its "
+    "one task_done is for all that was got, too); we raise QueueLockedError",
+    "test_protocol": "serialises to a stream, by dump and load; a codec has encode and decode",
+    "test_del": "looks at headf and tailf, files that we do not have",
+    "test_autosave_get": "autosave: what was got is gone without task_done; ours comes back, as it promises otherwise",
+}
+
+
+class Cbor:
+    """A codec of somebody's own."""
+
+    def __init__(self) -> None:
+        self.encode: Any = pytest.importorskip("cbor2").dumps
+        self.decode: Any = pytest.importorskip("cbor2").loads
+
+
+CODECS: dict[str, Callable[[], Any]] = {
+    "pickle": lambda: codecs.UNSAFE_PICKLE,
+    "json": lambda: codecs.JSON,
+    "msgpack": codecs.MessagePack,
+    "cbor2": Cbor,
+}
+
+
+class Queue(compat.Queue[Any]):
+    """With persist-queue's arguments: its serializers are our codecs."""
+
+    def __init__(self, path: str, maxsize: int = 0, *, serializer: Any = None, autosave: bool = False) -> None:
+        super().__init__(path, maxsize, codec=CODECS[serializer.name if serializer else "pickle"](), sync=False)
+
+
+def _load() -> ModuleType | None:
+    """Their module of tests, to which our queue is persist-queue's; None where that is not installed."""
+    installed = importlib.util.find_spec("persistqueue")
+    if installed is None or installed.origin is None:
+        return None
+    shims: dict[str, Any] = {name: ModuleType(name) for name in ("persistqueue", "persistqueue.serializers")}
+    shims["persistqueue"].__dict__.update(Queue=Queue, Empty=compat.Empty, Full=compat.Full)
+    shims["persistqueue.serializers"].__dict__.update({name: SimpleNamespace(name=name) for name in CODECS})
+    path = Path(installed.origin).parent / "tests" / "test_queue.py"
+    spec = importlib.util.spec_from_file_location("tests_of_persistqueue", path)
+    if not path.exists() or spec is None or spec.loader is None:
+        return None
+    before = {name: sys.modules.get(name) for name in shims}
+    sys.modules.update(shims)
+    try:
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    finally:
+        for name, former in before.items():
+            sys.modules.pop(name)
+            if former is not None:
+                sys.modules[name] = former
+    return module
+
+
+theirs = _load()
+if theirs is None:
+    pytest.skip("persist-queue is not installed, or without its tests", allow_module_level=True)
+
+queue_path = theirs.queue_path
+THEIRS = {name: test for name, test in vars(theirs.TestPersist).items() if name.startswith("test_")}
+TestPersist = type("TestPersist", (), {name: test for name, test in THEIRS.items() if name not in LEFT_OUT})
+
+
+def test_what_is_left_out_is_there() -> None:
+    """Each exclusion names a test that the suite has, and most of it is run."""
+    assert set(LEFT_OUT) < set(THEIRS)
+    assert len(THEIRS) - len(LEFT_OUT) >= 16

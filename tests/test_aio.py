@@ -667,6 +667,34 @@ def test_cancelled_at_any_await_of_a_session(place: Path, settings: dict[str, An
     run(main())
 
 
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_cancelled_dequeue_has_taken_nothing(place: Path, waits: bool) -> None:
+    """A session that goes on, and is flushed, after its dequeue was cancelled, has consumed nothing that it did not hear
+    of, also where a thread had read the items already."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, memory_bytes=0) as queue:
+            await put(queue, b"1", b"2", b"3")
+
+            async def begin() -> None:
+                pass
+
+            async def work(_: None) -> None:
+                async with queue.session() as session:
+                    try:
+                        await session.dequeue_many(2, None if waits else 0)
+                    except asyncio.CancelledError:
+                        await session.flush()
+                        raise
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                assert await queue.peek(9) == [b"1", b"2", b"3"]
+
+            assert await cancelled_everywhere(begin, work, look) >= 1
+
+    run(main())
+
+
 def test_cancelled_at_any_await_of_opening_and_closing(place: Path) -> None:
     """Whatever await of ``async with`` is cancelled: the lock is free, no thread is left, and nothing is lost."""
 

@@ -7,11 +7,11 @@ BIN := $(VENV)/bin
 # The rooms of which every branch is tested; only they are watched, since that takes its time.
 COVERED := header fields pact block envelope frame log state commit compact store recovery quota limits explain \
 	publication adopt inbox producer parts splits remote cursor ready subscriptions subscription \
-	doubt several together
+	doubt several together meters logger
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
-	producer inbox manifests splits remote subscriptions several doubt envelope flush_all)
+	producer inbox manifests splits remote subscriptions several doubt envelope meters logger flush_all)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py

@@ -17,14 +17,14 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
-``codecs`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``cursor`` ·
-``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
-``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` ·
-``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt`` (step by
-step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
-``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
-``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
-``__main__`` (the command line).
+``codecs``, ``meters``, ``logger`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
+``cursor`` · ``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
+``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``,
+``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt``
+(step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``,
+``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote`` ·
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``, ``prometheus``
+(metrics), ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues
@@ -52,6 +52,7 @@ from .errors import (
 from .explain import Holder, SegmentUse
 from .fsck import CheckReport, RepairReport, check, repair
 from .memory import MemoryBudget
+from .meters import Histogram
 from .move import Moved, move_data
 from .producer import Producer
 from .queue import PersistentQueue
@@ -71,6 +72,7 @@ __all__ = [
     "MemoryBudget",
     "Encryption",
     "Stats",
+    "Histogram",
     "RecoveryReport",
     "Compacted",
     "Maintained",

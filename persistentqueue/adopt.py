@@ -24,16 +24,17 @@ room. Everything here is for the thread that writes.
 
 from __future__ import annotations
 
-import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from logging import ERROR, WARNING
 
 from .directory import DAMAGED_SUFFIX, names_in, set_aside
 from .disk import READ, Disk, join, sync_directory
 from .errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
+from .logger import LOGGER
 from .publication import (
     DRAFT_SUFFIX,
     Publication,
@@ -64,7 +65,6 @@ _LISTINGS = 10
 may be many."""
 _SEQUENCES = 2**63
 """No queue has more; what would, was made by somebody else, of a file with holes."""
-_LOGGER = logging.getLogger("persistentqueue")
 
 
 class Adopter:
@@ -87,6 +87,8 @@ class Adopter:
         """What some of that asks for: what was read since there was no room for what is before it."""
         self.damage: deque[PersistentQueueError] = deque()
         """What was set aside, or can never be adopted, and told to nobody yet."""
+        self.set_aside = 0
+        """How many publications were set aside."""
         self._swept_ns = 0
 
     def has_news(self, insists: bool = False) -> bool:
@@ -170,7 +172,9 @@ class Adopter:
     def tell(self, error: PersistentQueueError) -> None:
         """Let whoever dequeues what finds nothing hear of it, once, and the log of this owner's program at once."""
         self.damage.append(error)
-        _LOGGER.warning("%s", error)
+        is_damage = isinstance(error, CorruptionError)
+        self.set_aside += is_damage
+        LOGGER.log(ERROR if is_damage else WARNING, "%s", error)
 
     def path(self, name: str) -> str:
         """Where the file with this name is in the inbox."""

@@ -23,6 +23,7 @@ the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import attrgetter
 from typing import NamedTuple
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums
@@ -47,6 +48,8 @@ from .reader import Guard
 from .segments import DEFERRED_BYTES, Segments
 from .state import State
 from .transaction import Settings, Transaction
+
+_LENGTH_BYTES = attrgetter("length_bytes")
 
 
 class Written(NamedTuple):
@@ -88,6 +91,8 @@ class Committer:
         """Called on a full disk, with what said so: whether it is worth to try again."""
         self.syncs = 0
         """How many frames were written durably."""
+        self.enqueued_bytes = 0
+        """Bytes of the blocks that were committed."""
 
     # --- the long way ------------------------------------------------------------------------------------------------
 
@@ -165,6 +170,7 @@ class Committer:
                     self._state.apply(operation)
                 if transaction.ready is not None:
                     transaction.ready.consume(transaction.runs)
+                self.enqueued_bytes += sum(map(_LENGTH_BYTES, (*transaction.pieces, *transaction.staged)))
                 if transaction.pieces:
                     sequence += sum(piece.count for piece in transaction.pieces)
                     self._segments.unpin(piece.segment for piece in transaction.pieces)
@@ -228,6 +234,7 @@ class Committer:
         disk.failpoint("commit.4 apply")
         with self._mutex:
             state.enqueue(first, count, number, offset, length_bytes, ordinal)
+            self.enqueued_bytes += length_bytes
             self._pages.append(first, items, payload_bytes + ITEM_OVERHEAD_BYTES * count)
             for transaction in group:
                 transaction.settled = True

@@ -223,6 +223,8 @@ class Compactor:
         self._unreadable: set[int] = set()
         """Segments that cannot be compacted, since they are damaged, or the device cannot read them, or their key was
         not given."""
+        self.compacted = self.copied_bytes = 0
+        """How many segments were emptied, and bytes of blocks that were written for that, also in vain."""
 
     def begin(self, below: float, settled_only: bool, hole_items: int, before: int | None) -> Copy | None:
         """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
@@ -246,10 +248,15 @@ class Compactor:
     def end(self, copy: Copy, is_known: bool) -> None:
         """Let go of sources and target. It is deleted if nothing was committed, and that ``is_known``."""
         copy.close()
+        is_committed = copy.target.number in self._state.segments
         with self._mutex:
             self._segments.unpin(copy.done)
             self._unreadable.update(copy.unreadable)
-        if is_known and copy.target.number not in self._state.segments:
+            self.compacted += len(copy.done) if is_committed else 0
+            self.copied_bytes += copy.copied_bytes
+        for damage in copy.damage:
+            self._segments.damage.tell(damage)
+        if is_known and not is_committed:
             with suppress(OSError):  # the next opening sweeps it
                 self._segments.delete(copy.target.number)
 
@@ -284,6 +291,8 @@ class Copy:
         """The sources that were copied whole."""
         self.unreadable: list[int] = []
         """The sources that were left as they are, for the same reasons."""
+        self.damage: list[CorruptionError] = []
+        """What is wrong with those that are damaged."""
         self._writer = _Writer(disk, self.target, hole_items, segments.envelopes.encoder(disk))
         self._steps: Generator[None, None, None] = (None for _ in ())
 
@@ -334,8 +343,9 @@ class Copy:
                 return  # drained meanwhile
             try:
                 segment = self._segments.pin(source, first=True)
-            except CorruptionError:
+            except CorruptionError as damage:
                 self.unreadable.append(source.number)
+                self.damage.append(damage)
                 return
         try:
             for row in rows:
@@ -348,9 +358,11 @@ class Copy:
                     yield
             self._writer.keep()
             self.done.append(source.number)
-        except (CorruptionError, *UNOPENED):  # whoever dequeues there will hear of it
+        except (CorruptionError, *UNOPENED) as error:  # whoever dequeues there will hear of it, too
             self._writer.drop()
             self.unreadable.append(source.number)
+            if isinstance(error, CorruptionError):
+                self.damage.append(error)
         finally:
             if self.done[-1:] != [source.number]:
                 with self._mutex:

@@ -33,8 +33,10 @@ from .errors import (
 )
 from .intervals import Run
 from .line import Line
+from .logger import telling
 from .maintenance import MAINTENANCE
 from .memory import MemoryBudget, Share
+from .meters import Meters
 from .publication import LATEST
 from .reader import Reader
 from .seats import Seats
@@ -46,9 +48,12 @@ T = TypeVar("T")
 Taken = tuple[list[Run], list[bytes]]
 """What a reader holds from now on: the runs, and their items."""
 _SETTLED = attrgetter("settled")
+_now = time.monotonic
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
+_UNCOUNTED = 256
+"""What was measured is counted after so many transactions, or when somebody looks."""
 
 
 def _nothing() -> None:
@@ -71,12 +76,19 @@ class Group:
         """Who waits for room."""
         self.refused = 0
         """How many transactions were told that the queue is full."""
+        self.given_back = 0
+        """How many items came back from sessions that had dequeued them."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
         """Told of each commit; see ``upkeep``."""
         self.groups = 0
         self.transactions = 0
+        self.meters = meters = Meters()
+        self._note_flush, self._note_commit = meters.flush_seconds.note, meters.commit_seconds.note
+        self._note_group = meters.group_size.note
+        self._counts_at = _UNCOUNTED
+        """With so many transactions what was measured will be counted."""
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
@@ -85,7 +97,8 @@ class Group:
         self._compacting = threading.Lock()
         self._share: Share | None = None
         """What the queue has of a memory budget, if it has joined one."""
-        self.store = open_store(self.mutex, self._reading)
+        with telling():
+            self.store = open_store(self.mutex, self._reading)
         self._waiters = Waiters(self.mutex, self.store.adopter.directory)
         """Who waits for an item."""
         self._give_back_soon()
@@ -103,7 +116,7 @@ class Group:
     @staticmethod
     def now() -> float:
         """A time in seconds, of which only differences mean anything."""
-        return time.monotonic()
+        return _now()
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
@@ -112,20 +125,22 @@ class Group:
         Raises ``DiskFullError`` and ``QueueFullError`` (nothing of it was committed) and ``BrokenQueueError`` (nobody
         knows).
         """
+        began = _now()
         try:
             if self._seats and transaction.enqueues and not transaction.runs:
                 self._wait_for_room(transaction, timeout_seconds, None)
-                return
-            try:
-                self._commit(self._line.commit, transaction)
-            except QueueFullError as error:
-                if error.lasting or not self.blocks:
-                    raise
-                self._wait_for_room(transaction, timeout_seconds, error)
+            else:
+                try:
+                    self._commit(self._line.commit, transaction)
+                except QueueFullError as error:
+                    if error.lasting or not self.blocks:
+                        raise
+                    self._wait_for_room(transaction, timeout_seconds, error)
         except QueueFullError:
             with self.mutex:
                 self.refused += 1
             raise
+        self._note_flush(_now() - began)
 
     def commit_all(self, transactions: Sequence[Transaction]) -> None:
         """Commit them, each for itself, in one group. Nobody waits for room: a limit is an error, and so are those who
@@ -133,6 +148,7 @@ class Group:
 
         On return each is settled, and durable, or has its ``error``. Raises ``ClosedError``.
         """
+        began = _now()
         limits = self.store.limits
         behind = [each for each in transactions if self._seats and each.enqueues and not each.runs]
         going = [each for each in transactions if each not in behind]
@@ -144,6 +160,10 @@ class Group:
                 each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
             with self.mutex:
                 self.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
+        seconds = _now() - began
+        for each in transactions:
+            if each.settled:
+                self._note_flush(seconds)
 
     def _commit(self, commit: Callable[[T], None], what: T) -> None:
         """Commit it, if there is room."""
@@ -173,15 +193,22 @@ class Group:
         """Commit the group, and wake whoever waits for an item of it, or for room."""
         self._check_open()
         store = self.store
-        before = store.state.next_sequence
+        before, began = store.state.next_sequence, _now()
         try:
             store.commit(group)
         finally:
             if self._waiters.count or self._seats:
                 self._tell_of(group, store.state.next_sequence - before)
         settled = sum(map(_SETTLED, group))
-        self.groups += settled > 0
-        self.transactions += settled
+        if settled:
+            self.groups += 1
+            self.transactions += settled
+            self._note_group(settled)
+            self._note_commit(_now() - began)
+            if self.transactions >= self._counts_at:
+                self._counts_at = self.transactions + _UNCOUNTED
+                with self.mutex:
+                    self.meters.count()
 
     def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
         """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
@@ -205,16 +232,22 @@ class Group:
     def taking_part(self, transaction: Transaction) -> Iterator[Store]:
         """While nobody else commits here the caller does, this transaction with those of other queues; then those who
         wait for what came of it are told. He is to ``follow_up`` when all of it is over. Raises ``ClosedError``."""
+        came = _now()
         with self.alone():
-            before = self.store.state.next_sequence
+            before, began = self.store.state.next_sequence, _now()
             try:
                 yield self.store
             finally:
                 self._tell_of([transaction], self.store.state.next_sequence - before)
-                self.groups += transaction.settled and not transaction.skipped
                 self.transactions += transaction.settled
+                if transaction.settled and not transaction.skipped:
+                    self.groups += 1
+                    self._note_group(1)
+                    self._note_commit(_now() - began)
                 with self.mutex:
                     self.refused += isinstance(transaction.error, QueueFullError)
+        if transaction.settled:
+            self._note_flush(_now() - came)
 
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
@@ -310,7 +343,12 @@ class Group:
         right with that, and ``QueueFullError`` for what never fits, once for each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
+        reads, began = reader.page_reads, _now()
         taken = reader.take(max_items)
+        if reader.page_reads > reads:
+            self.meters.read_seconds.note(_now() - began)
+            with self.mutex:
+                self.meters.read_seconds.count()
         if not taken[1] and max_items and self._look(insists=True):
             taken = reader.take(max_items)
         if not taken[1] and self.store.adopter.damage:
@@ -341,7 +379,7 @@ class Group:
         return True
 
     def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = None if timeout_seconds is None else _now() + timeout_seconds
         while self._sleep(reader, deadline):
             taken = self._take_now(reader, max_items)
             if taken[1]:
@@ -354,7 +392,7 @@ class Group:
             if not len(reader.ready) and not reader.ready.is_closed:
                 self.check()
                 self.store.check()
-                left = None if deadline is None else deadline - time.monotonic()
+                left = None if deadline is None else deadline - _now()
                 if (left is not None and left <= 0) or stop():
                     return False
                 self._waiters.wait(left)
@@ -365,7 +403,7 @@ class Group:
     def wait(self, reader: Reader, timeout_seconds: float | None, stop: Callable[[], bool]) -> bool:
         """Until there is something for this reader, an item or what is wrong with a publication, without holding it;
         whether there is. ``stop`` is asked before each sleep, with the mutex held."""
-        deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+        deadline = None if timeout_seconds is None else _now() + timeout_seconds
         while True:
             if not len(reader.ready):
                 self._look(insists=True)
@@ -424,6 +462,7 @@ class Group:
         self.store.discard(transaction)
         if count:
             with self.mutex:
+                self.given_back += count
                 self._wake(count)
         if wrote:
             self._seats.tell()
@@ -479,9 +518,11 @@ class Group:
         """Discard what dropped sessions left behind."""
         while self._abandoned:
             transaction = self._abandoned.pop()
+            count = sum(run[1] for run in transaction.runs)
             self.store.discard(transaction)
             with self.mutex:
-                self._wake(sum(run[1] for run in transaction.runs))
+                self.given_back += count
+                self._wake(count)
             self._seats.tell()
 
     def tell_of_room(self) -> None:

@@ -56,6 +56,8 @@ class Inbox:
         self._state, self._subscriptions, self._limits = store.state, store.subscriptions, store.limits
         self._mutex = mutex
         self._sync = sync
+        self.adopted = 0
+        """How many transactions were adopted."""
         self._told = ""
         """What never fits, and was told of."""
         self._full_at: tuple[int, int] | None = None
@@ -125,7 +127,9 @@ class Inbox:
         except BaseException as error:
             self._store.doubt(error)
             raise
-        return sum(transaction.settled and not transaction.skipped for transaction in published)
+        adopted = sum(transaction.settled and not transaction.skipped for transaction in published)
+        self.adopted += adopted
+        return adopted
 
     @property
     def _progress(self) -> tuple[int, int]:

@@ -463,8 +463,9 @@ class PersistentQueue(Generic[T]):
         return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in uses]
 
     def stats(self) -> Stats:
-        """The queue at this moment. Costs a look into its directories."""
-        return look(self._open(), self._disk)
+        """The queue at this moment, and what was measured since it was opened. Costs a look into its directories, and
+        waits for no flush."""
+        return look(self._open(), self._disk, self._sessions)
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.

@@ -242,3 +242,4 @@ class Reader:
     def _set_aside(self, unreadable: _UnreadableError) -> None:
         with self._mutex:
             self.ready.set_aside(unreadable.first, unreadable.end)
+        self._segments.damage.tell(unreadable.damage)

@@ -16,10 +16,10 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import chain
+from logging import ERROR, WARNING
 from typing import NamedTuple
 
 from .block import SEGMENT_MAGIC
@@ -30,12 +30,11 @@ from .errors import CorruptionError, PersistentQueueError
 from .frame import DOUBTED, Adoption, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, Header, decode_header
 from .log import Replay, log_name, read_log
+from .logger import LOGGER
 from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .publication import read_publication
 from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import State, StateError
-
-_LOGGER = logging.getLogger("persistentqueue")
 
 
 @dataclass(frozen=True)
@@ -71,14 +70,15 @@ NOTHING_FOUND = RecoveryReport()
 
 def announce(directory: str, report: RecoveryReport) -> None:
     """Say in the program's log what there was to recover in the queue in this directory."""
-    if report.clean:
-        return
+    if not report.clean:
+        LOGGER.info("%s: recovered %s", directory, report)
     if report.resolved is not None:
         became = "committed" if report.resolved else "never committed"
-        _LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
-    _LOGGER.info("%s: recovered %s", directory, report)
-    if report.torn_bytes or report.missing_bytes or report.lost_transactions or report.set_aside:
-        _LOGGER.warning(
+        LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
+    if report.torn_bytes or report.missing_bytes or report.lost_transactions:
+        # A crash tears a log, and takes what was not synced; it never cuts a file that was durable as a whole.
+        LOGGER.log(
+            ERROR if report.missing_bytes else WARNING,
             "%s: the log ended in up to %d torn bytes and %d missing ones, %d transactions without data; set aside: %s",
             directory,
             report.torn_bytes,
@@ -86,6 +86,9 @@ def announce(directory: str, report: RecoveryReport) -> None:
             report.lost_transactions,
             ", ".join(report.set_aside) or "nothing",
         )
+    else:
+        for name in report.set_aside:
+            LOGGER.error("%s: nothing refers to %s, which may hold something: renamed to *.damaged", directory, name)
 
 
 class Others(NamedTuple):

@@ -20,6 +20,7 @@ from .envelope import PLAIN, Envelopes
 from .errors import CorruptionError
 from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
+from .logger import Damage
 from .pool import Pool
 from .segment import Segment, is_little, segment_name, was_published
 from .state import SegmentInfo
@@ -93,6 +94,8 @@ class Segments:
         self.unlogged: list[SegmentCreated] = []
         """Segments that were made and that no frame has told of yet."""
         self.syncs = 0
+        self.damage = Damage()
+        """What those have found who read."""
         self.is_closed = False
 
     # --- writing -----------------------------------------------------------------------------------------------------

@@ -274,6 +274,13 @@ class Session(Generic[T]):
         seconds = self._group.now() - transaction.since_seconds
         return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
 
+    @property
+    def keeps_since(self) -> float | None:
+        """Since when, by the group's clock, it ``keeps`` something; None if it does not. For any thread."""
+        transaction = self._transaction
+        keeps = transaction is not None and (transaction.runs or transaction.pieces)
+        return transaction.since_seconds if transaction is not None and keeps else None
+
     def _prepare(self, marker: tuple[str, int] | None) -> Transaction | None:
         """What is to be committed; None where there is nothing."""
         transaction, group = self._transaction, self._group

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass
+from typing import Protocol
 
 from .directory import names_in
 from .disk import Disk, join
 from .group import Group
+from .meters import Histogram
 from .place import DATA_DIRECTORY
 from .publication import is_published
 from .segment import segment_name
@@ -80,9 +83,49 @@ class Stats:
     """Flushes that wait for room."""
     refused: int
     """Flushes that were refused for a limit since the queue was opened."""
+    broken: bool
+    """Whether a sync or a write of the log has failed, so that nothing goes until the queue is opened again."""
+    damage_found: int
+    """Places where damage was found since the queue was opened: blocks and headers that could not be read, and
+    publications that were moved aside."""
+    given_back: int
+    """Items that came back since the queue was opened: sessions that had dequeued them were rolled back, or ended."""
+    sessions: int
+    """Sessions that are open."""
+    held_seconds: float
+    """For how long a session has held items, or kept what it wrote ahead of its flush: the longest of them."""
+    adopted: int
+    """Transactions of other processes that were adopted since the queue was opened."""
+    compacted_segments: int
+    """Segments that were emptied by compactions since the queue was opened."""
+    copied_bytes: int
+    """Bytes of blocks that compactions have written since the queue was opened."""
+    enqueued_bytes: int
+    """Bytes of the blocks that were enqueued since the queue was opened."""
+    flush_seconds: Histogram
+    """What flushes took since the queue was opened, as their callers saw it: waiting for room, for others and for the
+    disk included. Only those that were committed."""
+    commit_seconds: Histogram
+    """What writing each group took since the queue was opened, syncs included, with the lock of those who write."""
+    read_seconds: Histogram
+    """What dequeues took since the queue was opened that had to read from a file, one page or more."""
+    group_size: Histogram
+    """Transactions in each group, since the queue was opened: how many shared a sync."""
 
 
-def look(group: Group, disk: Disk) -> Stats:
+class Holding(Protocol):
+    """What is to be known of a session."""
+
+    @property
+    def closed(self) -> bool:
+        """Whether it was closed."""
+
+    @property
+    def keeps_since(self) -> float | None:
+        """Since when, by the group's clock, it keeps something; None if it does not."""
+
+
+def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
     """The queue at this moment. Costs a look into its directories."""
     store = group.store
     pooled = store.pool.files()
@@ -94,6 +137,9 @@ def look(group: Group, disk: Disk) -> Stats:
         reader = store.subscriptions.plain or store.subscriptions.of_all()
         ready, cached = len(reader.ready), reader.in_memory()
         log_bytes, log_capacity_bytes = store.generations.log_bytes
+        open_sessions = [session for session in sessions if not session.closed]
+        now, meters = group.now(), group.meters
+        since = min((each.keeps_since or now for each in open_sessions), default=now)
         return Stats(
             ready=ready,
             held=reader.ready.held,
@@ -125,6 +171,19 @@ def look(group: Group, disk: Disk) -> Stats:
             published=sum(map(is_published, sizes[store.adopter.directory])),
             waiting=group.waiting_for_room,
             refused=group.refused,
+            broken=store.broken is not None,
+            damage_found=len(store.segments.damage) + store.adopter.set_aside,
+            given_back=group.given_back,
+            sessions=len(open_sessions),
+            held_seconds=max(now - since, 0.0),
+            adopted=store.inbox.adopted,
+            compacted_segments=store.compactor.compacted,
+            copied_bytes=store.compactor.copied_bytes,
+            enqueued_bytes=store.committer.enqueued_bytes,
+            flush_seconds=meters.flush_seconds.histogram(),
+            commit_seconds=meters.commit_seconds.histogram(),
+            read_seconds=meters.read_seconds.histogram(),
+            group_size=meters.group_size.histogram(),
         )
 
 

@@ -42,6 +42,7 @@ from .inbox import Inbox
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
+from .logger import LOGGER
 from .move import open_places, settle, sweep_others
 from .pact import IDENTITY_BYTES, RESOLUTION_BYTES
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
@@ -95,7 +96,7 @@ class Store:
             disk, settings, state, self.pages, self.segments, mutex, self.limits, self._make_room
         )
         self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self._quota)
-        self._compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
+        self.compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
         self.generations = Generations(
             disk,
             places,
@@ -238,13 +239,15 @@ class Store:
             if recovered.orphans:
                 self.adopter.take_back(recovered.orphans)
             if not replay.synced:
-                self._or_break(lambda: self.segments.sync_again(self.state.segments, recovered.unsynced))
+                try:
+                    self.segments.sync_again(self.state.segments, recovered.unsynced)
+                except OSError as error:
+                    raise self._break(error) from error
             redone_bytes = self.segments.redo(self.state.segments, recovered.redo, are_new=not replay.synced)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
             if not doubtful:
                 # What was adopted keeps its end: it may have to be published again.
-                rows = self.state.segments.values()
-                self.segments.cut(row for row in rows if row.number not in recovered.adoptions)
+                self.segments.cut(row for row in self.state.segments.values() if row.number not in recovered.adoptions)
             set_all_aside(self.disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
@@ -441,11 +444,11 @@ class Store:
     ) -> Copy | None:
         """Begin a compaction, as ``Compactor.begin`` does; None where there is nothing to be compacted."""
         self.check()
-        return self._compactor.begin(below, settled_only, hole_items, before)
+        return self.compactor.begin(below, settled_only, hole_items, before)
 
     def end_compaction(self, copy: Copy) -> None:
         """End it in any case: let go of sources and target, which is deleted if surely nothing was committed."""
-        self._compactor.end(copy, self.broken is None)
+        self.compactor.end(copy, self.broken is None)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log, as ``Generations.trim`` does. Raises the same."""
@@ -570,12 +573,6 @@ class Store:
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
-    def _or_break(self, sync: Callable[[], None]) -> None:
-        try:
-            sync()
-        except OSError as error:
-            raise self._break(error) from error
-
     def doubt(self, error: BaseException) -> None:
         """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
         only recovery can tell; but not for what says so itself, or that nothing was committed."""
@@ -584,13 +581,16 @@ class Store:
         if isinstance(error, OSError):
             raise self._break(error) from error
         self.broken = error
+        LOGGER.error("%s: whether a flush is durable is unknown, since it was interrupted: %r", self.directory, error)
 
     def _break(self, error: OSError) -> BrokenQueueError:
         self.broken = error
-        return BrokenQueueError(
+        broken = BrokenQueueError(
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "
             "close the queue and open it again, recovery will tell"
         )
+        LOGGER.error("%s", broken)
+        return broken
 
 
 def _new_state(settings: Settings) -> State:

@@ -7,13 +7,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager
 from functools import partial
 from math import inf
 from typing import NamedTuple
 
-from .errors import PersistentQueueError
+from .errors import BrokenQueueError, ClosedError, PersistentQueueError
 from .group import Group
+from .logger import LOGGER
 from .maintenance import MAINTENANCE
 from .transaction import Transaction
 
@@ -54,6 +55,8 @@ class Upkeep:
         """Whether maintenance will come by itself."""
         self._is_tidy_due = False
         """Whether it will be tidied by itself."""
+        self._failures: set[tuple[type, int | None]] = set()
+        """The causes of which the log has heard."""
         group.after_commit = self.maintain_soon
 
     def compact(
@@ -148,13 +151,26 @@ class Upkeep:
 
     def _maintain_by_itself(self) -> None:
         self._is_due = False
-        # Whatever is wrong with the disk, or with the queue, the next flush will tell.
-        with suppress(PersistentQueueError, OSError):
+        with self._by_itself():
             self._group.check()
             self._group.store.check()
             self._maintain(self._group.store.settings.compact_bytes_per_second)
             if not self._is_tidy_due:
                 self._tidy_soon()
+
+    @contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """Nobody hears of a failure but the log, once for each cause: it comes again every second. That the queue is
+        broken it has heard."""
+        try:
+            yield
+        except (BrokenQueueError, ClosedError):
+            pass
+        except (PersistentQueueError, OSError) as error:
+            cause = type(error), getattr(error, "errno", None)
+            if cause not in self._failures:
+                self._failures.add(cause)
+                LOGGER.warning("%s: maintenance failed, and is tried again: %s", self._group.store.directory, error)
 
     def _tidy_soon(self) -> None:
         self._is_tidy_due = True
@@ -162,7 +178,7 @@ class Upkeep:
 
     def _tidy_by_itself(self, groups: int) -> None:
         self._is_tidy_due = False
-        with suppress(PersistentQueueError, OSError):
+        with self._by_itself():
             self._group.check()
             self._group.store.check()
             if groups == self._group.groups:

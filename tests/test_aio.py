@@ -669,8 +669,8 @@ def test_cancelled_at_any_await_of_a_session(place: Path, settings: dict[str, An
 
 @pytest.mark.parametrize("waits", [False, True])
 def test_a_cancelled_dequeue_has_taken_nothing(place: Path, waits: bool) -> None:
-    """A session that goes on, and is flushed, after its dequeue was cancelled, has consumed nothing that it did not hear
-    of, also where a thread had read the items already."""
+    """A session that goes on, and is flushed, after its dequeue was cancelled, has consumed nothing that it did not
+    hear of, also where a thread had read the items already."""
 
     async def main() -> None:
         async with aio.PersistentQueue(place, memory_bytes=0) as queue:

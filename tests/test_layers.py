@@ -14,7 +14,7 @@ PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
     {"errors", "checksum"},
-    {"disk", "intervals", "header", "bell", "fields", "codecs"},
+    {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact"},
     {"block", "frame", "pages", "direct", "quota", "cursor"},
     {"envelope"},
@@ -36,7 +36,7 @@ FLOORS = [
     {"together"},
     {"__init__"},
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "__main__"},
-    {"compat", "scrapy"},
+    {"compat", "scrapy", "prometheus"},
     {"spark/sink", "spark/handoff", "spark/rows", "aio/threads"},
     {"spark/stream", "aio/flushes", "aio/watch"},
     {"spark/source", "aio/session"},

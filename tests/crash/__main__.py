@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import logging
 import subprocess
 import sys
 import time
@@ -21,6 +22,9 @@ from .kills import run_kills
 from .mutants import MUTANTS, run_mutants
 from .several import SEVERAL, SeveralExplorer
 from .syscalls import SyscallsUnavailable, run_injections
+
+# Damage, and syncs that fail, are what is made here on purpose, a million times.
+logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
 
 
 def explore(options: argparse.Namespace) -> None:

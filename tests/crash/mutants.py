@@ -121,7 +121,7 @@ MUTANTS = (
     Mutant("the name of what was copied to is not synced", "compact", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
     Mutant("what was consumed since it was copied comes back", "state", "        live = self.gone.live_between(first, end)\n        if live > copied:", "        live = copied\n        if live > copied:", "compacts"),
     Mutant("a source that was not copied whole is given up", "compact", "Compaction(self.done, ", "Compaction(self.done + [info.number for info in self._left], ", "compacts"),
-    Mutant("what was copied to is deleted after the commit", "compact", " and copy.target.number not in self._state.segments:\n", ":\n", "compacts"),
+    Mutant("what was copied to is deleted after the commit", "compact", "if is_known and not is_committed:\n", "if is_known:\n", "compacts"),
     # --- pool
     Mutant("a file that has other names is wiped", "disk", "found.st_size if found.st_nlink == 1 else 0", "found.st_size", "recycles"),
     Mutant("what is taken from the pool keeps its old header", "segment", "            segment.write_header()\n        except", "            segment.dirty = True\n            if not recycled:\n                segment.write_header()\n        except", "recycles"),
@@ -189,7 +189,7 @@ MUTANTS = (
     Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
     Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
     # --- failing calls
-    Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        return BrokenQueueError(", "        return BrokenQueueError(", "faults"),
+    Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        broken = BrokenQueueError(", "        broken = BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
     Mutant("short writes are taken for whole ones", "disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
     Mutant("the rest of a short write goes to its beginning", "disk", "pwritev(fd, chunk, offset + written_bytes, flags)", "pwritev(fd, chunk, offset, flags)", "faults"),

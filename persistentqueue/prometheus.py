@@ -1,0 +1,136 @@
+"""What ``stats()`` tells, for Prometheus: a collector for ``prometheus_client``, the extra ``prometheus``.
+
+::
+
+    from prometheus_client import REGISTRY, start_http_server
+    from persistentqueue.prometheus import QueueCollector
+
+    REGISTRY.register(QueueCollector(queue))
+    start_http_server(8000)
+
+A metric is named after its field of ``Stats``: ``persistentqueue_``, the field, its unit where that is not in its name
+(``ready_items``), and ``_total`` for a counter. Its help is what ``Stats`` says of the field.
+"""
+
+from __future__ import annotations
+
+import ast
+import inspect
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
+from dataclasses import fields
+from functools import cache
+from itertools import accumulate, pairwise
+from typing import TypeAlias
+
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+from persistentqueue import ClosedError, Histogram, PersistentQueue, Stats
+
+COUNTERS = {
+    "damaged",
+    "damage_found",
+    "enqueued",
+    "enqueued_bytes",
+    "dequeued",
+    "given_back",
+    "adopted",
+    "groups",
+    "transactions",
+    "refused",
+    "syncs",
+    "generation",
+    "pool_taken",
+    "page_hits",
+    "page_reads",
+    "compacted_segments",
+    "copied_bytes",
+}
+"""The fields that only grow, as long as the queue is open; of some that goes on with the next opening."""
+_ITEMS = ("ready", "held", "damaged", "enqueued", "dequeued", "cached", "given_back")
+_NAMES = {
+    **{name: f"{name}_items" for name in _ITEMS},
+    "generation": "trims",
+    "fill": "fill_ratio",
+    "published": "published_transactions",
+    "adopted": "adopted_transactions",
+}
+"""Of what is not named like its field."""
+_LABELS = ("path", "queue")
+_Family: TypeAlias = "CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily"
+
+
+class QueueCollector(Collector):
+    """Collects what the queues are at when it is asked: those given, or those that a callable gives then.
+
+    Each has the labels ``path`` and ``queue``: the path and the name that it was opened with, the latter empty where it
+    has none. A queue that is closed is left out, and so is one whose directories cannot be read just then. A scrape
+    costs one ``stats()`` for each, and waits for no flush. For any thread.
+    """
+
+    def __init__(self, *queues: PersistentQueue | Callable[[], Iterable[PersistentQueue]]) -> None:
+        self._queues = queues
+
+    def describe(self) -> Iterable[Metric]:
+        """What it may collect, without a look at any queue; so that names which are taken are told of at once."""
+        return _families().values()
+
+    def collect(self) -> Iterable[Metric]:
+        """The metrics of all queues at this moment."""
+        families = _families()
+        for queue in self._all():
+            with suppress(ClosedError, OSError):
+                stats = queue.stats()
+                for name, family in families.items():
+                    _add(family, (str(queue.path), queue.name or ""), getattr(stats, name))
+        return families.values()
+
+    def _all(self) -> Iterator[PersistentQueue]:
+        for given in self._queues:
+            if isinstance(given, PersistentQueue):
+                yield given
+            else:
+                yield from given()
+
+
+def _families() -> dict[str, _Family]:
+    """An empty family for each field."""
+    helps = _helps()
+    return {field.name: _family(field.name, str(field.type), helps.get(field.name, "")) for field in fields(Stats)}
+
+
+def _family(name: str, kind: str, help_text: str) -> _Family:
+    metric = f"persistentqueue_{_NAMES.get(name, name)}"
+    if kind == Histogram.__name__:
+        return HistogramMetricFamily(metric, help_text, labels=_LABELS)
+    return (CounterMetricFamily if name in COUNTERS else GaugeMetricFamily)(metric, help_text, labels=_LABELS)
+
+
+def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> None:
+    if isinstance(family, HistogramMetricFamily):
+        assert isinstance(value, Histogram)
+        bounds = [*map(floatToGoString, value.bounds), "+Inf"]
+        family.add_metric(labels, list(zip(bounds, accumulate(value.counts), strict=True)), value.sum)
+    else:
+        assert not isinstance(value, Histogram)
+        family.add_metric(labels, value)
+
+
+@cache
+def _helps() -> dict[str, str]:
+    """What ``Stats`` says of each field: Python keeps such docstrings in the source only. Nothing where that is not
+    there."""
+    try:
+        (definition,) = ast.parse(inspect.getsource(Stats)).body
+    except OSError:
+        return {}
+    assert isinstance(definition, ast.ClassDef)
+    helps = {}
+    for field, text in pairwise(definition.body):
+        if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name):
+            help_text = str(ast.literal_eval(text.value)) if isinstance(text, ast.Expr) else ""
+            helps[field.target.id] = inspect.cleandoc(help_text).replace("\n", " ").replace("``", "")
+    return helps

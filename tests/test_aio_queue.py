@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -478,3 +479,24 @@ def test_cancelled_at_any_await(place: Path, maxsize: int) -> None:
         assert await cancelled_everywhere(begin, work, look) >= 4
 
     run(main())
+
+
+def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads whoever puts, gets or flushes hears so; the next time it goes."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            queue._worker.end()  # as after a while in which nothing was to be done
+            with monkeypatch.context() as patch:
+                patch.setattr(threading, "Thread", Mock(side_effect=RuntimeError("no thread")))
+                for call in (queue.put(1), queue.get()):
+                    with pytest.raises(RuntimeError, match="no thread"):
+                        await call
+                queue.put_nowait(2)
+                with pytest.raises(RuntimeError, match="no thread"):
+                    await queue.flush()
+            await queue.flush()
+            assert await queue.get() == 2
+
+    run(main())
+    assert stored(place) == [b"2"]

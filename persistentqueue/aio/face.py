@@ -375,7 +375,14 @@ class Queue(asyncio.Queue[T]):
         self._unsaved, self._done = [], []
         self._is_told = False
         self._is_working = True
-        self._worker.submit(partial(_tell_of, loop, self._landed, self._core, work))
+        try:
+            self._worker.submit(partial(_tell_of, loop, self._landed, self._core, work))
+        except RuntimeError as error:  # no thread: nothing was begun, and the next call tries again
+            self._is_working = False
+            self._unsaved = [entry for entry in work.entries if not self._withdraws(entry, error)]
+            self._done = work.done
+            self._error = error
+            self._settle()
 
     def _landed(self, work: _Work, found: _Found) -> None:
         self._is_working = False
@@ -470,7 +477,11 @@ class Queue(asyncio.Queue[T]):
         if not self._is_watching and self._failure is None and self._core is not None:
             self._is_watching = True
             waiting = partial(_wait, asyncio.get_running_loop(), self._watched, self._core, self._getters)
-            self._watcher.submit(waiting)
+            try:
+                self._watcher.submit(waiting)
+            except RuntimeError:
+                self._is_watching = False
+                raise
 
     def _watched(self, is_there: bool) -> None:
         self._is_watching = False

@@ -11,7 +11,7 @@ COVERED := header fields pact block envelope frame log state commit compact stor
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
-	producer inbox manifests splits remote view subscriptions several doubt envelope meters logger)
+	producer inbox manifests splits remote view subscriptions several doubt envelope meters logger flush_all)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py

@@ -23,8 +23,8 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt``
 (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``,
 ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote``,
-``view`` · ``subscription``, ``typed`` · ``queue`` · ``together`` · ``compat``, ``scrapy``, ``spark``, ``prometheus``
-(metrics), ``cli`` and ``__main__`` (the command line).
+``view`` · ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
+``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .directory import delete_queue, list_queues

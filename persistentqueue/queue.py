@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,6 +18,7 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
 from .envelope import Encryption, Envelopes
+from .errors import SubscriptionNotFoundError
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
@@ -25,7 +26,7 @@ from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
-from .session import Session
+from .session import Session, checked_timeout, flush_all
 from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
@@ -275,6 +276,45 @@ class PersistentQueue(Generic[T]):
         with self.session(name) as session:
             yield session
             session.flush()
+
+    def flush_all(
+        self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()
+    ) -> list[bool | Exception]:
+        """Flush sessions of this queue, each with its own transaction, all in one group, so that they share one sync;
+        ``markers`` has what ``Session.flush`` takes as ``marker``, for each of them, or is empty.
+
+        For each session what its ``flush`` would have returned, durable on return, or the error it would have raised;
+        one that is refused costs the others nothing. Nobody waits for room, also with ``full="block"``: what
+        finds none, or would overtake others that wait for it, has a ``QueueFullError``, to be flushed again.
+
+        One thread calls it for all sessions, which are nobody else's meanwhile. Interrupted, each of them is as after
+        an interrupted ``flush``. Raises ``ValueError`` for a session that is there twice, or of another queue, or of a
+        transaction over several queues.
+        """
+        group = self._open()
+        if markers and len(markers) != len(sessions):
+            raise ValueError(f"{len(markers)} markers for {len(sessions)} sessions")
+        return flush_all(group, sessions, markers)
+
+    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
+        """Wait until there is something to dequeue, from whomever, up to ``timeout`` seconds (None: for ever); whether
+        there is. Nothing is taken: somebody else may be quicker.
+
+        For who waits on behalf of others, an event loop for instance. It ends also when ``stop()`` is true, which is
+        asked before each sleep, and after each ``wake``; it must return at once and call nothing of the queue. Costs no
+        CPU. Raises ``ClosedError`` and ``BrokenQueueError``, and ``SubscriptionNotFoundError`` in a queue that has no
+        consumer but its subscriptions.
+        """
+        group = self._open()
+        reader = group.store.subscriptions.plain
+        if reader is None:
+            raise SubscriptionNotFoundError("", self.subscriptions())
+        return group.wait(reader, checked_timeout(timeout), stop)
+
+    def wake(self) -> None:
+        """Have those who are in ``wait``, of the queue or a subscription, ask whether they are to stop."""
+        if self._group is not None:
+            self._group.wake()
 
     def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
         """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever

@@ -9,7 +9,22 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import backlog, churn, compaction, counts, harness, idle, large, moves, opening, pool, results, waiting, warm
+from . import (
+    backlog,
+    churn,
+    compaction,
+    counts,
+    harness,
+    idle,
+    large,
+    moves,
+    opening,
+    pool,
+    results,
+    tasks,
+    waiting,
+    warm,
+)
 from .harness import Row
 from .workloads import SWEEPS, WORKLOADS
 
@@ -27,6 +42,7 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
         "moves": lambda directory: moves.rows(directory, max(round(500 * scale), 5), rounds),
         "warm": lambda directory: warm.rows(directory, 10 * rounds),
         "waiting": lambda directory: waiting.rows(directory, max(round(2_000 * scale), 20)),
+        "tasks": lambda directory: tasks.rows(directory, max(round(5_000 * scale), 100), rounds),
         "opening": lambda directory: opening.rows(directory, items, rounds),
         "backlog": lambda directory: backlog.rows(directory, max(round(BACKLOG_ITEMS * scale), 200_000), rounds),
         "compaction": lambda directory: compaction.rows(directory, items, rounds),

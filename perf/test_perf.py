@@ -28,6 +28,7 @@ from . import (
     moves,
     opening,
     results,
+    tasks,
     waiting,
     warm,
 )
@@ -307,3 +308,11 @@ def test_waiting_takes_nothing(tmp_path: Path) -> None:
     assert len(waiting.adoptions(tmp_path / "adopt", 10)) == 10
     for waits in (False, True):
         assert waiting.idle_seconds(tmp_path / str(waits), waits=waits, seconds=0.3) < 0.05
+
+
+def test_tasks_are_measured(tmp_path: Path) -> None:
+    """Tasks and threads make the same flushes; who waits is woken, and takes nothing of a processor."""
+    found = tasks.rates(tmp_path / "rates", 100, 2)
+    assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(found, 2) and len(found) == 5
+    assert len(tasks.wake_ups(tmp_path / "wake", 5)) == 5
+    assert tasks.idle_seconds(tmp_path / "idle", 20, seconds=0.3) < 0.05

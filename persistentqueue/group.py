@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from operator import attrgetter
+from typing import TypeVar
 
 from .counting import CountedReady
 from .errors import (
@@ -44,6 +45,7 @@ from .store import Store
 from .transaction import Transaction
 from .waiters import Waiters
 
+T = TypeVar("T")
 Taken = tuple[list[Run], list[bytes]]
 """What a reader holds from now on: the runs, and their items."""
 _SETTLED = attrgetter("settled")
@@ -57,6 +59,10 @@ _UNCOUNTED = 256
 
 def _nothing() -> None:
     pass
+
+
+def _never() -> bool:
+    return False
 
 
 class Group:
@@ -128,7 +134,7 @@ class Group:
                 self._wait_for_room(transaction, timeout_seconds, None)
             else:
                 try:
-                    self._commit(transaction)
+                    self._commit(self._line.commit, transaction)
                 except QueueFullError as error:
                     if error.lasting or not self.blocks:
                         raise
@@ -139,10 +145,33 @@ class Group:
             raise
         self._note_flush(_now() - began)
 
-    def _commit(self, transaction: Transaction) -> None:
+    def commit_all(self, transactions: Sequence[Transaction]) -> None:
+        """Commit them, each for itself, in one group. Nobody waits for room: a limit is an error, and so are those who
+        wait for room for whoever only enqueues.
+
+        On return each is settled, and durable, or has its ``error``. Raises ``ClosedError``.
+        """
+        began = _now()
+        limits = self.store.limits
+        behind = [each for each in transactions if self._seats and each.enqueues and not each.runs]
+        going = [each for each in transactions if each not in behind]
+        try:
+            if going:
+                self._commit(self._line.commit_all, going)
+        finally:
+            for each in behind:
+                each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
+            with self.mutex:
+                self.refused += sum(isinstance(each.error, QueueFullError) for each in transactions)
+        seconds = _now() - began
+        for each in transactions:
+            if each.settled:
+                self._note_flush(seconds)
+
+    def _commit(self, commit: Callable[[T], None], what: T) -> None:
         """Commit it, if there is room."""
         try:
-            self._line.commit(transaction)
+            commit(what)
         except PersistentQueueError:
             if self.closed is None:
                 self.follow_up()
@@ -354,20 +383,46 @@ class Group:
 
     def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
         deadline = None if timeout_seconds is None else _now() + timeout_seconds
-        while True:
-            with self.mutex:
-                if not len(reader.ready) and not reader.ready.is_closed:
-                    self.check()
-                    self.store.check()
-                    left = None if deadline is None else deadline - _now()
-                    if left is not None and left <= 0:
-                        return [], []
-                    self._waiters.wait(reader.until_due(left))
-            self.check()
-            self.store.check()
+        while self._sleep(reader, deadline):
             taken = self._take_now(reader, max_items)
             if taken[1]:
                 return taken
+        return [], []
+
+    def _sleep(self, reader: Reader, deadline: float | None, stop: Callable[[], bool] = _never) -> bool:
+        """Until something may have come for this reader, or before; whether it may: else it is to stop, or too late."""
+        with self.mutex:
+            if not len(reader.ready) and not reader.ready.is_closed:
+                self.check()
+                self.store.check()
+                left = None if deadline is None else deadline - _now()
+                if (left is not None and left <= 0) or stop():
+                    return False
+                self._waiters.wait(reader.until_due(left))
+        self.check()
+        self.store.check()
+        return True
+
+    def wait(self, reader: Reader, timeout_seconds: float | None, stop: Callable[[], bool]) -> bool:
+        """Until there is something for this reader, an item or what is wrong with a publication, without holding it;
+        whether there is. ``stop`` is asked before each sleep, with the mutex held."""
+        deadline = None if timeout_seconds is None else _now() + timeout_seconds
+        while True:
+            with self.mutex:
+                is_there = bool(len(reader.ready))
+            if not is_there:
+                self._look(insists=True)
+            with self.mutex:
+                if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
+                    self._waiters.wake(1)  # who was told, and takes nothing, tells another one
+                    return True
+            if not self._sleep(reader, deadline, stop):
+                return False
+
+    def wake(self) -> None:
+        """Whoever waits for an item looks once more."""
+        with self.mutex:
+            self._waiters.wake_all()
 
     def subscribe(self, name: str, start: str) -> Reader:
         """The subscription of this name, which begins at the ``start`` if it is new; it is durable. Raises
@@ -500,10 +555,26 @@ class Group:
         lasting = limits.refuse_for_ever(transaction)
         if lasting is not None:
             raise lasting
+
+        def refuse() -> QueueFullError:
+            return error or limits.refuse(transaction, limits.nearest)
+
+        def check() -> None:
+            self.check()
+            if transaction.gives_up:
+                transaction.gives_up = False
+                raise refuse()
+
         self._seats.wait(
-            lambda: self._commit(transaction),
-            lambda: error or limits.refuse(transaction, limits.nearest),
-            self.check,
+            lambda: self._commit(self._line.commit, transaction),
+            refuse,
+            check,
             self._look_by_the_way,
             timeout_seconds,
         )
+
+    def give_up(self, transaction: Transaction) -> None:
+        """It waits for room no longer, and if it has not begun to, it will not: then it is refused."""
+        with self.mutex:
+            transaction.gives_up = True
+            self._seats.wake_all()

@@ -24,12 +24,12 @@ from .transaction import Transaction
 
 
 class _Member:
-    """A transaction in line. Its ``turn`` is released when it is told: that it is done, or that it is to lead."""
+    """What one thread has in line. Its ``turn`` is released when it is told: that it is done, or that it is to lead."""
 
-    __slots__ = ("transaction", "turn")
+    __slots__ = ("transactions", "turn")
 
-    def __init__(self, transaction: Transaction) -> None:
-        self.transaction = transaction
+    def __init__(self, transactions: Sequence[Transaction]) -> None:
+        self.transactions = transactions
         self.turn = threading.Lock()
         self.turn.acquire()
 
@@ -58,48 +58,58 @@ class Line:
         """The turns of those of whom it is known what has become of them, and who were not told yet."""
         # To take the first of them and to release it is one call of C, so that no interruption comes in between.
         self._told = map(methodcaller("release"), iter(self._done.popleft, None))
-        self._leader: Transaction | None = None
-        """That of the thread which writes for all."""
+        self._leader: Sequence[Transaction] | None = None
+        """What the thread brought which writes for all."""
 
     def __len__(self) -> int:
-        """How many wait for the next group."""
+        """How many threads wait for the next group."""
         return len(self._waiting)
 
     def commit(self, transaction: Transaction) -> None:
         """Have it written, in a group with others that wait: it is ``settled`` on return. Raises its ``error``."""
-        while not transaction.settled:
+        self.commit_all((transaction,))
+        if transaction.error is not None:
+            error, transaction.error = transaction.error, None
+            raise error
+
+    def commit_all(self, transactions: Sequence[Transaction]) -> None:
+        """Have them written, in one group, with others that wait: on return each is ``settled`` or has its ``error``.
+
+        Raises what ``check`` does; each may be settled nevertheless.
+        """
+        for transaction in transactions:
+            transaction.error = None
+        while left := [each for each in transactions if not each.settled and each.error is None]:
             member: _Member | None = None
             try:
                 with self._mutex:
                     self._check()
                     if self._leader is None:
-                        self._leader = transaction
+                        self._leader = left
                     else:
-                        member = _Member(transaction)
+                        member = _Member(left)
                         self._waiting.append(member)
                 if member is not None:
                     member.turn.acquire()
                     if self._done:
                         self._tell_next()
-                if self._leader is transaction:
-                    self._lead(transaction)
+                if self._leader is left:
+                    self._lead(left)
             except BaseException:
-                self._withdraw(transaction, member)
+                self._withdraw(left, member)
                 raise
-            if transaction.error is not None:
-                error, transaction.error = transaction.error, None
-                raise error
-            # Neither settled nor failed: the leader was interrupted before it wrote anything. Line up again.
+            # What is neither settled nor failed lines up again: its leader was interrupted before it wrote anything.
 
-    def _lead(self, transaction: Transaction) -> None:
-        """Write the transaction and all that are in line, then hand the lead on."""
-        group = [transaction]
+    def _lead(self, transactions: Sequence[Transaction]) -> None:
+        """Write these transactions and all that are in line, then hand the lead on."""
+        group = list(transactions)
         try:
             with self.writing:
                 if self._waiting:
                     with self._mutex:
                         self._followers, self._waiting = self._waiting, []
-                    group += [member.transaction for member in self._followers]
+                    for member in self._followers:
+                        group += member.transactions
                 self._write(group)
         except PersistentQueueError as error:
             for failed in group:
@@ -118,7 +128,7 @@ class Line:
         self._followers = []
         if self._waiting:
             heir = self._waiting[0]
-            self._waiting, self._leader = self._waiting[1:], heir.transaction
+            self._waiting, self._leader = self._waiting[1:], heir.transactions
             heir.turn.release()
         else:
             self._leader = None
@@ -133,7 +143,7 @@ class Line:
         except IndexError:
             pass
 
-    def _withdraw(self, transaction: Transaction, member: _Member | None) -> None:
+    def _withdraw(self, transactions: Sequence[Transaction], member: _Member | None) -> None:
         """Interrupted, or failed: leave the line, or hand on the lead. Who was taken along waits for what becomes of
         him, and has the next one told."""
         if member is not None:
@@ -144,7 +154,7 @@ class Line:
                 is_under_way = member in self._followers
             if is_under_way:
                 member.turn.acquire()
-        if self._leader is transaction:
+        if self._leader is transactions:
             with self._mutex:
                 self._hand_on()
         self._tell_next()

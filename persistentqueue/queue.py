@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -18,17 +18,18 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
+from .errors import SubscriptionNotFoundError
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
 from .joint import require_neighbours
-from .limits import LOGS_LEAST
 from .memory import MemoryBudget
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
 from .requeue import requeue
 from .retries import Delay, Retries, counts_attempts, require_fitting
-from .session import Session
+from .session import Session, checked_timeout, flush_all
+from .settings import check_settings, check_some
 from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
@@ -37,26 +38,6 @@ from .typed import TypedSession
 from .upkeep import Compacted, Maintained, Upkeep
 from .view import View
 
-_LEAST = {
-    "segment_bytes": 1,
-    "memory_bytes": 0,
-    "inline_bytes": 0,
-    "log_bytes": 4096,
-    "pool_min_bytes": 0,
-    "compact_below": 0,
-    "compact_bytes_per_second": 1,
-    "max_items": 1,
-    "max_bytes": 1,
-    "min_free_bytes": 0,
-    "lock_timeout": 0,
-}
-_KINDS: tuple[tuple[Any, str], ...] = (
-    (bool, "True or False"),
-    (int, "a whole number"),
-    (int | float, "a number"),
-    (str, "text"),
-)
-"""What a setting must be: what its default is, of the first of these."""
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
@@ -193,7 +174,7 @@ class PersistentQueue(Generic[T]):
             full=full,
             counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
         )
-        _check_together(settings, lock_timeout)
+        check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
@@ -293,6 +274,45 @@ class PersistentQueue(Generic[T]):
         with self.session(name) as session:
             yield session
             session.flush()
+
+    def flush_all(
+        self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()
+    ) -> list[bool | Exception]:
+        """Flush sessions of this queue, each with its own transaction, all in one group, so that they share one sync;
+        ``markers`` has what ``Session.flush`` takes as ``marker``, for each of them, or is empty.
+
+        For each session what its ``flush`` would have returned, durable on return, or the error it would have raised;
+        one that is refused costs the others nothing. Nobody waits for room, also with ``full="block"``: what
+        finds none, or would overtake others that wait for it, has a ``QueueFullError``, to be flushed again.
+
+        One thread calls it for all sessions, which are nobody else's meanwhile. Interrupted, each of them is as after
+        an interrupted ``flush``. Raises ``ValueError`` for a session that is there twice, or of another queue, or of a
+        transaction over several queues.
+        """
+        group = self._open()
+        if markers and len(markers) != len(sessions):
+            raise ValueError(f"{len(markers)} markers for {len(sessions)} sessions")
+        return flush_all(group, sessions, markers)
+
+    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
+        """Wait until there is something to dequeue, from whomever, up to ``timeout`` seconds (None: for ever); whether
+        there is. Nothing is taken: somebody else may be quicker.
+
+        For who waits on behalf of others, an event loop for instance. It ends also when ``stop()`` is true, which is
+        asked before each sleep, and after each ``wake``; it must return at once and call nothing of the queue. Costs no
+        CPU. Raises ``ClosedError`` and ``BrokenQueueError``, and ``SubscriptionNotFoundError`` in a queue that has no
+        consumer but its subscriptions.
+        """
+        group = self._open()
+        reader = group.store.subscriptions.plain
+        if reader is None:
+            raise SubscriptionNotFoundError("", self.subscriptions())
+        return group.wait(reader, checked_timeout(timeout), stop)
+
+    def wake(self) -> None:
+        """Have those who are in ``wait``, of the queue or a subscription, ask whether they are to stop."""
+        if self._group is not None:
+            self._group.wake()
 
     def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
         """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever
@@ -446,7 +466,7 @@ class PersistentQueue(Generic[T]):
         """
         group = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
-        _check({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
+        check_some({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
         group.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
@@ -529,32 +549,6 @@ def _is_sound(directory: str) -> bool:
         with suppress(RuntimeError):  # another thread has opened one, or closed one, meanwhile
             stores = [queue._group.store for queue in _OPEN if queue._group is not None and not queue.closed]
             return any(store.directory == directory and store.broken is None for store in stores)
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        default = getattr(Settings, name, 0.0)
-        if default is None and value is None:
-            continue
-        kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be {what}, not {value!r}")
-    least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
-    for name, least in least_of.items():
-        value = settings.get(name)
-        if value is not None and not value >= least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _check_together(settings: Settings, lock_timeout: float) -> None:
-    _check(vars(settings) | {"lock_timeout": lock_timeout})
-    low_bytes, high_bytes = settings.pool_min_bytes, settings.pool_max_bytes
-    if not settings.compact_below <= 1:
-        raise ValueError(f"compact_below must be a share from 0 to 1, got {settings.compact_below}")
-    if settings.full not in {"raise", "block"}:
-        raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
-    if high_bytes < low_bytes:
-        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
 
 
 def _disown_all(*_: Any) -> None:

@@ -192,6 +192,16 @@ class Trial:
             seconds = retries.delay_seconds(retries.times(reader.counted, sequence))
         self._rejections.append(Rejection(sequence, item, reason, retry, seconds))
 
+    @property
+    def rejects(self) -> bool:
+        """Whether the next flush has anything to reject."""
+        return bool(self._rejections)
+
+    def forget(self, runs: Iterable[Run]) -> None:
+        """These are not held any more: what was said of them was not flushed."""
+        gone = Intervals(runs)
+        self._rejections = [each for each in self._rejections if not gone.overlap(each.sequence, each.sequence + 1)]
+
     def set_apart(self, transaction: Transaction) -> list[bytes]:
         """Take what is to come again out of what the transaction consumes; the envelopes of what is given up."""
         if not self._rejections:

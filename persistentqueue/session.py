@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from operator import index
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, overload
 
 from .block import ITEM_BYTES_MAX
 from .codecs import T
-from .errors import ClosedError, SubscriptionNotFoundError
+from .errors import ClosedError, PersistentQueueError, SubscriptionNotFoundError
 from .explain import Hold
 from .group import Group, Taken
 from .intervals import join_runs
@@ -202,6 +202,41 @@ class Session(Generic[T]):
         join_runs(transaction.runs, runs)
         return items
 
+    def enqueue_cached(self, item: Any) -> bool:
+        """Like ``enqueue``, unless the session would have to write ahead of its flush: then it is False, and the item
+        is not in it. Never waits for a disk, so that an event loop may call it."""
+        transaction = self._open()
+        data = item if type(item) is bytes else as_bytes(item)
+        if len(data) > ITEM_BYTES_MAX:
+            raise too_large(len(data))
+        if transaction.items and transaction.cost_bytes + len(data) > self._spill_bytes:
+            return False
+        transaction.items.append(data)
+        transaction.payload_bytes += len(data)
+        return True
+
+    def dequeue_cached(self, max_items: int) -> list[T]:
+        """Like ``dequeue_many``, as far as it needs neither to read nor to look for what others have published.
+
+        Never waits for a disk, so that an event loop may call it.
+        """
+        transaction, reader = self._open(), self._consumer()
+        items: list[Any] = []
+        while len(items) < max_items and (item := reader.take_one(transaction.runs)) is not None:
+            items.append(item)
+        if items and not transaction.since_seconds:
+            transaction.since_seconds = self._group.now()
+        return items
+
+    def put_back(self, count: int = 1) -> None:
+        """Give back the last ``count`` items that were dequeued since the last flush: to the front, in their old order.
+
+        Raises ``ValueError`` where there are not so many. Never waits for a disk.
+        """
+        if not 0 <= index(count) <= sum(run[1] for run in self._open().runs):
+            raise ValueError(f"count must be from 0 to the items that were dequeued, got {count}")
+        self._give_back(count)
+
     def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
         """Make everything since the last flush one atomic transaction: durable on return, and visible to others.
 
@@ -224,25 +259,26 @@ class Session(Generic[T]):
         """
         if self._together is not None:
             return self._together(self, marker, timeout)
-        transaction, group = self._transaction, self._group
-        if transaction is None or group.closed is not None or group.store.broken is not None:
-            transaction = self._open()
+        group = self._group
         if timeout is not None and checked_timeout(timeout) and not group.blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
-        if marker is not None:
-            transaction.marker = checked_marker(marker)
-        elif not (transaction.items or transaction.runs or transaction.pieces):
+        transaction = self._prepare(marker)
+        if transaction is None:
             return True
         try:
             self._commit(transaction, timeout)
-            if transaction.skipped:
-                self._discard(transaction)
-            self._transaction = self._new()
+            return self._finish(transaction)
         except BaseException:
             if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
                 self.rollback()
             raise
-        return not transaction.skipped
+
+    def give_up(self) -> None:
+        """Have a ``flush`` of this session that waits for room, in another thread, wait no longer: it raises
+        ``QueueFullError``, and the session keeps its operations. The next one does, if none waits. For any thread."""
+        transaction = self._transaction
+        if transaction is not None:
+            self._group.give_up(transaction)
 
     def reject(self, item: T, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
         """Say of an item that this session holds, the first that equals it, that it has failed.
@@ -304,6 +340,24 @@ class Session(Generic[T]):
         """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""
         return raw == item
 
+    def _prepare(self, marker: tuple[str, int] | None) -> Transaction | None:
+        """What is to be committed; None where there is nothing."""
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction = self._open()
+        if marker is not None:
+            transaction.marker = checked_marker(marker)
+        elif not (transaction.items or transaction.runs or transaction.pieces):
+            return None
+        return transaction
+
+    def _finish(self, transaction: Transaction) -> bool:
+        """It is settled, and what comes next is another one; whether it was committed."""
+        if transaction.skipped:
+            self._discard(transaction)
+        self._transaction = self._new()
+        return not transaction.skipped
+
     def _give_back(self, count: int) -> None:
         """Give the last items that were dequeued back to the front of the queue."""
         if count and self._transaction is not None:
@@ -315,6 +369,8 @@ class Session(Generic[T]):
                     runs.append((first, held - part))
                 returned.runs.append((first + held - part, part))
                 count -= part
+            if self._trial is not None:
+                self._trial.forget(returned.runs)
             self._group.discard(returned)
 
     def _new(self) -> Transaction:
@@ -346,6 +402,50 @@ class Session(Generic[T]):
             start = stop
             if start < len(items):
                 self._group.spill(transaction)
+
+
+def flush_all(
+    group: Group, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+) -> list[bool | Exception]:
+    """What ``PersistentQueue.flush_all`` does."""
+    _require_apart(group, sessions)
+    found: list[bool | Exception] = [True] * len(sessions)
+    works: dict[int, Transaction] = {}
+    for number, session in enumerate(sessions):
+        marker = markers[number] if markers else None
+        try:
+            if session._trial is not None and session._trial.rejects:  # what it gives up goes to another queue
+                found[number] = session.flush(marker, 0.0)
+                continue
+            work = session._prepare(marker)
+        except (PersistentQueueError, TypeError, ValueError) as error:
+            found[number] = error
+        else:
+            if work is not None:
+                works[number] = work
+    try:
+        group.commit_all(list(works.values()))
+    except PersistentQueueError as error:
+        for work in works.values():
+            work.error = work.error or error
+    finally:  # also interrupted: those that are settled begin anew, the others keep their operations
+        for number, work in works.items():
+            failure, work.error = work.error, None
+            if work.settled:
+                found[number] = sessions[number]._finish(work)
+            elif isinstance(failure, Exception):
+                found[number] = failure
+    return found
+
+
+def _require_apart(group: Group, sessions: Sequence[Session[Any]]) -> None:
+    """Raise ``ValueError`` where these are not different sessions of this queue alone."""
+    if len(set(map(id, sessions))) < len(sessions):
+        raise ValueError("the same session twice in flush_all")
+    if any(session._group is not group for session in sessions):
+        raise ValueError("a session of another queue in flush_all")
+    if any(session._together is not None for session in sessions):
+        raise ValueError("a session of a transaction over several queues in flush_all: call its own flush")
 
 
 def checked_timeout(timeout: float | None) -> float | None:

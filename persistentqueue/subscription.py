@@ -10,7 +10,7 @@ from typing import Generic
 from .codecs import Codec, T, decode_each
 from .group import Group
 from .reader import Reader
-from .session import Session
+from .session import Session, checked_timeout
 
 
 class Subscription(Generic[T]):
@@ -62,6 +62,11 @@ class Subscription(Generic[T]):
         with self.session(name) as session:
             yield session
             session.flush()
+
+    def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
+        """Wait until there is something to dequeue; see ``PersistentQueue.wait``."""
+        self._group.check()
+        return self._group.wait(self._reader, checked_timeout(timeout), stop)
 
     def browse(self) -> Iterator[T]:
         """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""

@@ -49,6 +49,7 @@ class Transaction:
     __slots__ = (
         "adoptions",
         "error",
+        "gives_up",
         "items",
         "marker",
         "operations",
@@ -84,6 +85,8 @@ class Transaction:
         self.since_seconds = 0.0
         """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""
         self.error: BaseException | None = None
+        self.gives_up = False
+        """Whether it shall wait for room no longer."""
         self.settled = False
         """Whether it was committed, or skipped; neither, and no ``error``: nothing was tried."""
         self.skipped = False

@@ -29,6 +29,10 @@ class TypedSession(Session[T]):
         data: Any = encode(self._codec, item)
         super().enqueue(data)
 
+    def enqueue_cached(self, item: Any) -> bool:
+        """Like ``enqueue``, unless it would write; otherwise like a session of bytes. Raises ``CodecError`` as well."""
+        return super().enqueue_cached(encode(self._codec, item))
+
     def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer items, in order; otherwise like a session of bytes. Raises ``CodecError`` as well: of a list or
         a tuple all are encoded before any is buffered."""
@@ -57,7 +61,13 @@ class TypedSession(Session[T]):
         Raises ``CodecError`` as well: what came before the item that cannot be decoded is returned first, so that it is
         raised by the next call, which holds that item alone.
         """
-        data: list[Any] = super().dequeue_many(max_items, timeout)
+        return self._decoded(super().dequeue_many(max_items, timeout))
+
+    def dequeue_cached(self, max_items: int) -> list[T]:
+        """Like ``dequeue_many``, as far as nothing is read; otherwise like a session of bytes. Raises alike."""
+        return self._decoded(super().dequeue_cached(max_items))
+
+    def _decoded(self, data: list[Any]) -> list[T]:
         items: list[T] = []
         for each in data:
             try:

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -113,7 +114,15 @@ def nothing_by_itself(request: pytest.FixtureRequest, monkeypatch: pytest.Monkey
 
 
 @pytest.fixture
-def open_queue(tmp_path: Path) -> Iterator[OpenQueue]:
+def threads() -> Iterator[ThreadPoolExecutor]:
+    """Threads that are gone when the test ends: behind ``open_queue``, whose end wakes those who still wait in a
+    queue, so that a test that fails says so."""
+    with ThreadPoolExecutor(16) as executor:
+        yield executor
+
+
+@pytest.fixture
+def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[OpenQueue]:
     """Open ``tmp_path/queues/orders`` (or another ``name=``); what is still open at the end is closed."""
     opened: list[PersistentQueue] = []
 

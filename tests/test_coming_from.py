@@ -13,7 +13,13 @@ import pytest
 README = (Path(__file__).parents[1] / "README.md").read_text()
 SECTION = README.partition("\n## Coming from another queue\n")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in SECTION.splitlines() if line[:1] == "|"][2:]
-NEEDS = {"queue.Queue": "queue", "persist-queue": "persistqueue", "queuelib": "queuelib", "Scrapy": "scrapy"}
+NEEDS = {
+    "queue.Queue": "queue",
+    "asyncio.Queue": "asyncio",
+    "persist-queue": "persistqueue",
+    "queuelib": "queuelib",
+    "Scrapy": "scrapy",
+}
 """What has to be installed for their lines."""
 
 
@@ -35,6 +41,8 @@ PROGRAMS = programs()
 
 def run(code: str, directory: Path, *options: str) -> None:
     """Run it in a Python of its own, in this directory."""
+    if "await " in code:
+        code = f"import ast, asyncio\nasyncio.run(eval(compile({code!r}, '', 'exec', ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)))"
     command = [sys.executable, *options, "-c", code]
     done = subprocess.run(command, cwd=directory, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -389,8 +389,8 @@ def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPat
 
     original = module._Member.__init__
 
-    def init(member: Any, transaction: Transaction) -> None:
-        original(member, transaction)
+    def init(member: Any, transactions: Sequence[Transaction]) -> None:
+        original(member, transactions)
         member.turn = Turn()
         member.turn.acquire()
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -23,13 +22,6 @@ from .limits import SECONDS, consume, content, files_bytes, opened, spilling, ta
 from .support import crash, drain, put, put_each, segment_files
 
 KIB, MIB = 1024, 1024 * 1024
-
-
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads that are gone when the test ends."""
-    with ThreadPoolExecutor(16) as threads:
-        yield threads
 
 
 # --- how many items ---------------------------------------------------------------------------------------------------
@@ -366,14 +358,14 @@ def test_no_journal_limit(open_queue: OpenQueue, directory: Path) -> None:
     assert 3 * MIB < files_bytes(directory) <= 6 * MIB
 
 
-def test_reject_and_producer_flow_control(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_reject_and_producer_flow_control(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """The Java broker's two policies: ``REJECT`` is "raise", stopping producers until consumers catch up is "block"."""
     rejecting, controlling = open_queue("rejecting", max_items=1), open_queue("controlling", max_items=1, full="block")
     for queue in (rejecting, controlling):
         put(queue, b"a")
     with pytest.raises(QueueFullError):
         put(rejecting, b"b")
-    producer = pool.submit(put, controlling, b"b")
+    producer = threads.submit(put, controlling, b"b")
     waits(controlling)
     assert consume(controlling) == [b"a"]
     producer.result(SECONDS)

@@ -107,8 +107,8 @@ def test_interrupted_anywhere_nobody_waits_for_ever(seed: int, monkeypatch: pyte
         def release(self) -> None:
             self._lock.release()
 
-    def init(member: module._Member, transaction: Transaction) -> None:
-        member.transaction, member.turn = transaction, Turn()  # type: ignore[assignment]
+    def init(member: module._Member, transactions: Sequence[Transaction]) -> None:
+        member.transactions, member.turn = transactions, Turn()  # type: ignore[assignment]
 
     written: list[Transaction] = []
 

@@ -28,6 +28,7 @@ from persistentqueue import (
     QueueLockedError,
     Session,
     SubscriptionNotFoundError,
+    aio,
     check,
     repair,
     transaction,
@@ -918,3 +919,38 @@ def test_a_damaged_log_is_repaired(open_queue: OpenQueue, directory: Path) -> No
         Delivered(0, 0, 1, 1)
     ]
     assert list(queue.browse()) == [b"a", b"b", b"c", b"d"]
+
+
+def test_flushed_with_other_sessions(open_queue: OpenQueue) -> None:
+    """Of sessions that are flushed at once those that reject something do so; what was put back is not rejected."""
+    queue = open_queue(**DEAD)
+    put(queue, b"a", b"b", b"c", b"d")
+    with queue.session() as one, queue.session() as other, queue.session() as third:
+        one.dequeue_many(2)
+        other.dequeue()
+        third.dequeue()
+        one.reject(b"a", "bad", retry=False)
+        other.reject(b"c")
+        third.reject(b"d", retry=False)
+        third.put_back()
+        third.enqueue(b"e")
+        assert queue.flush_all([one, other, third]) == [True, True, True]
+    assert list(queue.browse()) == [b"c", b"d", b"e"]
+    assert letters(queue) == [(b"a", 1, "bad")]
+
+
+def test_who_waits_for_others(open_queue: OpenQueue) -> None:
+    """``wait`` ends when something is due."""
+    queue = open_queue(retry_delay_seconds=0.02)
+    put(queue, b"a")
+    fail(queue, ValueError())
+    assert queue.wait(0.0) is False
+    assert queue.wait() is True
+
+
+@pytest.mark.parametrize("setting", [{"max_attempts": 3}, {"dead_letter": "dead"}, {"retry_delay_seconds": 1}])
+def test_they_are_not_for_an_event_loop(tmp_path: Path, setting: dict[str, Any]) -> None:
+    """Who would have his event loop wait for the log hears it before anything is opened."""
+    for made in (aio.PersistentQueue, aio.Queue):
+        with pytest.raises(ValueError, match="is not for asyncio: use persistentqueue"):
+            made(tmp_path, **setting)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,18 +26,11 @@ from .test_maintenance import is_idle
 MIB = 1024 * 1024
 
 
-@pytest.fixture
-def pool() -> Iterator[ThreadPoolExecutor]:
-    """Threads that are gone when the test ends."""
-    with ThreadPoolExecutor(16) as threads:
-        yield threads
-
-
-def test_flush_waits_for_room(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_flush_waits_for_room(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """A flush that finds no room ends as soon as a dequeue was committed, and not before."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
-    waiting = pool.submit(flush, queue, b"c")
+    waiting = threads.submit(flush, queue, b"c")
     waits(queue)
     with queue.session() as session:
         assert session.dequeue() == b"a"
@@ -80,13 +73,13 @@ def test_timeouts_that_make_no_sense(open_queue: OpenQueue) -> None:
     assert drain(raising) == [b"x"]
 
 
-def test_first_come_first_served(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_first_come_first_served(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """Writers get room in the order in which they came; a small one does not overtake a large one that waits."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c", b"d")
     waiting: list[Future[None]] = []
     for n, count in enumerate([1, 4, 1, 2, 1]):
-        waiting.append(pool.submit(flush, queue, *[b"%d" % n] * count))
+        waiting.append(threads.submit(flush, queue, *[b"%d" % n] * count))
         waits(queue, n + 1)
     taken: list[bytes] = []
     while len(taken) < 13:
@@ -100,11 +93,11 @@ def test_first_come_first_served(open_queue: OpenQueue, pool: ThreadPoolExecutor
     assert b"".join(taken) == b"abcd" + b"0" + b"1111" + b"2" + b"33" + b"4"
 
 
-def test_who_does_not_wait_overtakes_nobody(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_who_does_not_wait_overtakes_nobody(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """While a large one waits, a small one for which there would be room is refused when its time is up."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
-    large = pool.submit(flush, queue, b"1", b"2", b"3")
+    large = threads.submit(flush, queue, b"1", b"2", b"3")
     waits(queue)
     for timeout in (0, 0.01):
         with pytest.raises(QueueFullError) as caught:
@@ -117,11 +110,11 @@ def test_who_does_not_wait_overtakes_nobody(open_queue: OpenQueue, pool: ThreadP
     assert drain(queue) == [b"c", b"1", b"2", b"3"]
 
 
-def test_who_gives_up_lets_the_next_one_try(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_who_gives_up_lets_the_next_one_try(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """When a large one ends waiting, a small one behind it, for which there is room, goes on at once."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
-    large = pool.submit(flush, queue, b"1", b"2", timeout=0.5)
+    large = threads.submit(flush, queue, b"1", b"2", timeout=0.5)
     waits(queue)
     flush(queue, b"x", timeout=SECONDS)
     with pytest.raises(QueueFullError):
@@ -129,12 +122,12 @@ def test_who_gives_up_lets_the_next_one_try(open_queue: OpenQueue, pool: ThreadP
     assert drain(queue) == [b"a", b"b", b"c", b"x"]
 
 
-def test_queue_full_blocks_dequeues(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_queue_full_blocks_dequeues(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """The legacy store's full journal had no room for a dequeue. Here consumers are let by, however many wait, and
     those who answer what they take as well."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
-    waiting = [pool.submit(flush, queue, b"%d" % n) for n in range(8)]
+    waiting = [threads.submit(flush, queue, b"%d" % n) for n in range(8)]
     waits(queue, 8)
     with queue.session() as worker:
         assert worker.dequeue() == b"a"
@@ -149,7 +142,7 @@ def test_queue_full_blocks_dequeues(open_queue: OpenQueue, pool: ThreadPoolExecu
     assert seen[:2] == [b"b", b"A"] and sorted(seen[2:]) == [b"%d" % n for n in range(8)]
 
 
-def test_session_that_waits_for_itself(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_session_that_waits_for_itself(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """One that enqueues more than it dequeued waits for others, up to its timeout, and stops nobody."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
@@ -162,14 +155,14 @@ def test_session_that_waits_for_itself(open_queue: OpenQueue, pool: ThreadPoolEx
         def wait() -> None:
             session.flush()
 
-        waiting = pool.submit(wait)
+        waiting = threads.submit(wait)
         waits(queue)
         assert consume(queue) == [b"b"]
         waiting.result(SECONDS)
     assert drain(queue) == [b"c", b"d"]
 
 
-def test_marker_reached_meanwhile(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_marker_reached_meanwhile(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """Who waits for room, and whose marker somebody else reaches, is told so when it is his turn."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
@@ -179,9 +172,9 @@ def test_marker_reached_meanwhile(open_queue: OpenQueue, pool: ThreadPoolExecuto
             session.enqueue(item)
             return session.flush(marker=("m", 1))
 
-    first = pool.submit(work, b"first")
+    first = threads.submit(work, b"first")
     waits(queue)
-    second = pool.submit(work, b"second")
+    second = threads.submit(work, b"second")
     waits(queue, 2)
     assert consume(queue) == [b"a"]
     assert first.result(SECONDS) is True
@@ -189,11 +182,11 @@ def test_marker_reached_meanwhile(open_queue: OpenQueue, pool: ThreadPoolExecuto
     assert drain(queue) == [b"first"]
 
 
-def test_closing_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecutor) -> None:
+def test_closing_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """All who wait for room hear that the queue was closed; nothing of theirs is in it."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
-    waiting = [pool.submit(flush, queue, b"x") for _ in range(5)]
+    waiting = [threads.submit(flush, queue, b"x") for _ in range(5)]
     waits(queue, 5)
     queue.close()
     for each in waiting:
@@ -203,7 +196,7 @@ def test_closing_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecutor
 
 
 @pytest.mark.parametrize("how", ["commit", "trim"])
-def test_breaking_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecutor, how: str) -> None:
+def test_breaking_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor, how: str) -> None:
     """All who wait for room, or for an item, hear that the queue is broken."""
     failing = [False]
 
@@ -218,12 +211,12 @@ def test_breaking_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecuto
     disk = replace(DISK, fdatasync=fail(DISK.fdatasync), pwritev=fail(DISK.pwritev))
     queue = open_queue(max_items=1, full="block", disk=disk)
     put(queue, b"a")
-    waiting = [pool.submit(flush, queue, b"x") for _ in range(3)]
+    waiting = [threads.submit(flush, queue, b"x") for _ in range(3)]
     waits(queue, 3)
     consumer = queue.session()
     assert consumer.dequeue() == b"a"
     with queue.session() as other:
-        waiting.append(pool.submit(other.dequeue, None))  # type: ignore[arg-type]
+        waiting.append(threads.submit(other.dequeue, None))  # type: ignore[arg-type]
         wait_for(lambda: queue._open()._waiters.count == 1)
         failing[0] = True
         with pytest.raises(BrokenQueueError):
@@ -234,7 +227,7 @@ def test_breaking_wakes_who_waits(open_queue: OpenQueue, pool: ThreadPoolExecuto
 
 
 @pytest.mark.parametrize("how", ["dequeue", "browse"])
-def test_damage_makes_room(open_queue: OpenQueue, directory: Path, pool: ThreadPoolExecutor, how: str) -> None:
+def test_damage_makes_room(open_queue: OpenQueue, directory: Path, threads: ThreadPoolExecutor, how: str) -> None:
     """Items that turn out to be damaged count no more: who waits for room hears of it at once."""
     queue = open_queue(max_items=2, memory_bytes=0, full="block")
     put(queue, b"a" * 1000)
@@ -243,7 +236,7 @@ def test_damage_makes_room(open_queue: OpenQueue, directory: Path, pool: ThreadP
     path = segment_files(directory)[0]
     data = path.read_bytes()
     path.write_bytes(data.replace(b"aaaa", b"bbbb", 1))
-    waiting = pool.submit(flush, queue, b"c")
+    waiting = threads.submit(flush, queue, b"c")
     waits(queue)
     with queue.session() as session, pytest.raises(CorruptionError):
         session.dequeue() if how == "dequeue" else queue.peek()
@@ -254,7 +247,7 @@ def test_damage_makes_room(open_queue: OpenQueue, directory: Path, pool: ThreadP
 
 @pytest.mark.maintained
 def test_waiting_for_room_does_nothing(
-    open_queue: OpenQueue, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    open_queue: OpenQueue, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for room tries when he comes and when he sits down; maintenance, which follows, makes him try no more,
     unless it made room, and then comes to rest."""
@@ -271,7 +264,7 @@ def test_waiting_for_room_does_nothing(
     put(queue, b"a")
     groups = queue.stats().groups
     monkeypatch.setattr(Store, "commit", counted)
-    waiting = pool.submit(flush, queue, b"b")
+    waiting = threads.submit(flush, queue, b"b")
     waits(queue)
     assert is_idle()
     assert (len(tried), queue.stats().groups) == (2, groups)
@@ -280,7 +273,7 @@ def test_waiting_for_room_does_nothing(
 
 
 def test_interrupted_while_it_waits(
-    open_queue: OpenQueue, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    open_queue: OpenQueue, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is interrupted while he waits leaves the line, keeps his session, and lets the next one try."""
     queue = open_queue(max_items=2, full="block")
@@ -295,7 +288,7 @@ def test_interrupted_while_it_waits(
             return wait(condition, timeout)
         condition.release()
         try:
-            behind.append(pool.submit(flush, queue, b"b"))
+            behind.append(threads.submit(flush, queue, b"b"))
             waits(queue, 2)
         finally:
             condition.acquire()
@@ -358,7 +351,7 @@ def test_producers_and_consumers_at_the_limit(open_queue: OpenQueue, directory: 
 
 
 @pytest.mark.parametrize("how", ["dequeues", "rollback", "trim"])
-def test_waiting_for_the_disk(open_queue: OpenQueue, pool: ThreadPoolExecutor, how: str) -> None:
+def test_waiting_for_the_disk(open_queue: OpenQueue, threads: ThreadPoolExecutor, how: str) -> None:
     """Who waits for room on the disk gets it when dequeues drained a segment, when somebody gave up what he had written
     ahead, and when a trim gave a segment back."""
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=10_000, full="block")
@@ -373,7 +366,7 @@ def test_waiting_for_the_disk(open_queue: OpenQueue, pool: ThreadPoolExecutor, h
         with pytest.raises(QueueFullError):
             while True:
                 flush(queue, items[0], timeout=0)
-    waiting = pool.submit(flush, queue, blocked)
+    waiting = threads.submit(flush, queue, blocked)
     waits(queue)
     if how == "rollback":
         session.close()
@@ -395,7 +388,7 @@ def test_waiting_for_the_disk(open_queue: OpenQueue, pool: ThreadPoolExecutor, h
 
 
 def test_given_back_behind_the_flush_wakes_who_waits(
-    open_queue: OpenQueue, pool: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    open_queue: OpenQueue, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who found no room because segments were just being deleted by another thread tries again when they are."""
     began, allowed = threading.Event(), threading.Event()
@@ -415,9 +408,9 @@ def test_given_back_behind_the_flush_wakes_who_waits(
         consume(queue)
         queue.trim()
 
-    deleting = pool.submit(delete)
+    deleting = threads.submit(delete)
     assert began.wait(SECONDS)
-    waiting = pool.submit(flush, queue, bytes(4 * MIB))
+    waiting = threads.submit(flush, queue, bytes(4 * MIB))
     waits(queue)
     allowed.set()
     deleting.result(SECONDS)

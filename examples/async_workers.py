@@ -1,0 +1,51 @@
+"""Workers of ``asyncio`` that take jobs from one queue, and put the results into the same, in one transaction each.
+
+    python examples/async_workers.py --directory demo
+
+A hundred workers share one queue, one thread that commits for all of them, and its syncs. Kill it wherever you like
+(``kill -9``) and start it again: each job is done, and has one result. What a worker had taken when it was killed comes
+back; the jobs themselves go in with a marker, once. Everything lies in ``--directory``; delete it to begin anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+from pathlib import Path
+
+from persistentqueue import aio
+
+WORKERS = 100
+
+
+async def work(jobs: aio.Subscription[bytes]) -> None:
+    """Do jobs until there are no more."""
+    async with jobs.session() as session:
+        while (item := await session.dequeue()) is not None:
+            kind, _, number = item.partition(b" ")
+            if kind == b"job":
+                await asyncio.sleep(0.001)  # what there is to do
+                await session.enqueue(b"result %d" % int(number) ** 2)
+            await session.flush()  # taken and answered, or neither
+
+
+async def main(directory: Path, count: int) -> None:
+    """Put the jobs in, have them done, and say what came of them."""
+    async with aio.PersistentQueue(directory, "jobs", fan_out=True) as queue:
+        jobs, results = await queue.subscribe("jobs"), await queue.subscribe("results")
+        async with queue.session() as session:
+            await session.enqueue_many(b"job %d" % number for number in range(count))
+            await session.flush(marker=("jobs", 1))
+        await asyncio.gather(*(work(jobs) for _ in range(WORKERS)))
+        found = [
+            int(item.split()[1]) for item in [each async for each in results.browse()] if item.startswith(b"result")
+        ]
+        print(f"{len(found)} results, sum {sum(found)}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, required=True)
+    parser.add_argument("--jobs", type=int, default=2_000)
+    options = parser.parse_args()
+    asyncio.run(main(options.directory, options.jobs))

@@ -5,13 +5,14 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested; only they are watched, since that takes its time.
-COVERED := header fields pact block envelope frame log state commit compact store recovery quota limits explain \
+COVERED := header fields pact delivery block envelope frame log state commit compact store recovery quota limits explain \
 	publication adopt inbox producer parts splits remote view cursor ready subscriptions subscription \
-	doubt several together meters logger
+	doubt several together joint attempts counting deadletter retries requeue meters logger
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
-	producer inbox manifests splits remote view subscriptions several doubt envelope meters logger flush_all)
+	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
+	meters logger flush_all)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
@@ -28,6 +29,7 @@ exhaustive --operations 2 --only 0
 mutants --most 10
 random --schedules 10000 --faults
 random --schedules 6000 --style several
+random --schedules 6000 --style retries
 random --schedules 3000 --style encloses
 exhaustive --operations 2 --only 1
 kills --count 200
@@ -44,6 +46,7 @@ exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 100000 --faults
 random --first 1000000 --schedules 40000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
+random --first 1000000 --schedules 40000 --style retries
 random --first 1000000 --schedules 40000 --style encloses
 random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000

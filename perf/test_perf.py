@@ -17,6 +17,7 @@ import pytest
 from persistentqueue import PersistentQueue
 
 from . import (
+    attempts,
     backlog,
     compaction,
     compare,
@@ -286,6 +287,11 @@ def test_envelopes_are_measured(tmp_path: Path) -> None:
     assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(envelopes.WAYS, 2)
     parts = {row[0]: float(row[-1]) for row in envelopes.rows(found, "lines")}
     assert parts["lines, compressed"] < 0.5 < parts["lines, plain"] == 1.0 < parts["lines, encrypted"] + 0.5
+
+
+def test_attempts_are_measured(tmp_path: Path) -> None:
+    """Both queues give out the same, and there is a line for each size of a step."""
+    assert [row[0] for row in attempts.rows(tmp_path, 2, 1)] == ["1", "100", "1,000"]
 
 
 def test_python_alone_is_measured(tmp_path: Path) -> None:

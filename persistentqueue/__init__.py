@@ -17,16 +17,18 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
-``codecs``, ``meters``, ``logger`` · ``pact``, ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``,
-``cursor`` · ``envelope`` · ``items``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` ·
-``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``,
-``move`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``commit``, ``compact``, ``generations``, ``adopt``
-(step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``,
-``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``upkeep``, ``stats``, ``session``, ``parts``, ``remote``,
-``view`` · ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
+``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``,
+``direct``, ``quota``, ``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``,
+``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory``
+· ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``,
+``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox``
+· ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group``
+(threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session``
+· ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
 ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
+from .deadletter import DeadLetter
 from .directory import delete_queue, list_queues
 from .envelope import Encryption
 from .errors import (
@@ -36,6 +38,7 @@ from .errors import (
     CorruptionError,
     DataMissingError,
     DataPathError,
+    DeadLetterError,
     DiskFullError,
     InDoubtError,
     InvalidNameError,
@@ -77,6 +80,7 @@ __all__ = [
     "SegmentSnapshot",
     "Owner",
     "MemoryBudget",
+    "DeadLetter",
     "Encryption",
     "Stats",
     "Histogram",
@@ -105,6 +109,7 @@ __all__ = [
     "DiskFullError",
     "QueueFullError",
     "DataPathError",
+    "DeadLetterError",
     "DataMissingError",
     "InDoubtError",
     "BrokenQueueError",

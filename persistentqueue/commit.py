@@ -276,8 +276,9 @@ class Committer:
                 if recorded is not None and version <= recorded:
                     transaction.skipped = transaction.settled = True
                     continue
-            if transaction.runs and transaction.ready is not None and transaction.ready.is_closed:
-                transaction.error = SubscriptionNotFoundError(transaction.ready.name)
+            ready = transaction.ready
+            if ready is not None and ready.is_closed and (transaction.runs or transaction.operations):
+                transaction.error = SubscriptionNotFoundError(ready.name)
                 continue
             if tally is not None and not tally.admit(transaction):
                 continue

@@ -6,6 +6,7 @@
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
+    ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
     ├── CodecError               the codec refuses this item: see the error it came from (also a ValueError)
@@ -65,6 +66,14 @@ class SubscriptionNotFoundError(PersistentQueueError, LookupError):
         there = f"only {', '.join(map(repr, others))}" if others else "and it may have been removed"
         super().__init__(f"{what} of this queue, {there}: make one by queue.subscribe(name)")
         self.subscription = subscription
+
+
+class DeadLetterError(PersistentQueueError, ValueError):
+    """The bytes are no dead letter's envelope: somebody else has put them into that queue. Nothing was changed."""
+
+    def __init__(self, expected: str, found: str) -> None:
+        self.expected, self.found = expected, found
+        super().__init__(f"no dead letter: expected {expected}, found {found}")
 
 
 class InvalidNameError(PersistentQueueError, ValueError):

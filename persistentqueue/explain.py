@@ -66,10 +66,17 @@ class SegmentUse(NamedTuple):
     """Whether it stays even if nothing in it lives: a session has written ahead, or a compaction is at work."""
     holders: tuple[Holder, ...]
     """The sessions that keep it, from the one that has done so for longest."""
+    delayed: int = 0
+    """Items of it that came back, and are not due yet."""
 
     def __str__(self) -> str:
         held_else = self.held - sum(holder.items for holder in self.holders)
-        counts = {"ready": self.ready, "damaged": self.damaged, "held by nobody that is known": held_else}
+        counts = {
+            "ready": self.ready,
+            "delayed": self.delayed,
+            "damaged": self.damaged,
+            "held by nobody that is known": held_else,
+        }
         reasons = [f"{count:,} {what}" for what, count in counts.items() if count > 0]
         reasons += [
             f"{holder.session!r} {' and '.join(_deeds(holder))} for {holder.seconds:,.1f} s" for holder in self.holders
@@ -96,6 +103,7 @@ def explain(
     plain = subscriptions.plain
     is_ready = _per_segment(state, plain.ready.runs() if plain is not None else ())
     is_damaged = _per_segment(state, plain.ready.damaged.runs() if plain is not None else ())
+    is_delayed = _per_segment(state, plain.ready.delayed.runs() if plain is not None else ())
     left = {number: left_in_segments(state, cursor) for number, cursor in sorted(state.subscriptions.items())}
     is_left = left.pop(0, Counter())
     holders: dict[int, list[Holder]] = {number: [] for number in state.segments}
@@ -118,7 +126,7 @@ def explain(
                 live_bytes,
                 live,
                 is_ready[number],
-                is_left[number] - is_ready[number] - is_damaged[number],
+                is_left[number] - is_ready[number] - is_damaged[number] - is_delayed[number],
                 is_damaged[number],
                 tuple(
                     (state.subscriptions[other].name, counts[number])
@@ -128,6 +136,7 @@ def explain(
                 number == current,
                 number in pinned,
                 tuple(holders[number]),
+                is_delayed[number],
             )
         )
     return uses

@@ -38,7 +38,8 @@ seal stands in the header so that cutting the log cannot hide that it was closed
         8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
         9 subscription     number u32, first u64, length u16, name in UTF-8
        10 unsubscription   number u32
-       11 and above        see ``pact``
+       11 to 15            see ``pact``
+       16 and 17           see ``delivery``
 
 The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
 misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
@@ -76,6 +77,7 @@ from operator import itemgetter
 from typing import Any, NamedTuple, TypeVar
 
 from .checksum import crc32
+from .delivery import DELIVERY_DECODERS, DELIVERY_ENCODERS, Delivery
 from .errors import CorruptionError
 from .fields import FieldError, fixed, take, unpack
 from .header import seed
@@ -246,6 +248,7 @@ Operation = (
     | SubscriptionOpened
     | SubscriptionClosed
     | Pact
+    | Delivery
 )
 Transaction = list[Operation]
 
@@ -489,6 +492,7 @@ _ENCODERS: dict[type, Callable[[Any], bytes]] = {
     SubscriptionOpened: _encode_subscription,
     SubscriptionClosed: lambda operation: _UNSUBSCRIPTION.pack(_KIND_UNSUBSCRIPTION, *operation),
     **PACT_ENCODERS,
+    **DELIVERY_ENCODERS,
 }
 _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_ENQUEUE: _decode_enqueue,
@@ -502,4 +506,5 @@ _DECODERS: dict[int, Callable[[bytes, int, int], tuple[Operation, int]]] = {
     _KIND_SUBSCRIPTION: _decode_subscription,
     _KIND_UNSUBSCRIPTION: fixed(SubscriptionClosed, _UNSUBSCRIPTION),
     **PACT_DECODERS,
+    **DELIVERY_DECODERS,
 }

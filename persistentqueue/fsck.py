@@ -203,6 +203,11 @@ def _check_state(state: State) -> Iterator[str]:
         yield f"the segments count {live_bytes} live bytes, the state {state.live_bytes}"
     if sum(live.values()) + state.gone_count != state.next_sequence:
         yield f"{sum(live.values())} live and {state.gone_count} gone of {state.next_sequence} items"
+    for number, attempts in state.attempts.items():
+        for first, count, _ in (*attempts.times, *attempts.delays):
+            cursor, end = state.subscriptions.get(number), first + count
+            if cursor is None or end > state.next_sequence or cursor.overlaps(first, end):
+                yield f"deliveries of {count} items from {first} are counted, for subscription {number}, not due to it"
     common = [(0, state.next_sequence)] if state.subscriptions else []
     for cursor in state.subscriptions.values():
         common = cursor.done_of(common)

@@ -23,6 +23,7 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import TypeVar
 
+from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
@@ -78,6 +79,8 @@ class Group:
         """How many transactions were told that the queue is full."""
         self.given_back = 0
         """How many items came back from sessions that had dequeued them."""
+        self.rejected = self.dead = 0
+        """How many items were rejected, and how many were moved to the dead letters."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
@@ -395,7 +398,7 @@ class Group:
                 left = None if deadline is None else deadline - _now()
                 if (left is not None and left <= 0) or stop():
                     return False
-                self._waiters.wait(left)
+                self._waiters.wait(reader.until_due(left))
         self.check()
         self.store.check()
         return True
@@ -405,12 +408,14 @@ class Group:
         whether there is. ``stop`` is asked before each sleep, with the mutex held."""
         deadline = None if timeout_seconds is None else _now() + timeout_seconds
         while True:
-            if not len(reader.ready):
+            with self.mutex:
+                is_there = bool(len(reader.ready))
+            if not is_there:
                 self._look(insists=True)
-            if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
-                with self.mutex:
+            with self.mutex:
+                if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
                     self._waiters.wake(1)  # who was told, and takes nothing, tells another one
-                return True
+                    return True
             if not self._sleep(reader, deadline, stop):
                 return False
 
@@ -466,6 +471,13 @@ class Group:
                 self._wake(count)
         if wrote:
             self._seats.tell()
+
+    def postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
+        """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
+        with self.mutex:
+            ready.postpone(runs, seconds)
+            self.given_back += sum(run[1] for run in runs)
+            self._waiters.wake_all()
 
     def abandon(self, transaction: Transaction) -> None:
         """Like ``discard``, from a finalizer, which may run while this very thread holds the mutex."""

@@ -48,9 +48,11 @@ COUNTERS = {
     "page_reads",
     "compacted_segments",
     "copied_bytes",
+    "rejected",
+    "dead",
 }
 """The fields that only grow, as long as the queue is open; of some that goes on with the next opening."""
-_ITEMS = ("ready", "held", "damaged", "enqueued", "dequeued", "cached", "given_back")
+_ITEMS = ("ready", "held", "damaged", "enqueued", "dequeued", "cached", "given_back", "delayed", "rejected", "dead")
 _NAMES = {
     **{name: f"{name}_items" for name in _ITEMS},
     "generation": "trims",

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import warnings
 import weakref
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -16,17 +16,20 @@ from typing import Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
-from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, fspath
+from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
 from .errors import SubscriptionNotFoundError
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
-from .limits import LOGS_LEAST
+from .joint import require_neighbours
 from .memory import MemoryBudget
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
+from .requeue import requeue
+from .retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session, checked_timeout, flush_all
+from .settings import check_settings, check_some
 from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
@@ -35,26 +38,6 @@ from .typed import TypedSession
 from .upkeep import Compacted, Maintained, Upkeep
 from .view import View
 
-_LEAST = {
-    "segment_bytes": 1,
-    "memory_bytes": 0,
-    "inline_bytes": 0,
-    "log_bytes": 4096,
-    "pool_min_bytes": 0,
-    "compact_below": 0,
-    "compact_bytes_per_second": 1,
-    "max_items": 1,
-    "max_bytes": 1,
-    "min_free_bytes": 0,
-    "lock_timeout": 0,
-}
-_KINDS: tuple[tuple[Any, str], ...] = (
-    (bool, "True or False"),
-    (int, "a whole number"),
-    (int | float, "a number"),
-    (str, "text"),
-)
-"""What a setting must be: what its default is, of the first of these."""
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
@@ -104,6 +87,13 @@ class PersistentQueue(Generic[T]):
       segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
+    - ``max_attempts``: how often an item is delivered, by a session of the queue or of each of its subscriptions, over
+      rollbacks and restarts (no limit, and nothing is counted). One that was delivered so often, and not consumed, is
+      moved to the dead letters. Each call that dequeues is then a durable write of the log.
+    - ``dead_letter``: the name of the queue beside this one that gets them, which is opened and closed with this one,
+      or an open queue, which several may share. Needed for ``max_attempts``; alone it is for what ``reject`` gives up.
+    - ``retry_delay_seconds``: how long an item waits that was rejected, or given back, before it comes again (0); or
+      what makes that of how often it was delivered, ``lambda attempts: 2.0**attempts`` for instance.
     - ``compression``: ``"zstd"`` compresses each block that it makes smaller (None; needs the extra ``compression``).
     - ``encryption``: the ``Encryption`` of each block that is written, and of those that are there (None; needs the
       extra ``encryption``).
@@ -121,6 +111,11 @@ class PersistentQueue(Generic[T]):
     (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
     directory cannot be used.
     """
+
+    _group: Group | None = None
+    _retries: Retries | None = None
+    _dead_letters: PersistentQueue[bytes] | None = None
+    _owns_dead_letters = False
 
     def __init__(
         self,
@@ -148,20 +143,21 @@ class PersistentQueue(Generic[T]):
         max_disk_bytes: int | None = None,
         min_free_bytes: int = 0,
         full: str = "raise",
+        max_attempts: int | None = None,
+        dead_letter: str | PersistentQueue[Any] | None = None,
+        retry_delay_seconds: Delay = 0.0,
         compression: str | None = None,
         encryption: Encryption | None = None,
         disk: Disk = DISK,
     ) -> None:
-        self._group: Group | None = None
         self._codec = checked_codec(codec)
         self._sessions: weakref.WeakSet[Session[T]] = weakref.WeakSet()
         directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
-        own_bytes = 0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes
         settings = Settings(
             sync=sync,
             segment_bytes=segment_bytes,
-            memory_bytes=own_bytes,
+            memory_bytes=0 if isinstance(memory_bytes, MemoryBudget) else memory_bytes,
             inline_bytes=inline_bytes,
             log_bytes=log_bytes,
             pool_min_bytes=pool_min_bytes,
@@ -176,13 +172,11 @@ class PersistentQueue(Generic[T]):
             max_disk_bytes=max_disk_bytes,
             min_free_bytes=min_free_bytes,
             full=full,
+            counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
         )
-        _check(vars(settings) | {"lock_timeout": lock_timeout})
-        _check_together(settings)
+        check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
-        self._path = fspath(path)
-        self._name = name
-        self._disk = disk
+        self._path, self._name, self._disk = fspath(path), name, disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
         self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
         self._upkeep = Upkeep(self._group)
@@ -190,6 +184,10 @@ class PersistentQueue(Generic[T]):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
         announce(directory, self.recovery)
+        if settings.counts_attempts:
+            self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
+            its = {"lock_timeout": lock_timeout, "compression": compression, "encryption": encryption}
+            self._have_dead_letters(dead_letter, its)
 
     def __enter__(self) -> PersistentQueue[T]:
         return self
@@ -263,9 +261,9 @@ class PersistentQueue(Generic[T]):
         name = threading.current_thread().name if name is None else name
         session: Session[T]
         if self._codec is BYTES:
-            session = Session(group, name=name, queue=self, reader=reader)
+            session = Session(group, name=name, queue=self, reader=reader, retries=self._retries)
         else:
-            session = TypedSession(self._codec, group, name=name, queue=self, reader=reader)
+            session = TypedSession(self._codec, group, name=name, queue=self, reader=reader, retries=self._retries)
         with group.mutex:
             self._sessions.add(session)
         return session
@@ -391,6 +389,29 @@ class PersistentQueue(Generic[T]):
                 raise
         return count
 
+    @property
+    def dead_letters(self) -> PersistentQueue[bytes]:
+        """The queue of the dead letters, each of them an envelope (see ``DeadLetter``). Raises ``ValueError`` where the
+        queue was opened without ``dead_letter``."""
+        if self._dead_letters is None:
+            raise ValueError(f"{self!r} was opened without dead_letter=: it has no dead letters")
+        return self._dead_letters
+
+    def requeue(self, max_items: int | None = None) -> int:
+        """Move up to ``max_items`` dead letters that came from this queue (None: all) to its end, out of their
+        envelopes, in one transaction; how many there were. Durable on return.
+
+        Their attempts are counted anew, and every subscription gets them. Those that another queue has put there, and
+        what is no dead letter, stay, in their order. Raises ``ValueError`` without ``dead_letter``, what
+        ``Session.flush`` raises, and ``CorruptionError`` like ``dequeue``; then nothing was moved.
+        """
+        if max_items is not None and max_items < 0:
+            raise ValueError(f"max_items must not be negative, got {max_items}")
+        group, dead = self._open(), self.dead_letters._open()
+        for each in (group, dead):
+            each.store.check()
+        return requeue(group, dead, max_items)
+
     def trim(self) -> None:
         """Shorten the log to what is live and delete drained segments now; it is done by itself when it is worth it.
 
@@ -445,7 +466,7 @@ class PersistentQueue(Generic[T]):
         """
         group = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
-        _check({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
+        check_some({name: value for name, value in chosen.items() if not isinstance(value, MemoryBudget | None)})
         group.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
@@ -480,11 +501,41 @@ class PersistentQueue(Generic[T]):
 
         Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
         ``ClosedError``. Raises ``DiskFullError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
-        the same, its lock free, and the next opening recovers.
+        the same, its lock free, and the next opening recovers. The queue of its dead letters is closed as well, if it
+        was opened with this one.
         """
-        if self._group is not None:
-            self._group.close("the queue is closed: open it again")
-            _OPEN.discard(self)
+        try:
+            if self._group is not None:
+                self._group.close("the queue is closed: open it again")
+                _OPEN.discard(self)
+        finally:
+            if self._owns_dead_letters and self._dead_letters is not None:
+                self._dead_letters.close()
+
+    def _have_dead_letters(self, dead_letter: str | PersistentQueue[Any] | None, settings: dict[str, Any]) -> None:
+        """Have the queue of the dead letters open, with these settings where only its name is given; what it raises
+        closes this one. Raises what opening raises, and ``ValueError`` for one that cannot have them."""
+        if dead_letter is None:
+            return
+        try:
+            store = self._open().store
+            if dead_letter == basename(store.directory):
+                raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
+            if isinstance(dead_letter, str):
+                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
+                dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
+                self._owns_dead_letters = True
+            elif not isinstance(dead_letter, PersistentQueue):
+                raise TypeError(f"dead_letter must be a queue's name, or an open queue, not {dead_letter!r}")
+            self._dead_letters = dead_letter
+            dead = dead_letter._open()
+            require_neighbours([store.directory, dead.store.directory])
+            require_fitting(store, dead.store)
+            assert self._retries is not None
+            self._retries.dead = dead
+        except BaseException:
+            self.close()
+            raise
 
     def _open(self) -> Group:
         assert self._group is not None
@@ -498,31 +549,6 @@ def _is_sound(directory: str) -> bool:
         with suppress(RuntimeError):  # another thread has opened one, or closed one, meanwhile
             stores = [queue._group.store for queue in _OPEN if queue._group is not None and not queue.closed]
             return any(store.directory == directory and store.broken is None for store in stores)
-
-
-def _check(settings: Mapping[str, Any]) -> None:
-    for name, value in settings.items():
-        default = getattr(Settings, name, 0.0)
-        if default is None and value is None:
-            continue
-        kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
-        if not isinstance(value, kind):
-            raise TypeError(f"{name} must be {what}, not {value!r}")
-    least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
-    for name, least in least_of.items():
-        value = settings.get(name)
-        if value is not None and not value >= least:
-            raise ValueError(f"{name} must be at least {least}, got {value}")
-
-
-def _check_together(settings: Settings) -> None:
-    low_bytes, high_bytes = settings.pool_min_bytes, settings.pool_max_bytes
-    if not settings.compact_below <= 1:
-        raise ValueError(f"compact_below must be a share from 0 to 1, got {settings.compact_below}")
-    if settings.full not in {"raise", "block"}:
-        raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
-    if high_bytes < low_bytes:
-        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
 
 
 def _disown_all(*_: Any) -> None:

@@ -27,7 +27,7 @@ Cursors = dict[int, tuple[int, int]]
 """Per segment the offset and the ordinal of the block where reading goes on."""
 
 
-class _UnreadableError(Exception):
+class UnreadableError(Exception):
     """Internal: the sequences ``first … end - 1`` are lost to this damage (none, if the file can still be read)."""
 
     def __init__(self, damage: CorruptionError, first: int, end: int) -> None:
@@ -59,7 +59,7 @@ class Reader:
         ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing is held, and it stays ready.
         """
         with self._mutex:
-            runs = self.ready.hold(max_items)
+            runs = self.ready.hand_out(max_items)
             if len(runs) == 1:
                 first, count = runs[0]
                 page = self._pages.find(first)
@@ -69,7 +69,7 @@ class Reader:
                     return runs, page.items[at : at + count]
         return self._read_runs(runs) if runs else ([], [])
 
-    def take_one(self, runs: list[Run]) -> bytes | None:
+    def take_one(self, runs: list[Run], /) -> bytes | None:
         """Hold the first ready item, and note that in ``runs``; None where that takes more: nothing is held then.
 
         The short way of ``take``, for who takes one item after the other.
@@ -115,13 +115,17 @@ class Reader:
                     page = self._page(first, cursors=cursors)
                 except StateError:
                     continue  # it was consumed meanwhile, and is not ready any more
-                except _UnreadableError as unreadable:
+                except UnreadableError as unreadable:
                     self._set_aside(unreadable)
                     raise unreadable.damage from None
             at = first - page.first
             items = page.items[at : at + count]
             sequence = first + len(items)
             yield items
+
+    def until_due(self, timeout_seconds: float | None) -> float | None:
+        """How long who waits may sleep at most, of a timeout (None: for ever); the mutex is held."""
+        return timeout_seconds
 
     def in_memory(self) -> int:
         """How many of the ready items are in memory; the mutex is held."""
@@ -153,7 +157,7 @@ class Reader:
                 items += part
                 join_runs(done, [(first, len(part))])
                 left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
-        except _UnreadableError as unreadable:
+        except UnreadableError as unreadable:
             if items and unreadable.first < unreadable.end:
                 self._release(left)  # what was read comes out first, and the damage is met again
                 return done, items
@@ -174,7 +178,7 @@ class Reader:
         """The page with this unconsumed sequence, from memory or read from its segment.
 
         Who takes says how many items he ``takes`` from it: a page whose rest he takes whole is not kept in memory. Who
-        browses has his own ``cursors``. Raises ``_UnreadableError``, and ``StateError`` where the sequence was
+        browses has his own ``cursors``. Raises ``UnreadableError``, and ``StateError`` where the sequence was
         consumed.
         """
         with self._reading:
@@ -191,7 +195,7 @@ class Reader:
                 except CorruptionError as damage:
                     # Without its file the whole extent is lost; a damaged header is reported, and costs nothing.
                     end = row.first if self._segments.exists(row.segment) else row.first + row.count
-                    raise _UnreadableError(damage, row.first, end) from None
+                    raise UnreadableError(damage, row.first, end) from None
                 known = self._cursors if cursors is None else cursors
                 at = known.get(row.segment, (row.offset, row.ordinal))
                 base = row.first - row.ordinal
@@ -208,7 +212,7 @@ class Reader:
                     self._segments.unpin([row.segment])
             if loaded.damage is not None:
                 lost_first = base + loaded.next_ordinal
-                raise _UnreadableError(loaded.damage, lost_first, lost_first + loaded.lost)
+                raise UnreadableError(loaded.damage, lost_first, lost_first + loaded.lost)
             page = Page(base + loaded.ordinal, loaded.items, loaded.cost_bytes)
             with self._mutex:
                 self.page_reads += 1
@@ -239,7 +243,7 @@ class Reader:
         with self._mutex:
             self.ready.release(runs)
 
-    def _set_aside(self, unreadable: _UnreadableError) -> None:
+    def _set_aside(self, unreadable: UnreadableError) -> None:
         with self._mutex:
             self.ready.set_aside(unreadable.first, unreadable.end)
         self._segments.damage.tell(unreadable.damage)

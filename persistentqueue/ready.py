@@ -12,8 +12,9 @@ from .state import State
 class Ready:
     """What a subscription may dequeue now. Everything from ``position`` on was never handed out.
 
-    ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read. At any
-    time ready + held + damaged + consumed = the next sequence.
+    ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read;
+    ``delayed`` came back, and is not due yet (see ``counting``). At any time ready, held, damaged, delayed and consumed
+    ones are together as many as the next sequence.
     """
 
     def __init__(self, state: State, number: int = 0, cursor: Cursor | None = None) -> None:
@@ -26,6 +27,7 @@ class Ready:
         """Whether the subscription was removed."""
         self.returned = Intervals()
         self.damaged = Intervals()
+        self.delayed = Intervals()
         self.held = 0
         self.position = cursor.frontier
         for first, count in cursor.consumed:
@@ -60,6 +62,9 @@ class Ready:
         self.held += count - left
         return runs
 
+    hand_out = hold
+    """What a consumer is given who asks for so many."""
+
     def hold_below(self, end: int) -> list[Run]:
         """Hand out all that is ready below ``end``."""
         ahead = min(end, self._state.next_sequence) - self.position
@@ -78,17 +83,20 @@ class Ready:
 
     def set_aside(self, first: int, end: int) -> None:
         """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""
+        self._take_out(first, end, self.damaged)
+
+    def _take_out(self, first: int, end: int, into: Intervals) -> None:
         if end > self.position:
             start = max(first, self.position)
             if start > self.position:
                 self.returned.add(self.position, start - self.position)
             self.position = end
-            self.damaged.add(start, end - start)
+            into.add(start, end - start)
         for start, count in self.returned.runs():
             low, high = max(start, first), min(start + count, end)
             if low < high:
                 self.returned.remove(low, high - low)
-                self.damaged.add(low, high - low)
+                into.add(low, high - low)
 
     def next_run(self, sequence: int) -> Run | None:
         """What is ready from ``sequence`` on: the first run of it, in order; nothing where it was removed."""

@@ -12,11 +12,12 @@ from .block import ITEM_BYTES_MAX
 from .codecs import T
 from .errors import ClosedError, PersistentQueueError, SubscriptionNotFoundError
 from .explain import Hold
-from .group import Group
+from .group import Group, Taken
 from .intervals import join_runs
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
+from .retries import Retries, Trial
 from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
@@ -39,7 +40,19 @@ class Session(Generic[T]):
     so does a ``flush`` of what was dequeued from it.
     """
 
-    __slots__ = ("__weakref__", "_group", "_queue", "_reader", "_spill_bytes", "_together", "_transaction", "name")
+    __slots__ = (
+        "__weakref__",
+        "_commit",
+        "_discard",
+        "_group",
+        "_queue",
+        "_reader",
+        "_spill_bytes",
+        "_together",
+        "_transaction",
+        "_trial",
+        "name",
+    )
 
     def __init__(
         self,
@@ -48,6 +61,7 @@ class Session(Generic[T]):
         name: str = "",
         queue: object = None,
         reader: Reader | None = None,
+        retries: Retries | None = None,
     ) -> None:
         self._group = group
         self._reader = group.store.subscriptions.plain if reader is None else reader
@@ -58,6 +72,10 @@ class Session(Generic[T]):
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
         self._transaction: Transaction | None = self._new()
+        self._trial = Trial(retries) if retries is not None else None
+        """What it does with items that may fail; None in a queue that does not count their attempts."""
+        self._commit = group.commit if self._trial is None else self._trial.commit
+        self._discard = group.discard if self._trial is None else self._trial.discard
         self._together: Together | None = None
         """What flushes it with sessions of other queues, if it belongs to these."""
 
@@ -67,6 +85,8 @@ class Session(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if error is not None and self._trial is not None and self._transaction is not None:
+            self._trial.fail(self._transaction, self._reader, error)
         self.close()
 
     def __del__(self) -> None:
@@ -140,6 +160,10 @@ class Session(Generic[T]):
         the next call goes on behind them. Raises ``WrongKeyError`` and ``MissingExtraError`` for what cannot be opened
         for now, and stays ready. Where there is no item it raises that, once, for each damaged file that
         another process has published, and ``QueueFullError`` for one that can never be adopted.
+
+        In a queue with ``max_attempts`` the delivery is durable before the item is returned, for which it raises what
+        ``flush`` raises. The last attempt of an item is made alone: a session that holds something gets None, at once,
+        while such an item is next, and one that holds such an item does until it has flushed or rolled back.
         """
         transaction, group = self._transaction, self._group
         if transaction is None or group.closed is not None or group.store.broken is not None:
@@ -149,7 +173,7 @@ class Session(Generic[T]):
         reader = self._reader
         item: Any = reader.take_one(transaction.runs) if reader is not None else None
         if item is None:
-            runs, items = group.take(self._consumer(), 1, timeout)
+            runs, items = self._take(transaction, 1, timeout)
             if not items:
                 return None
             join_runs(transaction.runs, runs)
@@ -161,7 +185,9 @@ class Session(Generic[T]):
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.
 
-        Waits for the first item only. Otherwise like ``dequeue``.
+        Waits for the first item only. In a queue that counts attempts an item that was delivered before, and not
+        consumed, comes alone, and a list ends before such a one: so a bad item does not take the others with it.
+        Otherwise like ``dequeue``.
         """
         transaction = self._open()
         if index(max_items) < 0:
@@ -169,7 +195,7 @@ class Session(Generic[T]):
         timeout = checked_timeout(timeout)
         if max_items == 0:
             return []
-        runs, taken = self._group.take(self._consumer(), max_items, timeout)
+        runs, taken = self._take(transaction, max_items, timeout)
         items: list[Any] = taken
         if items and not transaction.since_seconds:
             transaction.since_seconds = self._group.now()
@@ -240,7 +266,7 @@ class Session(Generic[T]):
         if transaction is None:
             return True
         try:
-            group.commit(transaction, timeout)
+            self._commit(transaction, timeout)
             return self._finish(transaction)
         except BaseException:
             if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
@@ -254,17 +280,41 @@ class Session(Generic[T]):
         if transaction is not None:
             self._group.give_up(transaction)
 
+    def reject(self, item: T, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
+        """Say of an item that this session holds, the first that equals it, that it has failed.
+
+        The next ``flush`` does not consume it with the others. It comes again, in its old place, at once or after
+        ``delay_seconds`` (by default ``retry_delay_seconds`` of the queue); or, if its attempts are used up, or not to
+        ``retry``, it is moved to the dead letters with this reason, in the same transaction as all else that the
+        session has done. Without a flush nothing was rejected. A flush that moves something to the dead letters waits
+        for no room, as that of a transaction over several queues.
+
+        Raises ``ValueError`` where the session holds no such item that it has not rejected yet, for a delay that cannot
+        be waited, where the queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``, and
+        for ``retry=False`` without ``dead_letter``.
+        """
+        transaction = self._open()
+        if self._trial is None:
+            needs = "max_attempts=, dead_letter= or retry_delay_seconds="
+            raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
+        self._trial.reject(
+            transaction, self._consumer(), lambda raw: self._matches(raw, item), reason, retry, delay_seconds
+        )
+
     def rollback(self) -> None:
-        """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on."""
+        """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on.
+
+        With ``retry_delay_seconds`` what is given back comes again when these are over.
+        """
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, self._new()
-            self._group.discard(transaction)
+            self._discard(transaction)
 
     def close(self) -> None:
         """Roll back what was not flushed, and end the session. Closing again does nothing."""
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
-            self._group.discard(transaction)
+            self._discard(transaction)
 
     def keeps(self) -> Hold | None:
         """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""
@@ -281,6 +331,15 @@ class Session(Generic[T]):
         keeps = transaction is not None and (transaction.runs or transaction.pieces)
         return transaction.since_seconds if transaction is not None and keeps else None
 
+    def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> Taken:
+        if self._trial is None:
+            return self._group.take(self._consumer(), max_items, timeout)
+        return self._trial.take(transaction, self._consumer(), max_items, timeout)
+
+    def _matches(self, raw: bytes, item: object) -> bool:
+        """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""
+        return raw == item
+
     def _prepare(self, marker: tuple[str, int] | None) -> Transaction | None:
         """What is to be committed; None where there is nothing."""
         transaction, group = self._transaction, self._group
@@ -295,7 +354,7 @@ class Session(Generic[T]):
     def _finish(self, transaction: Transaction) -> bool:
         """It is settled, and what comes next is another one; whether it was committed."""
         if transaction.skipped:
-            self._group.discard(transaction)
+            self._discard(transaction)
         self._transaction = self._new()
         return not transaction.skipped
 
@@ -310,6 +369,8 @@ class Session(Generic[T]):
                     runs.append((first, held - part))
                 returned.runs.append((first + held - part, part))
                 count -= part
+            if self._trial is not None:
+                self._trial.forget(returned.runs)
             self._group.discard(returned)
 
     def _new(self) -> Transaction:
@@ -351,8 +412,12 @@ def flush_all(
     found: list[bool | Exception] = [True] * len(sessions)
     works: dict[int, Transaction] = {}
     for number, session in enumerate(sessions):
+        marker = markers[number] if markers else None
         try:
-            work = session._prepare(markers[number] if markers else None)
+            if session._trial is not None and session._trial.rejects:  # what it gives up goes to another queue
+                found[number] = session.flush(marker, 0.0)
+                continue
+            work = session._prepare(marker)
         except (PersistentQueueError, TypeError, ValueError) as error:
             found[number] = error
         else:

@@ -15,6 +15,7 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0. ``live_bytes`` is summed
    up over extents and segments alike.
 4. What is gone is what all cursors have in common.
+5. Deliveries are counted of what a subscription has not consumed, and of nothing else.
 """
 
 from __future__ import annotations
@@ -24,7 +25,9 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
+from .attempts import Attempts
 from .cursor import Cursor
+from .delivery import Delayed, Delivered
 from .frame import (
     Adoption,
     Checkpoint,
@@ -113,6 +116,8 @@ class State:
         """Which queue this is; empty of one whose log was written before there were any."""
         self.forgotten = 0
         """The frames up to this one may have held decisions that somebody may come and ask for."""
+        self.attempts: dict[int, Attempts] = {}
+        """By subscription what is known of deliveries that were not consumed, where they are counted."""
         self._firsts: list[int] = []
 
     @property
@@ -138,6 +143,10 @@ class State:
             self._subscribe(*operation)
         elif isinstance(operation, SubscriptionClosed):
             self._unsubscribe(operation.number)
+        elif isinstance(operation, Delivered):
+            self._counted(*operation[:3]).deliver(*operation[1:])
+        elif isinstance(operation, Delayed):
+            self._counted(*operation[:3]).delay(*operation[1:])
         else:
             raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
 
@@ -204,6 +213,8 @@ class State:
                 f"{count} from {first} of subscription {subscription}",
             )
         cursor.consume(first, count)
+        if self.attempts:
+            self._uncount(subscription, first, count)
         if cursor is self.gone:
             self._release(first, end)
         else:
@@ -331,6 +342,9 @@ class State:
         """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
         rest: list[Operation] = [Identity(self.identity, self.forgotten)] if self.identity else []
         rest += [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]
+        for number, attempts in self.attempts.items():
+            rest += [Delivered(number, *run) for run in attempts.times]
+            rest += [Delayed(number, first, count, *delay) for first, count, delay in attempts.delays]
         if self.subscriptions.keys() == {0}:
             return rest
         if not self.subscriptions:
@@ -378,9 +392,10 @@ class State:
         for each in supplement:
             if isinstance(each, Identity):
                 state.identity, state.forgotten = each
-        others = [each for each in supplement if not isinstance(each, Decision | Identity)]
+        others = [each for each in supplement if not isinstance(each, Decision | Identity | Delivered | Delayed)]
         if others:
             state._restore_subscriptions(others)
+        state._restore_attempts([each for each in supplement if isinstance(each, Delivered | Delayed)])
         return state
 
     def _restore_extent(self, extent: Extent) -> None:
@@ -423,6 +438,7 @@ class State:
 
     def _unsubscribe(self, number: int) -> None:
         cursor = self.subscriptions.pop(number, None)
+        self.attempts.pop(number, None)
         if cursor is None:
             raise StateError(f"one of the subscriptions {sorted(self.subscriptions)}", f"{number}")
         if cursor is self.gone:
@@ -474,6 +490,40 @@ class State:
         for first, count in runs:
             self.gone.consume(first, count)
             self._release(first, first + count)
+
+    # --- deliveries --------------------------------------------------------------------------------------------------
+
+    def times(self, subscription: int, sequence: int) -> int:
+        """How often it was delivered to the subscription, as far as that was counted."""
+        attempts = self.attempts.get(subscription)
+        return attempts.times.get(sequence) or 0 if attempts is not None else 0
+
+    def _counted(self, subscription: int, first: int, count: int) -> Attempts:
+        """What is known of deliveries to the subscription, which has these to come."""
+        cursor, end = self.subscriptions.get(subscription), first + count
+        if cursor is None or count == 0 or end > self.next_sequence or cursor.overlaps(first, end):
+            raise StateError(
+                f"a delivery of what is below {self.next_sequence}, and not consumed",
+                f"{count} from {first} to subscription {subscription}",
+            )
+        return self.attempts.setdefault(subscription, Attempts())
+
+    def _uncount(self, subscription: int, first: int, count: int) -> None:
+        """They are consumed: nothing is to be known of them any more."""
+        attempts = self.attempts.get(subscription)
+        if attempts is not None:
+            attempts.drop(first, count)
+            if not attempts:
+                del self.attempts[subscription]
+
+    def _restore_attempts(self, supplement: Sequence[Delivered | Delayed]) -> None:
+        for operation in supplement:
+            cursor = self.subscriptions.get(operation.subscription)
+            end = operation.first + operation.count
+            if cursor is None or end > self.next_sequence:
+                raise StateError(f"deliveries of what is below {self.next_sequence}", f"{operation}")
+            for first, count in cursor.unconsumed(operation.first, end):  # a repair may have lost a part of it
+                self.apply(operation._replace(first=first, count=count))
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 

@@ -110,6 +110,12 @@ class Stats:
     """What dequeues took since the queue was opened that had to read from a file, one page or more."""
     group_size: Histogram
     """Transactions in each group, since the queue was opened: how many shared a sync."""
+    delayed: int
+    """Items that came back and are not due yet; without a subscription."""
+    rejected: int
+    """Items that sessions have rejected, and flushed, since the queue was opened."""
+    dead: int
+    """Items that were moved to the dead letters since the queue was opened."""
 
 
 class Holding(Protocol):
@@ -183,4 +189,7 @@ def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
             commit_seconds=meters.commit_seconds.histogram(),
             read_seconds=meters.read_seconds.histogram(),
             group_size=meters.group_size.histogram(),
+            delayed=len(reader.ready.delayed),
+            rejected=group.rejected,
+            dead=group.dead,
         )

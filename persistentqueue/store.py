@@ -89,7 +89,7 @@ class Store:
         pool = self.pool if settings.pool_max_bytes else None
         arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN)
         self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
-        self.subscriptions = Subscriptions(state, self.segments, settings.memory_bytes, mutex, reading)
+        self.subscriptions = Subscriptions(disk, settings, state, self.segments, mutex, reading)
         self.pages = self.subscriptions.pages
         self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
         self.committer = Committer(

@@ -6,24 +6,31 @@ as well. The plain queue is subscription 0, unless it has none.
 
 from __future__ import annotations
 
+from .counting import CountedReader, CountedReady
+from .disk import Disk
 from .errors import SubscriptionNotFoundError
 from .pages import Pages
 from .reader import Guard, Reader
 from .ready import Ready, Remaining
 from .segments import Segments
 from .state import State
+from .transaction import Settings
 
 
 class Subscriptions:
     """The readers of all subscriptions of a state."""
 
-    def __init__(self, state: State, segments: Segments, memory_bytes: int, mutex: Guard, reading: Guard) -> None:
+    def __init__(
+        self, disk: Disk, settings: Settings, state: State, segments: Segments, mutex: Guard, reading: Guard
+    ) -> None:
+        self._disk = disk
+        self._counts = settings.counts_attempts
         self._state = state
         self._segments = segments
         self._mutex = mutex
         self._reading = reading
-        self.pages = Pages(memory_bytes, self.front)
-        self._readers = {number: self._reader(Ready(state, number)) for number in state.subscriptions}
+        self.pages = Pages(settings.memory_bytes, self.front)
+        self._readers = {number: self._consumer(number) for number in state.subscriptions}
         self._past_hits = self._past_reads = 0
         """What those did who are not there any more."""
 
@@ -49,7 +56,7 @@ class Subscriptions:
     def follow(self) -> None:
         """The state has others now."""
         for number in self._state.subscriptions.keys() - self._readers.keys():
-            self._readers[number] = self._reader(Ready(self._state, number))
+            self._readers[number] = self._consumer(number)
         for number in self._readers.keys() - self._state.subscriptions.keys():
             reader = self._readers.pop(number)
             reader.ready.is_closed = True
@@ -102,6 +109,12 @@ class Subscriptions:
         """Forget where reading of a segment stopped, since it is retired."""
         for reader in self._readers.values():
             reader.forget(number)
+
+    def _consumer(self, number: int) -> Reader:
+        if not self._counts:
+            return self._reader(Ready(self._state, number))
+        ready = CountedReady(self._disk, self._state, number)
+        return CountedReader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)
 
     def _reader(self, ready: Ready) -> Reader:
         return Reader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)

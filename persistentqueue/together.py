@@ -6,14 +6,13 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, TypeVar, overload
 
-from .directory import queue_directory
-from .disk import basename, dirname
+from .disk import basename
 from .items import checked_marker
+from .joint import require_neighbours
 from .queue import PersistentQueue
+from .retries import commit_tried
 from .session import Session, checked_timeout
-from .several import Part, commit_several
 from .subscription import Subscription
-from .transaction import Transaction
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -100,7 +99,7 @@ class _Joint:
 
     def __init__(self, sessions: Sequence[Session[Any]]) -> None:
         self._sessions = sorted(sessions, key=lambda session: basename(session._group.store.directory))
-        _require_neighbours([session._group.store.directory for session in sessions])
+        require_neighbours([session._group.store.directory for session in sessions])
         for session in sessions:
             if not session._group.store.settings.sync:
                 raise ValueError(
@@ -119,7 +118,7 @@ class _Joint:
         if not busy:
             return True
         try:
-            _commit(busy)
+            commit_tried([(session._group, work, session._trial) for session, work in busy], 0.0)
         finally:
             for session, work in busy:
                 if work.skipped:
@@ -127,36 +126,3 @@ class _Joint:
                 elif work.settled:  # also interrupted behind the commit: what comes next is another transaction
                     session._transaction = session._new()
         return not busy[0][1].skipped
-
-
-def _commit(busy: Sequence[tuple[Session[Any], Transaction]]) -> None:
-    """Commit what the sessions have to commit; all are ``skipped`` or none."""
-    if len(busy) == 1:
-        session, work = busy[0]
-        session._group.commit(work, 0.0)
-        return
-    try:
-        with ExitStack() as turns:  # in the order of their names, so that two never wait for each other
-            parts = [Part(turns.enter_context(session._group.taking_part(work)), work) for session, work in busy]
-            commit_several(parts)
-        errors = [work.error for _, work in busy if work.error is not None]
-    finally:
-        for _, work in busy:
-            work.error = None
-    for session, _ in busy:
-        session._group.follow_up()
-    if errors:
-        raise errors[0]
-
-
-def _require_neighbours(directories: Sequence[str]) -> None:
-    """Raise ``ValueError`` where these are not the directories of different queues beside each other."""
-    if len(set(directories)) < len(directories):
-        raise ValueError(f"the same queue twice in a transaction: {', '.join(sorted(directories))}")
-    if len({dirname(directory) for directory in directories}) > 1:
-        raise ValueError(
-            "a transaction is over queues in directories beside each other, opened by the same path, not over "
-            f"{', '.join(sorted(directories))}"
-        )
-    for directory in directories:
-        queue_directory(dirname(directory), basename(directory))

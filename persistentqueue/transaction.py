@@ -36,6 +36,8 @@ class Settings:
     min_free_bytes: int = 0
     full: str = "raise"
     """What a flush does that a limit leaves no room for: ``"raise"``, or ``"block"`` until there is."""
+    counts_attempts: bool = False
+    """Whether deliveries are counted (see ``retries``)."""
     envelopes: Envelopes | None = None
     """How blocks are compressed and encrypted, and opened; None: not, and without any key."""
 
@@ -71,7 +73,8 @@ class Transaction:
         self.runs: list[Run] = []
         self.marker: tuple[str, int] | None = None
         self.operations: Sequence[Operation] = ()
-        """What else it does: what has come of a compaction, or a subscription more or less."""
+        """What else it does: what has come of a compaction, a subscription more or less, or what is to be known of
+        deliveries."""
         self.published = ""
         """The name of the file that another process published it in."""
         self.adoptions: Sequence[Adoption] = ()
@@ -93,6 +96,11 @@ class Transaction:
     def enqueues(self) -> bool:
         """Whether it puts anything into the queue, in memory or written before."""
         return bool(self.items or self.pieces)
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether there is nothing to commit."""
+        return not (self.enqueues or self.runs or self.operations or self.marker is not None)
 
     @property
     def count(self) -> int:

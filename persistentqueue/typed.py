@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from typing import Any
 
 from .codecs import Codec, T, decode, encode
@@ -37,6 +38,14 @@ class TypedSession(Session[T]):
         a tuple all are encoded before any is buffered."""
         encoded: Iterator[Any] = (encode(self._codec, item) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
+
+    def _matches(self, raw: bytes, item: object) -> bool:
+        """Whether this is the item that its user means: what ``dequeue`` gave him, or the bytes that it could not."""
+        if raw == item:
+            return True
+        with suppress(Exception):  # what cannot be decoded, or compared, is another one
+            return bool(self._codec.decode(raw) == item)
+        return False
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """The first ready item, decoded; otherwise like a session of bytes. Raises ``CodecError`` as well.

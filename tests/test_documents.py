@@ -42,7 +42,7 @@ def test_readme_snippets_run_on_spark(tmp_path: Path) -> None:
 
 def test_readme_has_snippets() -> None:
     """The pattern that finds snippets finds them."""
-    assert len(SNIPPETS) == 20
+    assert len(SNIPPETS) == 21
 
 
 @pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md"])

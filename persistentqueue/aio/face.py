@@ -33,6 +33,7 @@ from persistentqueue import (
 )
 from persistentqueue.disk import StrPath, fspath
 
+from .settings import need_no_retries
 from .threads import Landing, Worker, over, tell
 
 if sys.version_info >= (3, 13):
@@ -132,6 +133,7 @@ class Queue(asyncio.Queue[T]):
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
+        need_no_retries(settings)
         self._opening = partial(PersistentQueue[bytes], path, **settings)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()

@@ -20,6 +20,7 @@ from .flips import cut, flip_enclosed, flip_sealed, flips
 from .fuzz import fuzz
 from .kills import run_kills
 from .mutants import MUTANTS, run_mutants
+from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
 from .syscalls import SyscallsUnavailable, run_injections
 
@@ -32,6 +33,7 @@ def explore(options: argparse.Namespace) -> None:
     if options.jobs > 1:
         _share(options)
         return
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)  # what crashes leave is no news here
     began, schedules, lives, seeds = time.monotonic(), 0, 0, 0
     while seeds < options.count and (options.schedules is None or schedules < options.schedules):
         explorer = _explorer(options, options.first + seeds * options.step)
@@ -52,8 +54,11 @@ def explore(options: argparse.Namespace) -> None:
     )
 
 
-def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplorer:
-    """What explores the seed: one queue, or, if that is asked for and one time in eight, several."""
+def _explorer(options: argparse.Namespace, seed: int) -> Explorer | SeveralExplorer | RetriesExplorer:
+    """What explores the seed: one queue, or, if that is asked for and one time in eight, several; items that fail, if
+    that is asked for."""
+    if options.style == RETRIES:
+        return RetriesExplorer(seed, options.trace)
     if options.style == SEVERAL or (options.style is None and seed % 8 == 7):
         return SeveralExplorer(seed, options.faults, options.trace)
     return Explorer(seed, options.faults, options.trace, options.style)
@@ -147,7 +152,9 @@ def main() -> None:
     command.add_argument("--schedules", type=int, default=None, help="stop after so many schedules")
     command.add_argument("--step", type=int, default=1, help="from seed to seed")
     command.add_argument("--faults", action="store_true", help="calls fail, too")
-    command.add_argument("--style", choices=(*STYLES, SEVERAL), default=None, help="only programs of this kind")
+    command.add_argument(
+        "--style", choices=(*STYLES, SEVERAL, RETRIES), default=None, help="only programs of this kind"
+    )
     command.add_argument("--trace", action="store_true", help="print what the disk was asked")
     command.add_argument("--progress", type=int, default=0, help="print the count after so many seeds")
     command.set_defaults(do=explore)

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import persistentqueue
 
 from .explorer import STYLES
+from .retries import RETRIES
 from .several import SEVERAL
 
 PACKAGE = Path(persistentqueue.__file__).parent
@@ -142,7 +143,7 @@ MUTANTS = (
     Mutant("what was adopted is not renamed by recovery", "store", "            finish_adoptions(self.disk, self.places, recovered)\n", "            pass\n", "publishes"),
     Mutant("recovery forgets that adopted names may be lost", "store", "            self.segments.has_adopted = bool(recovered.adoptions)\n", "            pass\n", "publishes"),
     Mutant("an adoption that is lost loses what was published", "recovery", "                    recovered.orphans[number] = read_publication(disk, places.path(path)).name\n", "                    recovered.sweep.append(path)\n", "publishes"),
-    Mutant("what was adopted loses its end", "store", "row for row in rows if row.number not in recovered.adoptions", "row for row in rows", "publishes"),
+    Mutant("what was adopted loses its end", "store", "self.state.segments.values() if row.number not in recovered.adoptions", "self.state.segments.values()", "publishes"),
     Mutant("what was skipped goes before its marker is durable", "inbox", "if dropped and not self._sync:", "if False:", "publishes"),
     Mutant("what was skipped is adopted", "inbox", "        group = [each for each in group if not each.skipped]\n", "", "publishes"),
     Mutant("adopted in the order of the directory", "adopt", "dict.fromkeys(sorted(found))", "dict.fromkeys(reversed(found))", "publishes"),
@@ -185,6 +186,17 @@ MUTANTS = (
     Mutant("a queue is deleted that another has to ask", "directory", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several"),
     Mutant("the short way forgets what is to be settled", "store", "if self.generations.settling is not None or not self.committer", "if not self.committer", "several"),
     Mutant("an aborted part is taken for committed", "several", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 190),
+    # --- items that fail
+    Mutant("a delivery is not logged", "retries", "                group.commit(delivery)\n", "                pass\n", "retries"),
+    Mutant("a delivery is in memory before it is durable", "retries", "                group.commit(delivery)\n", "                for operation in delivery.operations:\n                    group.store.state.apply(operation)\n", "retries"),
+    Mutant("a checkpoint forgets deliveries", "state", "            rest += [Delivered(number, *run) for run in attempts.times]\n", "            pass\n", "retries"),
+    Mutant("a checkpoint forgets delays", "state", "            rest += [Delayed(number, first, count, *delay) for first, count, delay in attempts.delays]\n", "            pass\n", "retries"),
+    Mutant("a delivery does not end a delay", "attempts", "        self.delays.drop(first, count)\n\n    def delay", "\n    def delay", "retries"),
+    Mutant("what is given up is there before it is gone from here", "retries", "        commit_jointly([(self.group, work), (self.dead, grave)])\n", "        self.dead.commit(grave)\n        self.group.commit(work)\n", "retries"),
+    Mutant("what is rejected for good has a transaction of its own", "retries", "            commit_jointly(busy, timeout_seconds)\n", "            for work in busy:\n                commit_jointly([work], timeout_seconds)\n", "retries"),
+    Mutant("what is taken back is consumed later", "requeue", "            commit_jointly([(group, into), (dead, out)])\n", "            group.commit(into)\n            dead.commit(out)\n", "retries"),
+    Mutant("a delay is not logged", "retries", "            retries.group.commit(note)\n", "            pass\n", "retries"),
+    Mutant("an opening forgets what is delayed", "counting", "            if left_ns > 0:\n", "            if False:\n", "retries"),
     # --- envelopes
     Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
     Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
@@ -227,7 +239,7 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     style = mutant.where.removesuffix(" faults")
     if style != mutant.where or style == "faults":
         arguments.append("--faults")
-    if style in {*STYLES, SEVERAL}:
+    if style in {*STYLES, SEVERAL, RETRIES}:
         arguments += ["--style", style]
     done = subprocess.run(
         [sys.executable, "-m", "tests.crash", *arguments],

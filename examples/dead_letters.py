@@ -1,0 +1,59 @@
+"""A worker that one of its items kills, again and again, until that item is moved aside.
+
+    python examples/dead_letters.py --directory demo
+
+The worker is a process of its own, and dies of the ``bomb`` by ``kill -9``, which nobody can catch. It is started
+again, as a supervisor would do. Each delivery was logged before: after the third one the item is a dead letter, and all
+others were consumed, once, in their order. Then it is taken back, and done by hand.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+from multiprocessing import Process
+from pathlib import Path
+
+from persistentqueue import DeadLetter, PersistentQueue
+
+
+def work(directory: Path) -> None:
+    """Consume all there is, ten at a time; a batch that failed comes again one by one."""
+    with PersistentQueue(directory, "jobs", max_attempts=3, dead_letter="jobs.dead") as jobs, jobs.session() as session:
+        while batch := session.dequeue_many(10):
+            for job in batch:
+                if job == b"bomb":
+                    os.kill(os.getpid(), signal.SIGKILL)
+                if job.startswith(b"late"):
+                    session.reject(job, "it is too late for that", retry=False)
+            session.flush()
+            print("flushed:", *(job.decode() for job in batch), flush=True)
+
+
+def main() -> None:
+    """Put jobs, have them done, and see to what is left."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--directory", type=Path, default=Path("demo"), help="where the queues are (demo)")
+    directory = parser.parse_args().directory
+    with PersistentQueue(directory, "jobs") as jobs, jobs.transaction() as session:
+        session.enqueue_many([b"job %d" % number for number in range(20)] + [b"late job"])
+        session.enqueue_many([b"bomb", b"last job"])
+    worker = Process(target=work, args=(directory,))
+    worker.start()
+    worker.join()
+    while worker.exitcode != 0:
+        print("the worker died, and is started again", flush=True)
+        worker = Process(target=work, args=(directory,))
+        worker.start()
+        worker.join()
+    with PersistentQueue(directory, "jobs", max_attempts=3, dead_letter="jobs.dead") as jobs:
+        for letter in map(DeadLetter.decode, jobs.dead_letters.browse()):
+            print(f"given up after {letter.attempts} attempts: {letter.item.decode()}: {letter.reason}")
+        print(f"{jobs.requeue()} are taken back")
+        with jobs.transaction() as session:
+            print("done by hand:", *(job.decode() for job in session.dequeue_many(10)))
+
+
+if __name__ == "__main__":
+    main()

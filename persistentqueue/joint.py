@@ -1,0 +1,53 @@
+"""Transactions of several queues of this process, committed together while nobody else commits in any of them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from contextlib import ExitStack
+
+from .directory import queue_directory
+from .disk import basename, dirname
+from .group import Group
+from .several import Part, commit_several
+from .transaction import Transaction
+
+Work = tuple[Group, Transaction]
+"""A transaction, and whose it is."""
+
+
+def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -> None:
+    """Commit them in all of their queues, of which none comes twice, or in none; all are ``skipped`` or none is.
+
+    One alone waits for room up to the timeout (None: for ever), if its queue blocks; several never do. Raises what
+    ``Group.commit`` raises, and then nothing was committed, or nobody knows.
+    """
+    if len(works) == 1:
+        group, transaction = works[0]
+        group.commit(transaction, timeout_seconds)
+        return
+    works = sorted(works, key=lambda work: basename(work[0].store.directory))
+    try:
+        with ExitStack() as turns:  # in the order of their names, so that two never wait for each other
+            parts = [Part(turns.enter_context(group.taking_part(work)), work) for group, work in works]
+            commit_several(parts)
+        errors = [work.error for _, work in works if work.error is not None]
+    finally:
+        for _, work in works:
+            work.error = None
+    for group, _ in works:
+        group.follow_up()
+    if errors:
+        raise errors[0]
+
+
+def require_neighbours(directories: Sequence[str]) -> None:
+    """Raise ``ValueError`` where these are not the directories of different queues beside each other."""
+    if len(set(directories)) < len(directories):
+        raise ValueError(f"the same queue twice in a transaction: {', '.join(sorted(directories))}")
+    if len({dirname(directory) for directory in directories}) > 1:
+        raise ValueError(
+            "a transaction is over queues in directories beside each other, opened by the same path, not over "
+            f"{', '.join(sorted(directories))}"
+        )
+    for directory in directories:
+        queue_directory(dirname(directory), basename(directory))

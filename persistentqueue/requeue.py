@@ -1,0 +1,62 @@
+"""``requeue``: dead letters go back to the end of the queue that they came from."""
+
+from __future__ import annotations
+
+from .deadletter import DeadLetter
+from .disk import basename
+from .errors import DeadLetterError, SubscriptionNotFoundError
+from .group import Group
+from .intervals import join_runs
+from .joint import commit_jointly
+from .session import SPILL_BYTES
+from .transaction import Transaction
+
+_BATCH_ITEMS = 256
+
+
+def requeue(group: Group, dead: Group, max_items: int | None) -> int:
+    """Move up to so many (None: all) of the dead letters that came from the queue of ``group`` to its end, out of their
+    envelopes; how many. One transaction over both queues, durable on return.
+
+    Those of other queues, and what is no dead letter, stay where they are; meanwhile nobody else may dequeue them.
+    Raises what a flush raises, and ``CorruptionError`` like a dequeue; then nothing was moved.
+    """
+    reader = dead.store.subscriptions.plain
+    if reader is None:
+        raise SubscriptionNotFoundError("", dead.store.subscriptions.names())
+    name = basename(group.store.directory)
+    into, out, others = Transaction(), Transaction(reader.ready), Transaction(reader.ready)
+    count = 0
+    try:
+        while max_items is None or count < max_items:
+            batch = _BATCH_ITEMS if max_items is None else min(_BATCH_ITEMS, max_items - count)
+            runs, envelopes = dead.take(reader, batch, 0.0)
+            if not envelopes:
+                break
+            sequences = (sequence for first, length in runs for sequence in range(first, first + length))
+            for sequence, envelope in zip(sequences, envelopes, strict=True):
+                item = _item_of(envelope, name)
+                join_runs((others if item is None else out).runs, [(sequence, 1)])
+                if item is not None:
+                    into.items.append(item)
+                    into.payload_bytes += len(item)
+                    count += 1
+                    if into.cost_bytes > SPILL_BYTES:
+                        group.spill(into)
+        if count:
+            commit_jointly([(group, into), (dead, out)])
+    finally:
+        dead.discard(others)
+        if not into.settled:
+            dead.discard(out)
+            group.discard(into)
+    return count
+
+
+def _item_of(envelope: bytes, queue: str) -> bytes | None:
+    """The item, if it came from this queue."""
+    try:
+        letter = DeadLetter.decode(envelope)
+    except DeadLetterError:
+        return None
+    return letter.item if letter.queue == queue else None

@@ -18,7 +18,7 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
-from .errors import SubscriptionNotFoundError
+from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
@@ -184,6 +184,8 @@ class PersistentQueue(Generic[T]):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
         announce(directory, self.recovery)
+        if encryption is not None:
+            self._try_key(encryption.key_id)
         if settings.counts_attempts:
             self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
             its = {"lock_timeout": lock_timeout, "compression": compression, "encryption": encryption}
@@ -538,6 +540,20 @@ class PersistentQueue(Generic[T]):
         except BaseException:
             self.close()
             raise
+
+    def _try_key(self, key_id: str) -> None:
+        """Raise ``WrongKeyError`` where the first block that is left names this key, and was encrypted with another:
+        what is written with that nobody could read any more. The queue is closed then."""
+        group = self._open()
+        with group.mutex:
+            reader = group.store.subscriptions.of_all()
+        try:
+            with suppress(CorruptionError, MissingExtraError):  # whoever dequeues it is told
+                next(reader.browse(), None)
+        except WrongKeyError as error:
+            if error.key_id == key_id:
+                self.close()
+                raise
 
     def _open(self) -> Group:
         assert self._group is not None

@@ -61,10 +61,10 @@ class Encryption:
     New blocks are written with the key of this id, of 1 to 255 bytes of UTF-8, which each of them names in the clear.
     ``key(key_id)`` returns the 16, 24 or 32 bytes of a key, random ones, never of a password as it is. It is asked once
     for each id in an opening: at once for this one, and for another id when a block is met that names it; the first
-    that is left is looked at once, so that another key of the same id is told before anything is written with it. So keys are
-    changed by a new id, as long as ``key`` still knows the old ones; one id never stands for two keys. It is called
-    while the queue is read, by any thread, and must not use the queue. What it raises becomes a ``WrongKeyError``, and
-    it is asked again by the next call.
+    that is left is looked at once, so that another key of the same id is told before anything is written with it. So
+    keys are changed by a new id, as long as ``key`` still knows the old ones; one id never stands for two keys. It is
+    called while the queue is read, by any thread, and must not use the queue. What it raises becomes a
+    ``WrongKeyError``, and it is asked again by the next call.
 
     Raises ``TypeError`` and ``ValueError`` for what cannot be an id.
     """

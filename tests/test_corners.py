@@ -317,9 +317,9 @@ def test_interrupted_when_its_turn_comes(open_queue: OpenQueue, monkeypatch: pyt
 
     original = _Member.__init__
 
-    def init(member: Any, transaction: Any) -> None:
-        original(member, transaction)
-        if transaction.items == [b"interrupted"]:
+    def init(member: Any, transactions: Any) -> None:
+        original(member, transactions)
+        if transactions[0].items == [b"interrupted"]:
             member.turn = Turn()
             member.turn.acquire()
 

@@ -200,9 +200,11 @@ class PersistentQueue(Generic[T]):
     def __del__(self) -> None:
         group = getattr(self, "_group", None)
         if group is not None and group.closed is None:
-            warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2, source=self)
-            # No writes here: a finalizer may run anywhere. The next opening recovers, as after a crash.
-            group.disown("the queue was dropped without close()")
+            try:
+                warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2, source=self)
+            finally:  # also where warnings are errors
+                # No writes here: a finalizer may run anywhere. The next opening recovers, as after a crash.
+                group.disown("the queue was dropped without close()")
 
     def __repr__(self) -> str:
         return f"PersistentQueue({self._path!r}, {self._name!r})" if self._group is not None else "PersistentQueue(?)"

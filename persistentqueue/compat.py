@@ -37,6 +37,7 @@ from persistentqueue import (
     delete_queue,
 )
 from persistentqueue.disk import DISK, StrPath, fspath, join
+from persistentqueue.settings import refuse_retries
 from persistentqueue.waiters import Waiters
 
 if sys.version_info >= (3, 13):
@@ -104,6 +105,7 @@ class Queue(queue.Queue[T]):
     def __init__(
         self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = _JSON, sync: bool = True, **settings: Any
     ) -> None:
+        refuse_retries(settings, "persistentqueue.compat")
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, sync=sync, **settings)
         self._blocks = settings.get("full") == "block"
         self.mutex = threading.Lock()
@@ -459,6 +461,7 @@ class FifoQueue:
 
     def __init__(self, path: StrPath, **settings: Any) -> None:
         self._path = path
+        refuse_retries(settings, "persistentqueue.compat")
         self._persistent = PersistentQueue(path, **settings)
         self._session = self._persistent.session()
 

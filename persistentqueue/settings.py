@@ -56,3 +56,11 @@ def check_settings(settings: Settings, lock_timeout: float) -> None:
         raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
     if high_bytes < low_bytes:
         raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
+
+
+def refuse_retries(settings: Mapping[str, Any], face: str) -> None:
+    """Raise ``ValueError`` for a queue that is to count attempts, used through a face that takes items ahead
+    of its users, to look at them or to have them at hand: these would count as delivered."""
+    chosen = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if settings.get(name)]
+    if chosen:
+        raise ValueError(f"{chosen[0]} is not for {face}, which takes items ahead: use persistentqueue.PersistentQueue")

@@ -40,7 +40,7 @@ FLOORS = [
     {"__init__"},
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "cli/words", "cli/style"},
     {"compat", "scrapy", "prometheus"},
-    {"spark/sink", "spark/handoff", "spark/rows", "aio/threads", "aio/settings", "cli/pictures", "cli/bench"},
+    {"spark/sink", "spark/handoff", "spark/rows", "aio/threads", "cli/pictures", "cli/bench"},
     {"spark/stream", "aio/flushes", "aio/watch", "cli/svg", "cli/look"},
     {"spark/source", "aio/session", "cli/watch", "cli/report"},
     {"spark/__init__", "aio/queue", "aio/face", "cli/app", "cli/screen"},
@@ -61,7 +61,18 @@ ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "grou
 }
 FACES_MAY_IMPORT = {"persistentqueue"} | {
     f"persistentqueue.{room}"
-    for room in ("codecs", "directory", "disk", "parts", "pool", "publication", "remote", "splits", "waiters")
+    for room in (
+        "codecs",
+        "directory",
+        "disk",
+        "parts",
+        "pool",
+        "publication",
+        "remote",
+        "settings",
+        "splits",
+        "waiters",
+    )
 }
 """The public names, and the rooms that were made for those who write, read, wait, or fill a pool beside the owner."""
 ROOM_LINES_MAX = 600

@@ -30,6 +30,7 @@ from persistentqueue import (
     SubscriptionNotFoundError,
     aio,
     check,
+    compat,
     repair,
     transaction,
 )
@@ -949,8 +950,9 @@ def test_who_waits_for_others(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("setting", [{"max_attempts": 3}, {"dead_letter": "dead"}, {"retry_delay_seconds": 1}])
-def test_they_are_not_for_an_event_loop(tmp_path: Path, setting: dict[str, Any]) -> None:
-    """Who would have his event loop wait for the log hears it before anything is opened."""
-    for made in (aio.PersistentQueue, aio.Queue):
-        with pytest.raises(ValueError, match="is not for asyncio: use persistentqueue"):
+def test_they_are_not_for_faces_that_take_ahead(tmp_path: Path, setting: dict[str, Any]) -> None:
+    """What a face takes ahead would count as delivered: it says so before anything is opened."""
+    for made in (aio.PersistentQueue, aio.Queue, compat.Queue, compat.FifoQueue):
+        with pytest.raises(ValueError, match="which takes items ahead: use persistentqueue"):
             made(tmp_path, **setting)
+    assert list(tmp_path.iterdir()) == []

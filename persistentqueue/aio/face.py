@@ -32,8 +32,8 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.disk import StrPath, fspath
+from persistentqueue.settings import refuse_retries
 
-from .settings import need_no_retries
 from .threads import Landing, Worker, over, tell
 
 if sys.version_info >= (3, 13):
@@ -133,7 +133,7 @@ class Queue(asyncio.Queue[T]):
     ) -> None:
         self._path = fspath(path)
         self._codec = codec
-        need_no_retries(settings)
+        refuse_retries(settings, "asyncio")
         self._opening = partial(PersistentQueue[bytes], path, **settings)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()

@@ -23,10 +23,10 @@ from persistentqueue import (
 )
 from persistentqueue.codecs import T
 from persistentqueue.disk import StrPath, fspath
+from persistentqueue.settings import refuse_retries
 
 from .flushes import Flushes, Marker
 from .session import Session
-from .settings import need_no_retries
 from .threads import Landing, over, tell
 from .watch import Watch
 
@@ -59,7 +59,7 @@ class PersistentQueue(Generic[T]):
         self._path = fspath(path)
         self._name = name
         self._opening = partial(persistentqueue.PersistentQueue[T], path, name, codec=codec, **settings)
-        need_no_retries(settings)
+        refuse_retries(settings, "asyncio")
         self._blocks = settings.get("full") == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None
         self._is_opening = self._is_closing = False

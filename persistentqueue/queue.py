@@ -150,8 +150,7 @@ class PersistentQueue(Generic[T]):
         encryption: Encryption | None = None,
         disk: Disk = DISK,
     ) -> None:
-        self._codec = checked_codec(codec)
-        self._sessions: weakref.WeakSet[Session[T]] = weakref.WeakSet()
+        self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
         directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
         settings = Settings(
@@ -184,11 +183,10 @@ class PersistentQueue(Generic[T]):
             self._group.resize(memory_bytes, None)
         _OPEN.add(self)
         announce(directory, self.recovery)
-        if encryption is not None:
-            self._try_key(encryption.key_id)
+        self._try_key(encryption)
         if settings.counts_attempts:
             self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
-            its = {"lock_timeout": lock_timeout, "compression": compression, "encryption": encryption}
+            its = {"lock_timeout": lock_timeout, "compression": compression, "encryption": encryption, "disk": disk}
             self._have_dead_letters(dead_letter, its)
 
     def __enter__(self) -> PersistentQueue[T]:
@@ -526,7 +524,7 @@ class PersistentQueue(Generic[T]):
             if dead_letter == basename(store.directory):
                 raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
-                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
+                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe}
                 dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
@@ -541,9 +539,11 @@ class PersistentQueue(Generic[T]):
             self.close()
             raise
 
-    def _try_key(self, key_id: str) -> None:
+    def _try_key(self, encryption: Encryption | None) -> None:
         """Raise ``WrongKeyError`` where the first block that is left names this key, and was encrypted with another:
         what is written with that nobody could read any more. The queue is closed then."""
+        if encryption is None:
+            return
         group = self._open()
         with group.mutex:
             reader = group.store.subscriptions.of_all()
@@ -551,7 +551,7 @@ class PersistentQueue(Generic[T]):
             with suppress(CorruptionError, MissingExtraError):  # whoever dequeues it is told
                 next(reader.browse(), None)
         except WrongKeyError as error:
-            if error.key_id == key_id:
+            if error.key_id == encryption.key_id:
                 self.close()
                 raise
 

@@ -115,6 +115,11 @@ def test_what_cannot_be_encoded_is_not_in_the_session(tmp_path: Path, codec: cod
         assert queue.peek(10) == [good, good]
 
 
+def test_bytes_are_as_they_are() -> None:
+    """Who uses the codec of bytes by hand gets the very same object back."""
+    assert codecs.decode(codecs.BYTES, codecs.encode(codecs.BYTES, b"ab")) == b"ab"
+
+
 def test_an_encoder_must_give_bytes(tmp_path: Path) -> None:
     """A codec that gives text by mistake is told, before anything is buffered."""
 

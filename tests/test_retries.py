@@ -956,3 +956,11 @@ def test_they_are_not_for_faces_that_take_ahead(tmp_path: Path, setting: dict[st
         with pytest.raises(ValueError, match="which takes items ahead: use persistentqueue"):
             made(tmp_path, **setting)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_other_settings_are_for_all_faces(tmp_path: Path) -> None:
+    """Only those settings are refused."""
+    with compat.Queue(tmp_path / "queue", max_items=10) as queue:
+        queue.put(1)
+        assert queue.get() == 1
+        queue.task_done()

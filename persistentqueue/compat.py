@@ -25,7 +25,7 @@ from contextlib import suppress
 from queue import Empty, Full
 from time import monotonic
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 from persistentqueue import (
     CodecError,
@@ -50,7 +50,14 @@ else:
 
 __all__ = ["Queue", "FifoQueue", "Empty", "Full", "ShutDown"]
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 _IDLE_SESSIONS = 64
 """So many that nobody uses are kept for the next calls."""
 

@@ -20,7 +20,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
 from types import TracebackType
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from persistentqueue import (
     BrokenQueueError,
@@ -44,7 +44,14 @@ else:
         """Raised by ``put`` and ``get`` once the queue was shut down; from Python 3.13 on it is asyncio's."""
 
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    T = TypeVar("T", default=Any)
+else:
+    from typing import TypeVar
+
+    T = TypeVar("T")
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
 """Of so many items, or bytes, nothing more is kept at hand, but for one item."""
@@ -129,7 +136,7 @@ class Queue(asyncio.Queue[T]):
     _wakeup_next: Callable[[deque[asyncio.Future[None]]], None]
 
     def __init__(
-        self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[Any] = codecs.JSON, **settings: Any
+        self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = codecs.JSON, **settings: Any
     ) -> None:
         self._path = fspath(path)
         self._codec = codec

@@ -24,7 +24,7 @@ from typer.testing import CliRunner
 import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, View, delete_queue
 from persistentqueue.cli import bench, main, writing
-from persistentqueue.cli.app import app
+from persistentqueue.cli.verbs import app
 from persistentqueue.cli.words import (
     bound_text,
     item_json,
@@ -183,7 +183,7 @@ def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: 
     """Its help says so; it has ``--json``, and is in the README."""
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     verbs: list[str] = list(get_command(app).commands)  # type: ignore[attr-defined]
-    assert len(verbs) == 16
+    assert len(verbs) == 17
     for verb in verbs:
         assert main([verb, "--help"]) == 0
         told = " ".join(capsys.readouterr().out.replace("│", " ").split())
@@ -448,6 +448,29 @@ def test_items_move_to_another_queue(path: Path, monkeypatch: pytest.MonkeyPatch
     assert cli("move", path, "a", "--to", "b", "--json").json == {"items": 20, "source": "a", "target": "b"}
     with PersistentQueue(path, "a") as a, PersistentQueue(path, "b") as b:
         assert (drain(a), drain(b)) == ([], [b"%d" % n for n in range(30)])
+
+
+def test_dead_letters_go_back(path: Path) -> None:
+    """To the queue that they came from, so many or all, and their envelopes can be read before; a name that was
+    mistyped makes no queue."""
+    with PersistentQueue(path, "rows", max_attempts=1, dead_letter="dead") as queue:
+        put(queue, b"a", b"b", b"c")
+        for _ in range(3):
+            with pytest.raises(ValueError, match="bad"), queue.transaction() as session:
+                raise ValueError(f"bad {session.dequeue()!r}")
+    (letter,) = cli("peek", path, "dead", "-n", "1", "--json").lines
+    assert json.loads(letter["text"].splitlines()[0])["reason"] == "ValueError: bad b'a'"
+    assert cli("requeue", path, "rows", "--from", "dead", "-n", "1").out == b"requeued: 1 item from dead to rows\n"
+    assert cli("requeue", path, "rows", "--from", "dead", "--json").json == {
+        "items": 2,
+        "source": "dead",
+        "target": "rows",
+    }
+    assert cli("requeue", path, "rows", "--from", "dead").status == 1
+    assert cli("requeue", path, "rows", "--from", "daed", "--json").error["type"] == "QueueNotFoundError"
+    assert sorted(each.name for each in path.iterdir()) == ["dead", "rows"]
+    with PersistentQueue(path, "rows") as rows, PersistentQueue(path, "dead") as dead:
+        assert (drain(rows), drain(dead)) == ([b"a", b"b", b"c"], [])
 
 
 @pytest.mark.damages

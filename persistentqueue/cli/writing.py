@@ -1,5 +1,5 @@
-"""The verbs that put items in and take them out: ``put`` and ``load`` beside an owner, ``get`` and ``move`` with the
-lock."""
+"""The verbs that put items in and take them out: ``put`` and ``load`` beside an owner, ``get``, ``move`` and
+``requeue`` with the lock."""
 
 from __future__ import annotations
 
@@ -291,3 +291,29 @@ def _move_segments(path: str, names: Sequence[str], data_path: str | None, lock_
     if as_json:
         answer({"moved": documents})
     return PROBLEMS if left else WELL
+
+
+@verb(USE)
+def requeue(
+    path: PathArgument,
+    name: NameNeeded,
+    dead_letter: Annotated[str, typer.Option("--from", metavar="DEAD", help="The queue of the dead letters.")],
+    count: Annotated[int | None, typer.Option("-n", "--count", min=0, help="How many; all of them.")] = None,
+    lock_timeout: LockOption = LOCK_SECONDS,
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Take dead letters back to the end of the queue that they came from, for attempts that are counted anew.
+
+    One transaction over both queues. What came from other queues, or is no dead letter, stays. Status 1: no item.
+
+    Disk: both queues. Lock: that of each.
+    """
+    opened = partial(PersistentQueue, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys))
+    with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
+        moved = queue.requeue(count)
+    if as_json:
+        answer({"items": moved, "source": dead_letter, "target": name})
+    else:
+        say(f"requeued: {many(moved, 'item')} from {dead_letter} to {name}")
+    return WELL if moved or count == 0 else PROBLEMS

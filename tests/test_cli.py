@@ -24,7 +24,8 @@ from typer.testing import CliRunner
 import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, View, delete_queue
 from persistentqueue.cli import bench, main, writing
-from persistentqueue.cli.verbs import app
+from persistentqueue.cli.app import app
+from persistentqueue.cli.verbs import VERBS
 from persistentqueue.cli.words import (
     bound_text,
     item_json,
@@ -184,6 +185,7 @@ def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: 
     readme = (Path(__file__).parents[1] / "README.md").read_text()
     verbs: list[str] = list(get_command(app).commands)  # type: ignore[attr-defined]
     assert len(verbs) == 17
+    assert len(VERBS) == 3
     for verb in verbs:
         assert main([verb, "--help"]) == 0
         told = " ".join(capsys.readouterr().out.replace("│", " ").split())

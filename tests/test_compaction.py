@@ -1145,6 +1145,8 @@ def test_a_rate_must_be_one(open_queue: OpenQueue, tmp_path: Path) -> None:
     """Nothing per second would never end."""
     with pytest.raises(ValueError, match="bytes_per_second must be more than 0, got 0"):
         open_queue().compact(bytes_per_second=0)
+    with pytest.raises(ValueError, match=r"compact_below must be a share from 0 to 1, got 1\.5"):
+        open_queue(compact_below=1.5)
     with pytest.raises(ValueError, match="compact_bytes_per_second must be at least 1, got 0"):
         PersistentQueue(tmp_path / "other", compact_bytes_per_second=0)
 

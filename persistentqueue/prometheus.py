@@ -23,12 +23,15 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
-from prometheus_client.metrics_core import Metric
-from prometheus_client.registry import Collector
-from prometheus_client.utils import floatToGoString
+from persistentqueue import ClosedError, Histogram, MissingExtraError, PersistentQueue, Stats
 
-from persistentqueue import ClosedError, Histogram, PersistentQueue, Stats
+try:
+    from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
+    from prometheus_client.metrics_core import Metric
+    from prometheus_client.registry import Collector
+    from prometheus_client.utils import floatToGoString
+except ImportError as missing:
+    raise MissingExtraError("the collector for Prometheus", "prometheus") from missing
 
 COUNTERS = {
     "damaged",

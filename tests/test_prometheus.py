@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import inspect
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import fields, replace
@@ -166,3 +168,11 @@ def test_a_scrape_over_http_while_a_flush_is_under_way(open_queue: OpenQueue) ->
         server.server_close()
         thread.join()
     assert values(found["persistentqueue_ready_items"]) == {"orders": 0}
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """The import fails with the package's own error, which names the extra."""
+    code = "import sys; sys.modules['prometheus_client.core'] = None; import persistentqueue.prometheus"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "MissingExtraError: the collector for Prometheus needs a package that is not installed" in done.stderr

@@ -84,7 +84,9 @@ class Group:
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
-        """Told of each commit; see ``upkeep``."""
+        """Told of a commit; see ``upkeep``."""
+        self.upkeep_is_due = False
+        """Whether it was told, and did not begin yet."""
         self.groups = 0
         self.transactions = 0
         self.meters = meters = Meters()
@@ -187,7 +189,8 @@ class Group:
         self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
-        self.after_commit()
+        if not self.upkeep_is_due:
+            self.after_commit()
         share = self._share
         if share is not None and share.is_due():
             share.budget.balance()

@@ -67,10 +67,13 @@ class Line:
 
     def commit(self, transaction: Transaction) -> None:
         """Have it written, in a group with others that wait: it is ``settled`` on return. Raises its ``error``."""
-        self.commit_all((transaction,))
-        if transaction.error is not None:
+        transaction.error = None
+        alone = (transaction,)
+        while not transaction.settled:
+            self._line_up(alone)
             error, transaction.error = transaction.error, None
-            raise error
+            if error is not None:
+                raise error
 
     def commit_all(self, transactions: Sequence[Transaction]) -> None:
         """Have them written, in one group, with others that wait: on return each is ``settled`` or has its ``error``.
@@ -80,25 +83,29 @@ class Line:
         for transaction in transactions:
             transaction.error = None
         while left := [each for each in transactions if not each.settled and each.error is None]:
-            member: _Member | None = None
-            try:
-                with self._mutex:
-                    self._check()
-                    if self._leader is None:
-                        self._leader = left
-                    else:
-                        member = _Member(left)
-                        self._waiting.append(member)
-                if member is not None:
-                    member.turn.acquire()
-                    if self._done:
-                        self._tell_next()
-                if self._leader is left:
-                    self._lead(left)
-            except BaseException:
-                self._withdraw(left, member)
-                raise
-            # What is neither settled nor failed lines up again: its leader was interrupted before it wrote anything.
+            self._line_up(left)
+
+    def _line_up(self, transactions: Sequence[Transaction]) -> None:
+        """Have them written, by this thread or another. What is neither settled nor failed then is to line up again:
+        its leader was interrupted before it wrote anything."""
+        member: _Member | None = None
+        try:
+            with self._mutex:
+                self._check()
+                if self._leader is None:
+                    self._leader = transactions
+                else:
+                    member = _Member(transactions)
+                    self._waiting.append(member)
+            if member is not None:
+                member.turn.acquire()
+                if self._done:
+                    self._tell_next()
+            if self._leader is transactions:
+                self._lead(transactions)
+        except BaseException:
+            self._withdraw(transactions, member)
+            raise
 
     def _lead(self, transactions: Sequence[Transaction]) -> None:
         """Write these transactions and all that are in line, then hand the lead on."""

@@ -259,11 +259,14 @@ class Session(Generic[T]):
         """
         if self._together is not None:
             return self._together(self, marker, timeout)
-        group = self._group
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            transaction = self._open()
         if timeout is not None and checked_timeout(timeout) and not group.blocks:
             raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
-        transaction = self._prepare(marker)
-        if transaction is None:
+        if marker is not None:
+            transaction.marker = checked_marker(marker)
+        elif not (transaction.items or transaction.runs or transaction.pieces):
             return True
         try:
             self._commit(transaction, timeout)
@@ -340,17 +343,6 @@ class Session(Generic[T]):
         """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""
         return raw == item
 
-    def _prepare(self, marker: tuple[str, int] | None) -> Transaction | None:
-        """What is to be committed; None where there is nothing."""
-        transaction, group = self._transaction, self._group
-        if transaction is None or group.closed is not None or group.store.broken is not None:
-            transaction = self._open()
-        if marker is not None:
-            transaction.marker = checked_marker(marker)
-        elif not (transaction.items or transaction.runs or transaction.pieces):
-            return None
-        return transaction
-
     def _finish(self, transaction: Transaction) -> bool:
         """It is settled, and what comes next is another one; whether it was committed."""
         if transaction.skipped:
@@ -417,11 +409,13 @@ def flush_all(
             if session._trial is not None and session._trial.rejects:  # what it gives up goes to another queue
                 found[number] = session.flush(marker, 0.0)
                 continue
-            work = session._prepare(marker)
+            work = session._open()
+            if marker is not None:
+                work.marker = checked_marker(marker)
         except (PersistentQueueError, TypeError, ValueError) as error:
             found[number] = error
         else:
-            if work is not None:
+            if not work.is_empty:
                 works[number] = work
     try:
         group.commit_all(list(works.values()))

@@ -51,8 +51,6 @@ class Upkeep:
 
     def __init__(self, group: Group) -> None:
         self._group = group
-        self._is_due = False
-        """Whether maintenance will come by itself."""
         self._is_tidy_due = False
         """Whether it will be tidied by itself."""
         self._failures: set[tuple[type, int | None]] = set()
@@ -144,13 +142,12 @@ class Upkeep:
                 made = next(files, None)
 
     def maintain_soon(self) -> None:
-        """Have maintenance come by itself, unless it will."""
-        if not self._is_due:
-            self._is_due = True
-            MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._group)
+        """Have maintenance come by itself."""
+        self._group.upkeep_is_due = True
+        MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._group)
 
     def _maintain_by_itself(self) -> None:
-        self._is_due = False
+        self._group.upkeep_is_due = False
         with self._by_itself():
             self._group.check()
             self._group.store.check()

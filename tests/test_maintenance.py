@@ -323,10 +323,10 @@ def test_a_refused_flush_is_followed_by_maintenance(open_queue: OpenQueue) -> No
     with open_queue() as before:
         put(before, b"a")
     queue = open_queue(max_items=1)
-    assert not queue._upkeep._is_due
+    assert not queue._open().upkeep_is_due
     with pytest.raises(QueueFullError):
         put(queue, b"b")
-    assert queue._upkeep._is_due
+    assert queue._open().upkeep_is_due
 
 
 @pytest.mark.maintained

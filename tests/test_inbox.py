@@ -510,3 +510,20 @@ def test_more_items_than_the_bytes_have(open_queue: OpenQueue, directory: Path) 
     assert len(drain(queue)) == 65_536
     put(queue, b"x")
     assert drain(queue) == [b"x"]
+
+
+def test_what_is_listed_is_not_listed_again(open_queue: OpenQueue, directory: Path) -> None:
+    """While a part of it waits to be adopted, and the directory is as it was, another look reads nothing."""
+    now = [time.time_ns()]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    with Producer(directory) as producer:
+        for item in (b"a", b"b"):
+            producer.enqueue(item)
+            producer.flush()
+    adopter = queue._open().store.adopter
+    adopter.look(insists=True)
+    listed = list(adopter._listed)
+    assert len(listed) == 2
+    adopter.look()
+    assert list(adopter._listed) == listed
+    assert drain(queue) == [b"a", b"b"]

@@ -21,6 +21,11 @@ YEAR := tests/test_flights_pipeline.py
 KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py \
 	tests/test_spark_processes.py perf/test_spark_perf.py
 
+# The faces beside those whom they are like: their own tests, on each Python there is; a crawl; a terminal, a browser.
+FACES := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
+	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
+	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py
+
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2
 # Campaigns of about a minute, and of about fifteen, on two cores; each line takes one. The longest stand first.
@@ -66,7 +71,7 @@ SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/test_spark.py tests/test_spark_source.py tests/test_spark_stream.py tests/test_spark_workers.py \
 	tests/test_spark_processes.py
 
-.PHONY: demo test flights kills crash sparks lint perf perf-spark clean
+.PHONY: demo test faces flights kills crash sparks lint perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -74,8 +79,12 @@ demo: $(VENV)/examples.installed
 test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) --ignore=$(YEAR)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) --ignore=$(YEAR) \
+		$(FACES:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
+
+faces: $(VENV)/test.installed
+	$(BIN)/python -m pytest -n 3 --dist load --no-loadscope-reorder $(FACES)
 
 flights: $(VENV)/test.installed
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py $(YEAR)

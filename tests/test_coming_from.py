@@ -68,8 +68,9 @@ def test_ours(origin: str, tmp_path: Path) -> None:
     run(PROGRAMS[origin][1], tmp_path, "-W", "error")
 
 
-def test_scrapy_settings() -> None:
+def test_scrapy_settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scrapy takes the settings, theirs and ours, and with ours the disk queue is ours."""
+    monkeypatch.chdir(tmp_path)  # where it makes the job's directory
     pytest.importorskip("scrapy")
     from scrapy import Spider
     from scrapy.utils.misc import load_object

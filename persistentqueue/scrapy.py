@@ -81,11 +81,13 @@ class _Stored(NamedTuple):
     data: bytes
 
     def encode(self) -> bytes:
+        """As it is on the disk."""
         head = json.dumps([self.key, self.slot, self.fingerprint.hex()])
         return b"%b\n%b" % (head.encode(), self.data)
 
     @classmethod
     def decode(cls, item: bytes) -> _Stored:
+        """What ``encode`` has made bytes of."""
         head, _, data = item.partition(b"\n")
         key, slot, fingerprint = json.loads(head)
         return cls(key, slot, bytes.fromhex(fingerprint), data)

@@ -79,7 +79,7 @@ class Waiting(threading.Thread):
 def is_waiting(queue: Queue[Any]) -> bool:
     """Whether a thread waits, for an item, for room, or for the end."""
     conditions: list[Any] = [queue.not_full, queue.all_tasks_done]
-    return bool(queue._getters.count or any(condition._waiters for condition in conditions))
+    return bool(queue.persistent._group._waiters.count or any(condition._waiters for condition in conditions))
 
 
 # --- what is durable -------------------------------------------------------------------------------------------------

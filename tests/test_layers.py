@@ -71,7 +71,6 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
         "remote",
         "settings",
         "splits",
-        "waiters",
     )
 }
 """The public names, and the rooms that were made for those who write, read, wait, or fill a pool beside the owner."""

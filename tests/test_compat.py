@@ -79,7 +79,8 @@ class Waiting(threading.Thread):
 def is_waiting(queue: Queue[Any]) -> bool:
     """Whether a thread waits, for an item, for room, or for the end."""
     conditions: list[Any] = [queue.not_full, queue.all_tasks_done]
-    return bool(queue.persistent._group._waiters.count or any(condition._waiters for condition in conditions))
+    getters = queue.persistent._group._waiters.count  # type: ignore[union-attr]
+    return bool(getters or any(condition._waiters for condition in conditions))
 
 
 # --- what is durable -------------------------------------------------------------------------------------------------

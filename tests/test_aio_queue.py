@@ -31,6 +31,7 @@ from persistentqueue.disk import DISK
 
 from .support import crash, segment_files
 from .test_aio import SECONDS, cancelled_everywhere, run, until
+from .test_group import Gate
 
 
 @pytest.fixture
@@ -369,6 +370,46 @@ def test_each_error_is_told_once(place: Path) -> None:
             for _ in range(2):
                 await queue.get()
                 queue.task_done()
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_what_never_fits(place: Path) -> None:
+    """What ``put_nowait`` has put, and can never be saved, keeps others out until it is done, and no longer."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_bytes=1000) as queue:
+            queue.put_nowait("x" * 2000)
+            with pytest.raises(QueueFullError):
+                await queue.flush()
+            with pytest.raises(QueueFullError):
+                await queue.put("y")
+            assert len(await queue.get()) == 2000
+            queue.task_done()
+            await queue.put("z")
+
+    run(main())
+    assert stored(place) == [b'"z"']
+
+
+def test_done_before_it_is_saved(place: Path) -> None:
+    """What was got and done while its put waited for the disk is done for the put, too, and is not written."""
+    gate = Gate()
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+            gate.armed = True
+            putting = [asyncio.create_task(queue.put(1))]
+            await until(gate.reached.is_set)
+            putting.append(asyncio.create_task(queue.put(2)))
+            assert [await queue.get(), await queue.get()] == [1, 2]
+            queue.task_done()
+            queue.task_done()
+            gate.go_on.set()
+            await asyncio.gather(*putting)
+            await queue.join()
+            assert queue._core is not None and queue._core.stats().enqueued == 1
 
     run(main())
     assert stored(place) == []

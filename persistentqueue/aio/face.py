@@ -381,6 +381,12 @@ class Queue(asyncio.Queue[T]):
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_armed = False
         assert self._core is not None
+        unsaved, self._unsaved = self._unsaved, []
+        for entry in unsaved:
+            if not entry.is_done:
+                self._unsaved.append(entry)
+            elif entry.saved is not None:  # it was got and done before it was saved: nothing is left of it
+                entry.saved.land(None)
         can_take = self._has_room() and not self._is_drained and (self._away or self._is_told)
         if self._is_working or not (self._unsaved or self._done or self._fresh or can_take):
             self._settle()

@@ -19,6 +19,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -36,7 +37,7 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.disk import DISK, StrPath, fspath
+from persistentqueue.disk import DISK, StrPath, after_fork_in_child, fspath
 from persistentqueue.settings import refuse_retries
 
 if sys.version_info >= (3, 13):
@@ -115,9 +116,8 @@ class Queue(queue.Queue[T]):
         refuse_retries(settings, "persistentqueue.compat")
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, sync=sync, **settings)
         self._blocks = settings.get("full") == "block"
-        self.mutex = threading.Lock()
-        self.not_full = threading.Condition(self.mutex)
-        self.all_tasks_done = threading.Condition(self.mutex)
+        self._make_locks()
+        _OPEN.add(self)
         self.is_shutdown = False
         self._is_drained = False
         """Whether it was shut down immediately: what remains is nobody's here any more."""
@@ -266,7 +266,8 @@ class Queue(queue.Queue[T]):
         """The end of the constructor."""
 
     def _qsize(self) -> int:
-        return 0 if self._is_drained else len(self._persistent)
+        ready = len(self._persistent)
+        return 0 if self._is_drained else ready
 
     def _put(self, item: T) -> None:
         assert self._session is not None
@@ -280,6 +281,11 @@ class Queue(queue.Queue[T]):
         return items[0]
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _make_locks(self) -> None:
+        self.mutex = threading.Lock()
+        self.not_full = threading.Condition(self.mutex)
+        self.all_tasks_done = threading.Condition(self.mutex)
 
     def _add(self, items: list[T], block: bool, timeout: float | None) -> None:
         """Take the places under the mutex, then commit without it, so that those who do so at once share a sync."""
@@ -414,6 +420,7 @@ class Queue(queue.Queue[T]):
                 self.not_full.wait(left)
             finally:
                 self._many_putters -= count > 1
+        self._qsize()  # where it was closed, too, it says so
         raise ShutDown
 
     def _wait_for_item(self, block: bool, deadline: float | None) -> None:
@@ -438,7 +445,7 @@ class Queue(queue.Queue[T]):
 def _deadline(block: bool, timeout: float | None) -> float | None:
     if not block or timeout is None:
         return None
-    if timeout < 0:
+    if not timeout >= 0:
         raise ValueError("'timeout' must be a non-negative number")
     return monotonic() + timeout
 
@@ -448,6 +455,17 @@ def _left(block: bool, deadline: float | None) -> float | None:
     if not block:
         return 0.0
     return None if deadline is None else max(deadline - monotonic(), 0.0)
+
+
+_OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
+
+
+def _make_all_locks() -> None:
+    for each in list(_OPEN):  # a thread that holds one is not there in the child, which is to hear ``ClosedError``
+        each._make_locks()
+
+
+after_fork_in_child(_make_all_locks)
 
 
 class FifoQueue:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
+import os
 import queue as standard
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -336,7 +340,7 @@ def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
     for block, timeout in ((False, None), (True, 0.001)):
         with pytest.raises(Full, match="max_items"):
             queue.put(2, block, timeout)
-    for timeout in (-1, -0.5):
+    for timeout in (-1, -0.5, math.nan):
         with pytest.raises(ValueError, match="non-negative"):
             queue.put(2, timeout=timeout)
     waiting = Waiting(queue.put, 2)
@@ -543,6 +547,45 @@ def test_close_wakes_all(opened: OpenFace) -> None:
         assert isinstance(waiting.answer(), ClosedError)
     with pytest.raises(ClosedError):
         queue.put(1)
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_closed_behind_a_shutdown(immediate: bool, opened: OpenFace) -> None:
+    """Of a queue that was shut down, and then closed, one hears that it is closed."""
+    queue = opened()
+    queue.put(1)
+    queue.shutdown(immediate)
+    queue.close()
+    for call in (queue.qsize, queue.get, queue.get_nowait, queue.join, lambda: queue.put(2)):
+        with pytest.raises(ClosedError):
+            call()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_forked_child_is_refused(opened: OpenFace) -> None:
+    """In a child all calls raise, and ``close`` does nothing, also where a thread of the parent was in the middle of
+    one; it goes on."""
+    queue = opened(maxsize=1)
+    queue.put(1)
+    told = []
+    group = queue.persistent._group
+    assert group is not None
+    with queue.mutex, group.mutex, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning that threads and fork do not mix
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            signal.alarm(60)
+            try:
+                for call in (lambda: queue.put(2), queue.get, queue.qsize, queue.join, queue.close):
+                    try:
+                        call()
+                        told.append(False)
+                    except ClosedError:
+                        told.append(True)
+            finally:
+                os._exit(told != [True, True, True, True, False])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert queue.get() == 1
 
 
 def test_broken_queue_tells_all(tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ from persistentqueue.compat import Empty, FifoQueue, Full, Queue, ShutDown
 from persistentqueue.disk import DISK
 
 from .support import crash, flip, segment_files, wait_for
+from .test_group import Gate
 
 OpenFace = Callable[..., Queue[Any]]
 
@@ -127,20 +128,17 @@ def test_what_was_left_is_unfinished(opened: OpenFace) -> None:
 
 def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
     """While one put is synced the others come together, and share the next sync."""
-    together = threading.Event()
-    first = threading.Event()
-
-    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
-        if first.is_set() and not together.is_set():
-            wait_for(lambda: queue._putting == 9)
-            together.set()
-        return DISK.pwritev(fd, buffers, offset, flags)
-
-    with Queue[int](tmp_path / "queue", disk=replace(DISK, pwritev=pwritev)) as queue:
+    gate = Gate()
+    with Queue[int](tmp_path / "queue", disk=replace(DISK, failpoint=gate.failpoint)) as queue:
         queue.put(0)
-        groups = queue.persistent.stats().groups
-        first.set()
-        putters = [Waiting(queue.put, number) for number in range(9)]
+        groups, group = queue.persistent.stats().groups, queue.persistent._group
+        assert group is not None
+        gate.armed = True
+        putters = [Waiting(queue.put, 0)]
+        assert gate.reached.wait(60)
+        putters += [Waiting(queue.put, number) for number in range(1, 9)]
+        wait_for(lambda: len(group._line) == 8)
+        gate.go_on.set()
         assert [putter.answer() for putter in putters] == [None] * 9
         assert queue.persistent.stats().groups - groups == 2
         assert queue.unfinished_tasks == 10

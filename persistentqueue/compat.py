@@ -186,8 +186,6 @@ class Queue(queue.Queue[T]):
         Raises like ``put``, and ``ValueError`` for more than ``maxsize`` of them.
         """
         found = list(items)
-        if 0 < self._maxsize < len(found):
-            raise ValueError(f"{len(found)} items at once never fit into a queue with maxsize={self._maxsize}")
         if found:
             self._add(found, block, timeout)
 
@@ -408,6 +406,8 @@ class Queue(queue.Queue[T]):
 
     def _wait_for_places(self, count: int, block: bool, deadline: float | None) -> None:
         while not self.is_shutdown:
+            if 0 < self._maxsize < count:
+                raise ValueError(f"{count} items at once never fit into a queue with maxsize={self._maxsize}")
             if not self._putting:
                 self._places = self._qsize()
             if self._maxsize <= 0 or self._places + count <= self._maxsize:

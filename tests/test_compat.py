@@ -60,6 +60,13 @@ def in_thread(work: Callable[[], Any]) -> Any:
     return answers[0]
 
 
+def get_and_end(queue: Queue[Any]) -> Any:
+    """The first item, which is done."""
+    item = queue.get()
+    queue.task_done()
+    return item
+
+
 class Waiting(threading.Thread):
     """A thread that is blocked in a call; ``answer`` is what it returns or raises in the end."""
 
@@ -201,12 +208,7 @@ def test_task_done_is_for_ones_own(opened: OpenFace) -> None:
     queue.put_many("abc")
     assert queue.get() == "a"
 
-    def work() -> Any:
-        item = queue.get()
-        queue.task_done()
-        return item
-
-    assert in_thread(work) == "b"
+    assert in_thread(lambda: get_and_end(queue)) == "b"
     crash(queue.persistent)
     assert opened().get_many(10) == ["a", "c"]
 
@@ -232,12 +234,7 @@ def test_dead_workers_items_are_nobodys(opened: OpenFace) -> None:
     queue.put_many("abc")
     assert in_thread(queue.get) == "a"
 
-    def work() -> Any:
-        item = queue.get()
-        queue.task_done()
-        return item
-
-    assert in_thread(work) == "b"
+    assert in_thread(lambda: get_and_end(queue)) == "b"
     crash(queue.persistent)
     assert opened().get_many(10) == ["a", "c"]
 
@@ -269,6 +266,18 @@ def test_raising_maxsize_lets_in(opened: OpenFace) -> None:
     queue.maxsize = 2
     assert waiting.answer() is None
     assert (queue.maxsize, queue.get_many(10)) == (2, [1, 2])
+
+
+def test_lowering_maxsize_refuses(opened: OpenFace) -> None:
+    """Whoever waits for more places than there will ever be is told; who waits for fewer waits on."""
+    queue = opened(3)
+    queue.put_many([1, 2, 3])
+    many, one = Waiting(queue.put_many, [4, 5, 6]), Waiting(queue.put, 7)
+    wait_for(lambda: len(queue.not_full._waiters) == 2)  # type: ignore[attr-defined]
+    queue.maxsize = 2
+    assert "never fit into a queue with maxsize=2" in str(many.answer())
+    assert [queue.get() for _ in range(3)] == [1, 2, 3]
+    assert (one.answer(), queue.get()) == (None, 7)
 
 
 def test_who_waits_for_many_places(opened: OpenFace) -> None:

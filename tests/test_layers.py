@@ -73,7 +73,7 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
         "splits",
     )
 }
-"""The public names, and the rooms that were made for those who write, read, wait, or fill a pool beside the owner."""
+"""The public names, and the rooms that were made for those who write, read, or fill a pool beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

@@ -348,7 +348,10 @@ class Crawl:
 
     def _end(self, queue: PersistentQueue[bytes]) -> None:
         """Close it, and delete it where it was for what did not fit elsewhere, of which nothing is left."""
-        is_drained = queue.name is not None and queue.name.startswith(_LONG) and not queue.stats().held + len(queue)
+        is_drained = False
+        if queue.name is not None and queue.name.startswith(_LONG):
+            stats = queue.stats()
+            is_drained = not (stats.ready or stats.held or stats.damaged)
         queue.close()
         if is_drained:
             delete_queue(queue.path, queue.name)

@@ -259,6 +259,7 @@ def test_damage_costs_what_is_damaged(tmp_path: Path) -> None:
         queue = face.PickleFifoDiskQueue.from_crawler(job, path)
         found = [int(url.split("/")[3]) for url in urls(queue)]
         assert found == [number for number in many if number not in {0, 2, face.FRONT_ITEMS}]
+    assert len(list_queues(tmp_path / "persistentqueue")) == 3  # what is damaged is not deleted
 
 
 def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -92,7 +92,7 @@ def fail(error: BaseException, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False), file=sys.stderr)
     else:
-        print(f"{kind}: {message}", file=sys.stderr)
+        note(f"{kind}: {message}")
 
 
 def explanation(error: BaseException) -> str:
@@ -103,8 +103,8 @@ def explanation(error: BaseException) -> str:
         return str(error)
     who = f"process {error.pid} on {error.host} has had it open since {error.since}" if error.pid else "somebody has it"
     return (
-        f"{error.path}: {who}; this needs the queue's lock: end that, or wait with --lock-timeout (put, load and "
-        "whatever only looks need no lock)"
+        f"{error.path}: {who}; this needs the queue's lock: end that, or, but for repair, wait with --lock-timeout "
+        "(put, load and whatever only looks need no lock)"
     )
 
 
@@ -118,20 +118,25 @@ def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
         files[key_id] = Path(file)
 
     def key(key_id: str) -> bytes:
-        data = files[key_id].read_bytes()
-        return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
+        try:
+            data = files[key_id].read_bytes()
+            return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
+        except OSError as error:
+            raise UsageError(f"{files[key_id]}: {error.strerror}") from None
+        except ValueError:  # which would tell of the bytes
+            raise UsageError(f"{files[key_id]}: neither 16, 24 or 32 bytes, nor these in hex") from None
 
     return Encryption(next(iter(files)), key) if files else None
 
 
 def answer(document: Any) -> None:
     """Write a JSON document to stdout, on a line of its own."""
-    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode())
+    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace"))
 
 
 def say(text: str) -> None:
     """Write a line to stdout."""
-    write((text + "\n").encode(errors="backslashreplace"))
+    write(f"{printable(text)}\n".encode())
 
 
 def write(data: bytes) -> None:
@@ -143,7 +148,7 @@ def write(data: bytes) -> None:
 
 def note(text: str) -> None:
     """Write a line to stderr: what is no answer."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 def is_live(stream: Any) -> bool:
@@ -151,10 +156,16 @@ def is_live(stream: Any) -> bool:
     return bool(stream.isatty())
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let ``verb`` know of it, like of any other."""
+        raise  # noqa: PLE0704 - it is called where the error is handled
+
+
 def console(stderr: bool = False) -> Console:
     """Where tables are drawn: as wide as they are where no terminal is."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return _Console(
         stderr=stderr, highlight=False, markup=False, emoji=False, width=None if is_live(stream) else _PIPED_WIDTH
     )
 

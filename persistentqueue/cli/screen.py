@@ -13,7 +13,7 @@ from rich.text import Text
 from .look import Finding, Part, Sight, age_of, disk_parts, findings, owner_text
 from .pictures import LEVELS, is_sparse, portions, share_of, sparkline, tiles
 from .watch import Watched
-from .words import many, rate_text, share_text, size_text, span_text
+from .words import many, printable, rate_text, share_text, size_text, span_text
 
 _COLUMNS = (
     ("queue", 0),
@@ -42,7 +42,7 @@ def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float,
     """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
     now = datetime.now().astimezone().strftime("%H:%M:%S")
     title = Text.assemble(
-        ("persistentqueue top", "bold"), f"  {path}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
+        ("persistentqueue top", "bold"), f"  {printable(path)}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
     )
     parts: list[RenderableType] = [title, "", _table(queues, width)]
     seen = [queue for queue in queues if queue.snapshot is not None]
@@ -71,7 +71,7 @@ def _table(queues: Sequence[Watched], width: int) -> Table:
         cells = _row(queue)
         table.add_row(*(cells[at] for at in shown))
         if queue.error:
-            table.add_row(Text(f"  {queue.error}", style="red", overflow="fold"))
+            table.add_row(Text(f"  {printable(queue.error)}", style="red", overflow="fold"))
     return table
 
 

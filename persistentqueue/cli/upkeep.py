@@ -32,7 +32,7 @@ from .app import (
 from .bench import SECONDS, measure
 from .look import named
 from .pictures import SPARSE, share_of
-from .words import many, rate_text, size_text
+from .words import lost_text, many, rate_text, size_text
 
 KEEP = "Keep well"
 MIB = 1024 * 1024
@@ -61,7 +61,7 @@ def repair_(path: PathArgument, name: NameArgument = None, as_json: JsonOption =
     for problem in report.problems:
         say(problem)
     for first, count in report.lost:
-        say(f"lost: {count} items, sequences {first} to {first + count - 1}")
+        say(lost_text(first, count))
     if report.without_log:
         say("the log was of no use: some of these items may have been consumed before")
     for kept in report.kept:

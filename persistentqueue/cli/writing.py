@@ -144,7 +144,7 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
             continue
         try:
             items.append(item_of(json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number}: {error}; what came before the batch it is in is in the queue") from None
         size_bytes += len(items[-1])
         if size_bytes >= BATCH_BYTES:

@@ -547,7 +547,7 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     done = cli("top", path, "--once", "--interval", "0.05")
     assert (done.status, "CorruptionError" in done.text) == (1, True)
     done = cli("top", path, "--once", "--interval", "0.05", "--json")
-    assert "CorruptionError" in done.lines[-1]["queues"][0]["error"]
+    assert done.lines[-1]["queues"][0]["error"]["type"] == "CorruptionError"
     page = path / "page.html"
     done = cli("report", path, "-o", page)
     assert (done.status, "left out: " in done.text) == (1, True)
@@ -741,6 +741,39 @@ def test_a_bench_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.measure(str(tmp_path), 0.1, stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
+    """Not what one works in, nor what is just being made."""
+    line = [sys.executable, "-m", "persistentqueue", "bench", str(tmp_path), "--seconds", "60"]
+    with subprocess.Popen(line) as process:
+        while not list(tmp_path.glob("*/queue/log/*.log")):
+            assert process.poll() is None
+        (place,) = tmp_path.iterdir()
+        os.utime(place, (0, 0))
+        bench.measure(str(tmp_path), 0.1)
+        assert list(tmp_path.iterdir()) == [place]
+        assert (place / "queue").is_dir()
+        process.kill()
+    young = tmp_path / f"{place.name}-young"
+    young.mkdir()
+    os.utime(place, (0, 0))
+    bench.measure(str(tmp_path), 0.1)
+    assert list(tmp_path.iterdir()) == [young]
+
+
+def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would put it in once more had it twice."""
+    cli("put", path, "q", "one")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "lock")
+
+    monkeypatch.setattr(writing, "PersistentQueue", refuse)
+    done = cli("put", path, "q", "two")
+    assert (done.status, "published: who opens the queue next takes them in" in done.err) == (0, True)
+    monkeypatch.undo()
+    assert cli("get", path, "q", "--all").out == b"one\ntwo\n"
 
 
 def test_an_interrupt_gives_items_back(open_queue: OpenQueue, path: Path) -> None:

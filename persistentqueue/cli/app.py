@@ -60,8 +60,11 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
     """A command of the application, which returns its exit status; what the library raises is told, and is status 2."""
 
     def decorate(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
+        """The function, as typer calls it; the application knows it."""
+
         @wraps(function)
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
+            """Do it, and end with its exit status."""
             try:
                 status = function(*arguments, **options)
                 sys.stdout.flush()

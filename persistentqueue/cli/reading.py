@@ -37,7 +37,18 @@ from .app import (
     show,
     verb,
 )
-from .look import age_of, disk_parts, document_of, findings, named, owner_text, queues_in, resident_bytes, see
+from .look import (
+    age_of,
+    disk_parts,
+    document_of,
+    document_of_error,
+    findings,
+    named,
+    owner_text,
+    queues_in,
+    resident_bytes,
+    see,
+)
 from .pictures import share_of
 from .report import page
 from .words import item_json, item_text, lost_text, many, share_text, size_text, span_text, time_text
@@ -64,7 +75,7 @@ def list_(path: PathArgument, as_json: JsonOption = False) -> int:
                 raise
             problems.append(str(error))
             rows.append((name, "?", "", "", "", f"{type(error).__name__}: see persistentqueue check"))
-            documents.append({"name": name, "error": {"type": type(error).__name__, "message": str(error)}})
+            documents.append({"name": name, "error": document_of_error(error)})
             continue
         published = f"+ {many(seen.published, 'publication')}" if seen.published else ""
         age = span_text(age_of(seen))
@@ -324,7 +335,7 @@ def report(
         file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
     if as_json:
         found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}
-        failed = {name: {"type": type(error).__name__, "message": str(error)} for name, error in unread.items()}
+        failed = {name: document_of_error(error) for name, error in unread.items()}
         answer({"output": output, "findings": found, "errors": failed})
     else:
         say(f"{output}: {many(len(sights), 'queue')}")

@@ -163,7 +163,7 @@ def _taken_in(path: str, name: str, count: int, as_json: bool, more: dict[str, A
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "somebody"
         waits = f"published: {who} has the queue, and takes them in"
-    except PersistentQueueError as error:  # they are durable all the same
+    except (PersistentQueueError, OSError) as error:  # they are durable all the same
         waits = f"published: who opens the queue next takes them in; now it does not open: {error}"
     if as_json:
         answer({"items": count, "published": bool(waits), **(more or {})})

@@ -292,6 +292,24 @@ def test_locks_that_the_system_shows(tmp_path: Path) -> None:
     assert is_held(disk, str(tmp_path / "nothing")) is False
 
 
+def test_a_lock_that_slips_through_is_seen(tmp_path: Path) -> None:
+    """The system shows locks page by page: one that a listing lacks is held if the next one has it."""
+    path, shown = tmp_path / "lock", tmp_path / "locks"
+    path.touch()
+    stat = path.stat()
+    line = f"1: FLOCK ADVISORY WRITE 1 {os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino} 0 EOF"
+    listings = iter(["", line])
+
+    def listed(name: str, flags: int, mode: int) -> int:
+        if name == "/proc/locks":
+            shown.write_text(next(listings))
+            name = str(shown)
+        return DISK.open(name, flags, mode)
+
+    assert is_held(replace(DISK, open=listed), str(path)) is True
+    assert list(listings) == []
+
+
 def test_nothing_on_disk_tells_of_a_look(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
     """Every file and directory is the same before and after: bytes, sizes, times; owned, crashed, or closed."""
     queue = open_queue(segment_bytes=100_000)

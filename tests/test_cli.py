@@ -762,6 +762,21 @@ def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [young]
 
 
+@pytest.mark.parametrize("arguments", [["get", "--all"], ["move", "--to", "other"]])
+def test_what_a_verb_gives_back_is_wiped(open_queue: OpenQueue, path: Path, arguments: list[str]) -> None:
+    """Whoever made the queue may want that, and no verb knows."""
+    with open_queue("q") as queue:
+        put(queue, *[b"secret"] * 100)
+        with queue.transaction() as session:
+            session.dequeue_many(50)
+    with open(segment_files(path / "q")[0], "rb") as file:
+        assert b"secret" in file.read()
+        assert cli(arguments[0], path, "q", *arguments[1:]).status == 0
+        file.seek(0)
+        assert os.fstat(file.fileno()).st_nlink == 0
+        assert b"secret" not in file.read()
+
+
 def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever would put it in once more had it twice."""
     cli("put", path, "q", "one")
@@ -769,7 +784,7 @@ def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, m
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "lock")
 
-    monkeypatch.setattr(writing, "PersistentQueue", refuse)
+    monkeypatch.setattr(writing, "own", refuse)
     done = cli("put", path, "q", "two")
     assert (done.status, "published: who opens the queue next takes them in" in done.err) == (0, True)
     monkeypatch.undo()

@@ -7,7 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from persistentqueue import Encryption, PersistentQueueError, QueueLockedError, WrongKeyError
+from persistentqueue import Encryption, PersistentQueue, PersistentQueueError, QueueLockedError, WrongKeyError
 
 from .words import printable
 
@@ -27,6 +27,8 @@ LOCK_SECONDS = 0.1
 """For how long who needs a lock waits for it: ``put`` and ``load`` of others have it for a moment."""
 _PIPED_WIDTH = 200
 
+own = partial(PersistentQueue, wipe=True)
+"""Opens a queue with its lock. Whoever made it may want wiped what is given back."""
 Parameters = ParamSpec("Parameters")
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="The queue's directory, or the one it is named in.")]
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The queue's name.")]

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from persistentqueue import PersistentQueue, View, repair
+from persistentqueue import View, repair
 from persistentqueue.directory import open_pool
 from persistentqueue.pool import SIZE_BYTES_MAX
 
@@ -24,6 +24,7 @@ from .app import (
     UsageError,
     answer,
     encryption_of,
+    own,
     progress,
     say,
     show,
@@ -86,7 +87,7 @@ def compact(
     Disk: the queue's data files; room for one more is needed meanwhile. Lock: needed.
     """
     encryption = encryption_of(keys)
-    with PersistentQueue(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption) as queue:
+    with own(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption) as queue:
         before = View(path, named(name)).look()
         sparse_bytes = sum(each.live_bytes for each in before.segments if share_of(each) < below)
         with progress("compact", sparse_bytes) as at:

@@ -578,6 +578,23 @@ def test_a_dump_rescues_what_is_intact(path: Path, tmp_path: Path) -> None:
     assert cli("load", path, "copy", "-i", file).status == 0
 
 
+@pytest.mark.damages
+def test_what_takes_out_of_a_damaged_queue_says_what_to_do(path: Path) -> None:
+    """Nothing is consumed or lost; what the library logs of it is JSON, too, if the answer is."""
+    with PersistentQueue(path, "q") as queue:
+        put(queue, b"one")
+        put(queue, b"two")
+    flip(segment_files(path / "q")[0], 64 + 50)
+    for arguments in (["get", "--all"], ["move", "--to", "r"]):
+        done = cli(arguments[0], path, "q", *arguments[1:])
+        assert (done.status, done.out, "persistentqueue repair" in done.err) == (2, b"", True)
+        done = cli(arguments[0], path, "q", *arguments[1:], "--json")
+        (kind, logged), *rest = (next(iter(json.loads(line).items())) for line in done.err.splitlines())
+        assert (kind, logged["level"], "damaged at offset" in logged["message"]) == ("log", "ERROR", True)
+        assert [each[0] for each in rest] == ["error"]
+        assert View(path, "q").look().depth == 2
+
+
 def test_a_dump_never_takes_the_place_of_a_device(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
     """A pipe, like a device, is written to and stays; a link leads on to the file; a report does the same."""
     put(open_queue("q"), b"item")

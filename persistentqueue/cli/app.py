@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -16,7 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from persistentqueue import Encryption, PersistentQueue, PersistentQueueError, QueueLockedError, WrongKeyError
+from persistentqueue import (
+    CorruptionError,
+    Encryption,
+    PersistentQueue,
+    PersistentQueueError,
+    QueueLockedError,
+    WrongKeyError,
+)
 
 from .words import printable
 
@@ -68,7 +76,8 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
             """Do it, and end with its exit status."""
             try:
-                status = function(*arguments, **options)
+                with _logging(bool(options.get("as_json"))):
+                    status = function(*arguments, **options)
                 sys.stdout.flush()
             except BrokenPipeError:
                 _drop_output()
@@ -84,6 +93,34 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
         return run
 
     return decorate
+
+
+class _Lines(logging.Formatter):
+    """What the library logs, as stderr has it."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        message = record.getMessage()
+        if not self._as_json:
+            return printable(message)
+        return json.dumps({"log": {"level": record.levelname, "message": message}}, ensure_ascii=False)
+
+
+@contextmanager
+def _logging(as_json: bool) -> Iterator[None]:
+    """Say on stderr what the library logs meanwhile: warnings and errors."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(as_json))
+    logger = logging.getLogger("persistentqueue")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def _flowing(text: str) -> str:
@@ -104,6 +141,8 @@ def explanation(error: BaseException) -> str:
     """What an error says to who sits at a command line."""
     if isinstance(error, WrongKeyError):
         return f"{error} (here: --key {error.key_id}=FILE)"
+    if isinstance(error, CorruptionError):
+        return f"{error} (persistentqueue repair keeps all that is intact, and dump writes it elsewhere)"
     if not isinstance(error, QueueLockedError):
         return str(error)
     who = f"process {error.pid} on {error.host} has had it open since {error.since}" if error.pid else "somebody has it"

@@ -10,6 +10,7 @@ import math
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -607,7 +608,9 @@ def test_a_dump_never_takes_the_place_of_a_device(open_queue: OpenQueue, path: P
     assert pipe.is_fifo()
     assert cli("dump", path, "q", "-o", link).status == 0
     assert item_of(json.loads(target.read_bytes())) == b"item"
+    target.chmod(0o600)
     assert cli("report", path, "-o", link).status == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
     assert target.read_bytes().startswith(b"<!doctype html>")
     assert link.is_symlink()
     assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "pipe", "queues", "target"]

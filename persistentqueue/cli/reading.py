@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -217,8 +218,8 @@ def _stdout() -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _written_to(output: str) -> Iterator[IO[bytes]]:
-    """A file that gets its name when it is complete. A device or a pipe is written to, and a link goes on leading to
-    where it does."""
+    """A file that gets its name when it is complete, and the mode of the one before. A device or a pipe is written to,
+    and a link goes on leading to where it does."""
     path = Path(output)
     if path.exists() and not path.is_file():
         with path.open("wb") as file:
@@ -228,6 +229,8 @@ def _written_to(output: str) -> Iterator[IO[bytes]]:
     part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
+            if path.exists():
+                shutil.copymode(path, part)
             yield file
             file.flush()
             os.fsync(file.fileno())

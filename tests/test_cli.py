@@ -170,6 +170,7 @@ def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["move", str(tmp_path), "a", "b", "--to", "c"], "one NAME"),
         (["put", str(tmp_path), "a", "x", "--whole"], "--whole"),
         (["peek", str(tmp_path), "-n", "-1"], "count"),
+        (["top", str(tmp_path), "--interval", "inf"], "interval"),
     ):
         assert main(arguments) == 2
         captured = capsys.readouterr()
@@ -180,6 +181,17 @@ def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["--help"]) == 0
     assert "Exit status" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C while libraries are being imported has the same status, without a word."""
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("persistentqueue.cli.verbs.run", interrupted)
+    assert main(["list", "."]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:

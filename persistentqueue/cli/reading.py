@@ -298,7 +298,7 @@ def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption =
 def top(
     path: PathArgument,
     names: NamesArgument = None,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.05, max=86400, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Two looks, one picture, and out.")] = False,
     as_json: JsonOption = False,
 ) -> int:

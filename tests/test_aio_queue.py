@@ -564,6 +564,26 @@ def test_shutdown(place: Path) -> None:
     assert stored(place) == []
 
 
+def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused before it was in memory counts no more: ``join`` does not wait for it."""
+    monkeypatch.setattr(face, "AT_HAND_ITEMS", 1)
+
+    async def main() -> None:
+        async with aio.Queue[int](place, max_items=2) as queue:
+            await queue.put(0)
+            await queue.put(1)
+            with pytest.raises(QueueFullError):
+                await queue.put(2)
+            assert queue.qsize() == 2
+            for number in range(2):
+                assert await queue.get() == number
+                queue.task_done()
+            await queue.join()
+
+    run(main())
+    assert stored(place) == []
+
+
 def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was dropped counts no more, also if it turns out that it could not be saved."""
     monkeypatch.setattr(face, "AT_HAND_ITEMS", 1)

@@ -19,6 +19,7 @@ from __future__ import annotations
 import queue
 import sys
 import threading
+import weakref
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from contextlib import suppress
@@ -36,9 +37,8 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.disk import DISK, StrPath, fspath, join
+from persistentqueue.disk import DISK, StrPath, after_fork_in_child, fspath
 from persistentqueue.settings import refuse_retries
-from persistentqueue.waiters import Waiters
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -68,6 +68,7 @@ class _Json:
     decode = staticmethod(codecs.JSON.decode)
 
     def encode(self, item: Any) -> bytes:
+        """The item in JSON. Raises ``TypeError``, with what else there is."""
         try:
             return codecs.JSON.encode(item)
         except (TypeError, ValueError) as error:
@@ -115,10 +116,8 @@ class Queue(queue.Queue[T]):
         refuse_retries(settings, "persistentqueue.compat")
         self._persistent: PersistentQueue[T] = PersistentQueue(path, codec=codec, sync=sync, **settings)
         self._blocks = settings.get("full") == "block"
-        self.mutex = threading.Lock()
-        self.not_full = threading.Condition(self.mutex)
-        self.all_tasks_done = threading.Condition(self.mutex)
-        self._getters = Waiters(self.mutex, join(self._persistent.data_path, "inbox"))
+        self._make_locks()
+        _OPEN.add(self)
         self.is_shutdown = False
         self._is_drained = False
         """Whether it was shut down immediately: what remains is nobody's here any more."""
@@ -146,11 +145,6 @@ class Queue(queue.Queue[T]):
     ) -> None:
         self.close()
 
-    def __del__(self) -> None:
-        getters = getattr(self, "_getters", None)
-        if getters is not None:  # a queue that was not closed warns of that itself
-            getters.abandon()
-
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._persistent.path!r}, {self._maxsize})"
 
@@ -166,6 +160,7 @@ class Queue(queue.Queue[T]):
 
     @maxsize.setter
     def maxsize(self, maxsize: int) -> None:
+        """Change it, for all who come and all who wait."""
         with self.mutex:
             self._maxsize = maxsize
             self.not_full.notify_all()
@@ -191,8 +186,6 @@ class Queue(queue.Queue[T]):
         Raises like ``put``, and ``ValueError`` for more than ``maxsize`` of them.
         """
         found = list(items)
-        if 0 < self._maxsize < len(found):
-            raise ValueError(f"{len(found)} items at once never fit into a queue with maxsize={self._maxsize}")
         if found:
             self._add(found, block, timeout)
 
@@ -253,6 +246,7 @@ class Queue(queue.Queue[T]):
         with self.mutex:
             self.is_shutdown = True
             self._is_drained = self._is_drained or immediate
+            self._persistent.wake()
             self._wake_all()
 
     def close(self) -> None:
@@ -262,7 +256,6 @@ class Queue(queue.Queue[T]):
         """
         self._persistent.close()
         with self.mutex:
-            self._getters.close()
             self._wake_all()
 
     # --- the hooks, with the mutex held ------------------------------------------------------------------------------
@@ -271,7 +264,8 @@ class Queue(queue.Queue[T]):
         """The end of the constructor."""
 
     def _qsize(self) -> int:
-        return 0 if self._is_drained else len(self._persistent)
+        ready = len(self._persistent)
+        return 0 if self._is_drained else ready
 
     def _put(self, item: T) -> None:
         assert self._session is not None
@@ -285,6 +279,11 @@ class Queue(queue.Queue[T]):
         return items[0]
 
     # -----------------------------------------------------------------------------------------------------------------
+
+    def _make_locks(self) -> None:
+        self.mutex = threading.Lock()
+        self.not_full = threading.Condition(self.mutex)
+        self.all_tasks_done = threading.Condition(self.mutex)
 
     def _add(self, items: list[T], block: bool, timeout: float | None) -> None:
         """Take the places under the mutex, then commit without it, so that those who do so at once share a sync."""
@@ -313,7 +312,6 @@ class Queue(queue.Queue[T]):
                 self._putting -= count
                 if is_in:
                     self._release(session)
-                    self._getters.wake(count)
                 else:
                     self._places -= count
                     self._give_up(session)
@@ -353,8 +351,8 @@ class Queue(queue.Queue[T]):
             except CodecError:
                 if not items:
                     raise
-                self._session.rollback()
-                return self._get_some(len(items))
+                self._session.put_back()  # the next call hears of it
+                break
         return items
 
     def _hold(self, session: Session[Any], count: int) -> None:
@@ -402,12 +400,14 @@ class Queue(queue.Queue[T]):
         self._release(session)
 
     def _wake_all(self) -> None:
-        self._getters.wake_all()
+        """All who wait look once more; but for those who wait for an item, whom the queue beneath wakes."""
         self.not_full.notify_all()
         self.all_tasks_done.notify_all()
 
     def _wait_for_places(self, count: int, block: bool, deadline: float | None) -> None:
         while not self.is_shutdown:
+            if 0 < self._maxsize < count:
+                raise ValueError(f"{count} items at once never fit into a queue with maxsize={self._maxsize}")
             if not self._putting:
                 self._places = self._qsize()
             if self._maxsize <= 0 or self._places + count <= self._maxsize:
@@ -420,34 +420,32 @@ class Queue(queue.Queue[T]):
                 self.not_full.wait(left)
             finally:
                 self._many_putters -= count > 1
+        self._qsize()  # where it was closed, too, it says so
         raise ShutDown
 
     def _wait_for_item(self, block: bool, deadline: float | None) -> None:
-        while not self._qsize() and not self._look():
+        """Until there is something to get, also of what another process has published. The mutex is free meanwhile."""
+        while not self._qsize():
+            left = 0.0 if self.is_shutdown else _left(block, deadline)
+            if not self._is_drained and self._is_there(left):
+                return
             if self.is_shutdown:
                 raise ShutDown
-            left = _left(block, deadline)
             if left == 0:
                 raise Empty
-            self._getters.wait(left)
 
-    def _look(self) -> bool:
-        """Whether there is something that another process has published: to dequeue is what adopts it."""
-        if self._is_drained:
-            return False
-        session = self._begin()
+    def _is_there(self, timeout: float | None) -> bool:
+        self.mutex.release()
         try:
-            return bool(session.dequeue_many(1))
-        except CodecError:
-            return True
+            return self._persistent.wait(timeout, stop=lambda: self.is_shutdown)
         finally:
-            self._give_up(session)
+            self.mutex.acquire()
 
 
 def _deadline(block: bool, timeout: float | None) -> float | None:
     if not block or timeout is None:
         return None
-    if timeout < 0:
+    if not timeout >= 0:
         raise ValueError("'timeout' must be a non-negative number")
     return monotonic() + timeout
 
@@ -457,6 +455,17 @@ def _left(block: bool, deadline: float | None) -> float | None:
     if not block:
         return 0.0
     return None if deadline is None else max(deadline - monotonic(), 0.0)
+
+
+_OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
+
+
+def _make_all_locks() -> None:
+    for each in list(_OPEN):  # a thread that holds one is not there in the child, which is to hear ``ClosedError``
+        each._make_locks()
+
+
+after_fork_in_child(_make_all_locks)
 
 
 class FifoQueue:

@@ -491,6 +491,8 @@ class Group:
 
     def close(self, reason: str) -> None:
         """Let nobody in any more, wake those who wait, then close the store; closing again does nothing."""
+        if self._is_disowned:  # by a forked child, for instance, where the mutex may be held for ever
+            return
         with self.mutex:
             if self.closed is not None:
                 return

@@ -16,7 +16,9 @@ from its being there: so nothing is dropped as seen that was never scheduled, an
 On the disk, in ``JOBDIR/persistentqueue``, is one queue for all slots and priorities, of which the first requests of
 each are in memory, on hold, at a sync for each; one whose backlog is longer than that has a queue of its own for the
 rest. Thousands of slots are no thousands of directories. Requests are pickled, as Scrapy does by default; there is
-``MarshalFifoDiskQueue``, too. What cannot be, Scrapy keeps in memory, and a kill takes it.
+``MarshalFifoDiskQueue``, too. What cannot be, Scrapy keeps in memory, and a kill takes it. So it does where the disk is
+full; what was in progress then is fetched again by the next crawl, and leads to it once more. Damage costs the requests
+that are damaged, and is logged.
 
 ``PERSISTENTQUEUE_SYNC = False`` in the settings spares the syncs: a kill of the process still takes nothing, a power
 cut may take the latest requests.
@@ -30,9 +32,10 @@ import marshal
 import pickle
 import weakref
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import suppress
-from typing import Any, NamedTuple
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from functools import partial
+from typing import Any, NamedTuple, TypeVar
 
 from scrapy import Request, signals
 from scrapy.crawler import Crawler
@@ -41,9 +44,18 @@ from scrapy.pqueues import DownloaderAwarePriorityQueue
 from scrapy.settings import BaseSettings
 from scrapy.utils.request import request_from_dict
 
-from persistentqueue import MemoryBudget, PersistentQueue, Session, delete_queue, list_queues
+from persistentqueue import (
+    CorruptionError,
+    DiskFullError,
+    MemoryBudget,
+    PersistentQueue,
+    Session,
+    delete_queue,
+    list_queues,
+)
 from persistentqueue.disk import basename, dirname, join, relpath
 
+T = TypeVar("T")
 __all__ = ["Addon", "PickleFifoDiskQueue", "MarshalFifoDiskQueue", "PriorityQueue", "DupeFilter"]
 
 FRONT_ITEMS = 32
@@ -81,11 +93,13 @@ class _Stored(NamedTuple):
     data: bytes
 
     def encode(self) -> bytes:
+        """As it is on the disk."""
         head = json.dumps([self.key, self.slot, self.fingerprint.hex()])
         return b"%b\n%b" % (head.encode(), self.data)
 
     @classmethod
     def decode(cls, item: bytes) -> _Stored:
+        """What ``encode`` has made bytes of."""
         head, _, data = item.partition(b"\n")
         key, slot, fingerprint = json.loads(head)
         return cls(key, slot, bytes.fromhex(fingerprint), data)
@@ -113,6 +127,31 @@ class _Sessions:
 
     def get(self) -> Session[bytes]:
         return self._idle.pop() if self._idle else self.queue.session("scrapy")
+
+    def put(self, stored: _Stored) -> Session[bytes]:
+        """Put a request in; durable on return. The session that has done so."""
+        session = self.get()
+        try:
+            session.enqueue(stored.encode())
+            session.flush()
+        except BaseException:
+            session.rollback()
+            raise
+        return session
+
+    def first(self) -> tuple[Session[bytes], _Stored] | None:
+        """The first request, on hold in its session; None if there is none. What is damaged is passed over."""
+        session = self.get()
+        item = _undamaged(session.dequeue)
+        if item is None:
+            self._idle.append(session)
+            return None
+        return session, _Stored.decode(item)
+
+    def peek(self) -> _Stored | None:
+        """Likewise, which stays."""
+        items = _undamaged(self.queue.peek)
+        return _Stored.decode(items[0]) if items else None
 
     def flush(self, session: Session[bytes]) -> None:
         """Commit it; it may be used again then."""
@@ -153,8 +192,9 @@ class Crawl:
         """What could not be read, which is there again for the next crawl."""
         self._shared = _Sessions(self._open("requests"))
         self._log = self._open("seen")
-        self.seen = set(self._log.browse())
-        self.seen.update(stored.fingerprint for stored in self._resume())
+        self.seen: set[bytes] = set()
+        _undamaged(lambda: self.seen.update(self._log.browse()))
+        self._resume()
         self.seen.discard(b"")
 
     @classmethod
@@ -174,12 +214,11 @@ class Crawl:
         """Close the queues. The engine has finished whatever it had begun."""
         if self._log.closed:
             return
-        self.settle(is_end=True)
-        for queue in [self._shared.queue, self._log, *(fifo.rest.queue for fifo in self._fifos.values() if fifo.rest)]:
-            is_drained = queue.name is not None and queue.name.startswith(_LONG) and not queue.stats().held + len(queue)
-            queue.close()
-            if is_drained:
-                delete_queue(queue.path, queue.name)
+        with ExitStack() as closing:  # all of them, also where there is no room to settle
+            long = [fifo.rest.queue for fifo in self._fifos.values() if fifo.rest is not None]
+            for queue in [self._shared.queue, self._log, *long]:
+                closing.callback(self._end, queue)
+            self.settle(is_end=True)
 
     def key(self, path: str) -> str:
         """What of Scrapy's key does not depend on where the ``JOBDIR`` is."""
@@ -198,23 +237,31 @@ class Crawl:
         return {slot: sorted(set(priorities)) for slot, priorities in found.items()}
 
     def push(self, stored: _Stored) -> None:
-        """Put a request into its FIFO; durable on return, and what is done by now is gone."""
+        """Put a request into its FIFO; durable on return, and what is done by now is gone.
+
+        Raises ``DiskFullError``: it is not in. Then what is in progress, and may have led to it, is kept for the next
+        crawl, which finds it once more.
+        """
         self.settle()
+        try:
+            self._push(stored)
+        except DiskFullError:
+            self._kept += [popped.session for _, popped in self._popped]
+            self._popped.clear()
+            raise
+
+    def _push(self, stored: _Stored) -> None:
         key = stored.key
         fifo = self.fifo(key)
         if len(fifo.front) < FRONT_ITEMS and not fifo.rest_len:
-            session = self._shared.get()
-            session.enqueue(stored.encode())
-            session.flush()
+            session = self._shared.put(stored)
             session.dequeue()  # which is this one: all others are on hold
             fifo.front.append((session, stored))
             return
         if fifo.rest is None:
             name = _LONG + hashlib.sha256(key.encode()).hexdigest()[:32]
             fifo.rest = _Sessions(self._open(name))
-        session = fifo.rest.get()
-        session.enqueue(stored.encode())
-        fifo.rest.flush(session)
+        fifo.rest.flush(fifo.rest.put(stored))
 
     def pop(self, key: str, load: Callable[[bytes], Request]) -> Request | None:
         """The first request of a FIFO, on hold until it is done; None if there is none."""
@@ -222,8 +269,8 @@ class Crawl:
         fifo = self.fifo(key)
         if fifo.front:
             sessions, (session, stored) = self._shared, fifo.front.popleft()
-        elif fifo.rest is not None and (item := (session := fifo.rest.get()).dequeue()) is not None:
-            sessions, stored = fifo.rest, _Stored.decode(item)
+        elif fifo.rest is not None and (found := fifo.rest.first()) is not None:
+            sessions, (session, stored) = fifo.rest, found
         else:
             return None
         try:
@@ -239,12 +286,12 @@ class Crawl:
         fifo = self.fifo(key)
         if fifo.front:
             return fifo.front[0][1].data
-        items = fifo.rest.queue.peek() if fifo.rest is not None else []
-        return _Stored.decode(items[0]).data if items else None
+        stored = fifo.rest.peek() if fifo.rest is not None else None
+        return None if stored is None else stored.data
 
     def settle(self, is_end: bool = False) -> None:
         """Let go of what Scrapy is done with: first it is written down as seen, then it goes. A crash in between leaves
-        it, to be fetched once more."""
+        it, to be fetched once more. Where the disk is full it is left for later."""
         working = self._in_progress()
         left, done = [], []
         for each in self._popped:
@@ -258,11 +305,16 @@ class Crawl:
                 left.append(each)
         if not done:
             return
-        with self._log.transaction() as log:
-            log.enqueue_many(popped.fingerprint for _, popped in done if popped.fingerprint)
-        for sessions, popped in done:
-            sessions.flush(popped.session)
-        self._popped = left
+        try:
+            with suppress(DiskFullError):
+                with self._log.transaction() as log:
+                    log.enqueue_many(popped.fingerprint for _, popped in done if popped.fingerprint)
+                while done:
+                    sessions, popped = done[0]
+                    sessions.flush(popped.session)
+                    del done[0]
+        finally:
+            self._popped = left + done
 
     def _in_progress(self) -> Any:
         """The requests that the engine is at work on; None where nobody knows, and what is no more is done."""
@@ -275,26 +327,45 @@ class Crawl:
         settings: dict[str, Any] = {"memory_bytes": self._budget, "log_bytes": LOG_BYTES}
         return PersistentQueue(self._directory, name, sync=self._sync, **settings)
 
-    def _resume(self) -> Iterator[_Stored]:
+    def _resume(self) -> None:
         """Take what a former crawl has left; everything that is in the shared queue is on hold then."""
-        while (item := (session := self._shared.get()).dequeue()) is not None:
-            stored = _Stored.decode(item)
+        while (found := self._shared.first()) is not None:
+            session, stored = found
             self._note(stored).front.append((session, stored))
-            yield stored
+            self.seen.add(stored.fingerprint)
         for name in list_queues(self._directory):
             if name.startswith(_LONG):
                 rest = _Sessions(self._open(name))
-                items = rest.queue.peek()
-                if items:
-                    self._note(_Stored.decode(items[0])).rest = rest
-                    yield from map(_Stored.decode, rest.queue.browse())
+                first = rest.peek()
+                if first is not None:
+                    self._note(first).rest = rest
+                    _undamaged(partial(self._see, rest.queue))
                 else:
-                    rest.queue.close()
-                    delete_queue(self._directory, name)
+                    self._end(rest.queue)
+
+    def _see(self, queue: PersistentQueue[bytes]) -> None:
+        self.seen.update(_Stored.decode(item).fingerprint for item in queue.browse())
+
+    def _end(self, queue: PersistentQueue[bytes]) -> None:
+        """Close it, and delete it where it was for what did not fit elsewhere, of which nothing is left."""
+        is_drained = False
+        if queue.name is not None and queue.name.startswith(_LONG):
+            stats = queue.stats()
+            is_drained = not (stats.ready or stats.held or stats.damaged)
+        queue.close()
+        if is_drained:
+            delete_queue(queue.path, queue.name)
 
     def _note(self, stored: _Stored) -> _Fifo:
         self._slots[dirname(stored.key)] = stored.slot
         return self.fifo(stored.key)
+
+
+def _undamaged(read: Callable[[], T]) -> T:
+    """What it reads. Damage costs what is damaged, not the crawl: it was logged when it was met, and is set aside."""
+    while True:
+        with suppress(CorruptionError):  # once for each damaged block
+            return read()
 
 
 _CRAWLS: weakref.WeakKeyDictionary[Crawler, Crawl] = weakref.WeakKeyDictionary()
@@ -324,14 +395,17 @@ class _FifoDiskQueue:
         return len(self._crawl.fifo(self._key))
 
     def push(self, request: Request) -> None:
-        """Put a request in; durable on return. Raises ``ValueError`` where it cannot be serialized, and Scrapy keeps it
-        in memory then."""
+        """Put a request in; durable on return. Raises ``ValueError`` where it cannot be serialized, or there is no room
+        on the disk, and Scrapy keeps it in memory then."""
         data = self._dump(request.to_dict(spider=self._crawler.spider))
         slot = ""
         with suppress(AttributeError, RuntimeError):  # there is no downloader yet
             slot = self._crawler.engine.downloader.get_slot_key(request)
         fingerprint = b"" if request.dont_filter else self._crawler.request_fingerprinter.fingerprint(request)
-        self._crawl.push(_Stored(self._key, slot, fingerprint, data))
+        try:
+            self._crawl.push(_Stored(self._key, slot, fingerprint, data))
+        except DiskFullError as error:
+            raise ValueError(str(error)) from error
 
     def pop(self) -> Request | None:
         """The first request, which comes back after a crash until Scrapy is done with it; None if there is none."""

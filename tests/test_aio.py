@@ -259,6 +259,34 @@ def test_what_waits_hears_of_other_processes(place: Path) -> None:
     run(main())
 
 
+def test_what_cannot_be_read_for_now(place: Path) -> None:
+    """Who waits hears of it; then those who come wait as before."""
+    failing = [False]
+
+    def listdir(path: str) -> list[str]:
+        if failing[0]:
+            raise OSError(errno.EMFILE, "failed by a test")
+        return DISK.listdir(path)
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, disk=replace(DISK, listdir=listdir)) as queue, queue.session() as session:
+            waiting = asyncio.create_task(session.dequeue(None))
+            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            failing[0] = True
+            with Producer(place) as producer:
+                producer.enqueue(b"1")
+                producer.flush()
+            with pytest.raises(OSError, match="failed by a test"):
+                await waiting
+            failing[0] = False
+            assert await session.dequeue(None) == b"1"
+            waiting = asyncio.create_task(session.dequeue(None))
+            await put(queue, b"2")
+            assert await waiting == b"2"
+
+    run(main())
+
+
 def test_damage_is_told_to_one(place: Path) -> None:
     """A damaged block is an error of the one task whose turn it is; those behind it get what lies behind."""
 
@@ -501,6 +529,23 @@ def test_dropped_without_close(place: Path) -> None:
         gc.collect()
     with PersistentQueue(place) as core:
         assert len(core) == 1
+
+
+def test_opening_while_it_is_closed(place: Path) -> None:
+    """What is being closed is open until then."""
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue(place, lock_timeout=SECONDS).open()
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0)
+        assert queue.closed
+        with pytest.raises(RuntimeError, match="is open"):
+            await queue.open()
+        await closing
+        async with queue:
+            await put(queue, b"x")
+
+    run(main())
 
 
 def test_errors_of_opening(place: Path) -> None:

@@ -20,7 +20,9 @@ from persistentqueue import (
     CorruptionError,
     PersistentQueue,
     Producer,
+    QueueFullError,
     QueueLockedError,
+    SubscriptionNotFoundError,
     aio,
     codecs,
 )
@@ -29,6 +31,7 @@ from persistentqueue.disk import DISK
 
 from .support import crash, segment_files
 from .test_aio import SECONDS, cancelled_everywhere, run, until
+from .test_group import Gate
 
 
 @pytest.fixture
@@ -351,6 +354,153 @@ def test_no_room(place: Path) -> None:
     assert stored(place) == []
 
 
+def test_each_error_is_told_once(place: Path) -> None:
+    """What a ``put`` was told is no news for ``flush`` and ``close``; what nobody was told all who flush hear."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_items=1) as queue:
+            await queue.put(1)
+            with pytest.raises(QueueFullError):
+                await queue.put(2)
+            await queue.flush()
+        async with aio.Queue[Any](place, max_items=1) as queue:
+            queue.put_nowait(2)
+            found = await asyncio.gather(queue.flush(), queue.flush(), return_exceptions=True)
+            assert [type(each) for each in found] == [QueueFullError] * 2
+            for _ in range(2):
+                await queue.get()
+                queue.task_done()
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_what_never_fits(place: Path) -> None:
+    """What ``put_nowait`` has put, and can never be saved, keeps others out until it is done, and no longer."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_bytes=1000) as queue:
+            queue.put_nowait("x" * 2000)
+            with pytest.raises(QueueFullError):
+                await queue.flush()
+            with pytest.raises(QueueFullError):
+                await queue.put("y")
+            assert len(await queue.get()) == 2000
+            queue.task_done()
+            await queue.put("z")
+
+    run(main())
+    assert stored(place) == [b'"z"']
+
+
+def test_done_before_it_is_saved(place: Path) -> None:
+    """What was got and done while its put waited for the disk is done for the put, too, and is not written."""
+    gate = Gate()
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+            gate.armed = True
+            putting = [asyncio.create_task(queue.put(1))]
+            await until(gate.reached.is_set)
+            putting.append(asyncio.create_task(queue.put(2)))
+            assert [await queue.get(), await queue.get()] == [1, 2]
+            queue.task_done()
+            queue.task_done()
+            gate.go_on.set()
+            await asyncio.gather(*putting)
+            await queue.join()
+            assert queue._core is not None and queue._core.stats().enqueued == 1
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_who_puts_while_it_breaks(place: Path) -> None:
+    """A put that comes while a sync is about to fail hears so as well."""
+    began, go = threading.Event(), threading.Event()
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if putting and flags:
+            began.set()
+            go.wait()
+            raise OSError(errno.EIO, "failed by a test")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    putting: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        queue = await aio.Queue[Any](place, disk=replace(DISK, pwritev=pwritev)).open()
+        putting.append(asyncio.create_task(queue.put(1)))
+        await until(began.is_set)
+        putting.append(asyncio.create_task(queue.put(2)))
+        flushing = asyncio.create_task(queue.flush())
+        await until(lambda: queue._settling)
+        go.set()
+        found = await asyncio.gather(*putting, flushing, return_exceptions=True)
+        assert [type(each) for each in found] == [BrokenQueueError] * 3
+        putting.clear()
+        with pytest.raises(BrokenQueueError):
+            await queue.close()
+
+    run(main())
+    assert stored(place) in ([], [b"1"])
+
+
+def test_what_cannot_be_taken_for_now(place: Path) -> None:
+    """Each who waits is told, and costs no processor time; once it can be taken the next one gets it."""
+    failing = [False]
+
+    def listdir(path: str) -> list[str]:
+        if failing[0]:
+            raise OSError(errno.EMFILE, "failed by a test")
+        return DISK.listdir(path)
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, disk=replace(DISK, listdir=listdir)) as queue:
+            getting = [asyncio.create_task(queue.get()) for _ in range(2)]
+            await until(lambda: queue._is_watching)
+            failing[0] = True
+            with Producer(place) as producer:
+                producer.enqueue(b"1")
+                producer.flush()
+            found = await asyncio.gather(*getting, return_exceptions=True)
+            assert [type(each) for each in found] == [OSError] * 2
+            failing[0] = False
+            assert await queue.get() == 1
+
+    run(main())
+
+
+def test_another_loop(place: Path) -> None:
+    """It is for the loop in which it was opened: another one's tasks hear so, also when they close it."""
+    queue = aio.Queue[int](place)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue.open())
+
+    async def too_late() -> None:
+        for call in (queue.put(1), queue.get(), queue.flush(), queue.close()):
+            with pytest.raises(RuntimeError, match="different event loop"):
+                await call
+
+    run(too_late())
+    queue.put_nowait(1)  # outside of any loop, as with asyncio.Queue
+    loop.run_until_complete(queue.close())
+    loop.close()
+    assert stored(place) == [b"1"]
+
+
+def test_a_queue_without_items_of_its_own(place: Path) -> None:
+    """One that was made with ``fan_out`` cannot be opened so, and its lock is free."""
+    PersistentQueue(place, fan_out=True).close()
+
+    async def main() -> None:
+        with pytest.raises(SubscriptionNotFoundError):
+            await aio.Queue[int](place).open()
+
+    run(main())
+    PersistentQueue(place).close()
+
+
 def test_a_broken_queue(place: Path) -> None:
     """When a sync fails all hear so: who puts, who waits, who closes; what was durable is there."""
     disk, failing = failing_disk(errno.EIO)
@@ -412,6 +562,48 @@ def test_shutdown(place: Path) -> None:
 
     run(main())
     assert stored(place) == []
+
+
+def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused before it was in memory counts no more: ``join`` does not wait for it."""
+    monkeypatch.setattr(face, "AT_HAND_ITEMS", 1)
+
+    async def main() -> None:
+        async with aio.Queue[int](place, max_items=2) as queue:
+            await queue.put(0)
+            await queue.put(1)
+            with pytest.raises(QueueFullError):
+                await queue.put(2)
+            assert queue.qsize() == 2
+            for number in range(2):
+                assert await queue.get() == number
+                queue.task_done()
+            await queue.join()
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was dropped counts no more, also if it turns out that it could not be saved."""
+    monkeypatch.setattr(face, "AT_HAND_ITEMS", 1)
+
+    async def main() -> None:
+        async with aio.Queue[int](place, max_items=2) as queue:
+            await queue.put(0)
+            await queue.put(1)
+            putting = asyncio.create_task(queue.put(2))
+            await asyncio.sleep(0)  # it is in, and what came of it is heard in a later round of the loop
+            queue.shutdown(immediate=True)
+            with pytest.raises(QueueFullError):
+                await putting
+            assert queue.qsize() == 0
+            with pytest.raises(aio.QueueShutDown):
+                await queue.get()
+            await queue.join()
+
+    run(main())
+    assert stored(place) == [b"0", b"1"]
 
 
 def test_too_many_are_done(place: Path) -> None:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import errno
 import gc
+import math
+import os
 import queue as standard
+import signal
 import sys
 import threading
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -28,6 +32,7 @@ from persistentqueue.compat import Empty, FifoQueue, Full, Queue, ShutDown
 from persistentqueue.disk import DISK
 
 from .support import crash, flip, segment_files, wait_for
+from .test_group import Gate
 
 OpenFace = Callable[..., Queue[Any]]
 
@@ -55,6 +60,13 @@ def in_thread(work: Callable[[], Any]) -> Any:
     return answers[0]
 
 
+def get_and_end(queue: Queue[Any]) -> Any:
+    """The first item, which is done."""
+    item = queue.get()
+    queue.task_done()
+    return item
+
+
 class Waiting(threading.Thread):
     """A thread that is blocked in a call; ``answer`` is what it returns or raises in the end."""
 
@@ -79,7 +91,8 @@ class Waiting(threading.Thread):
 def is_waiting(queue: Queue[Any]) -> bool:
     """Whether a thread waits, for an item, for room, or for the end."""
     conditions: list[Any] = [queue.not_full, queue.all_tasks_done]
-    return bool(queue._getters.count or any(condition._waiters for condition in conditions))
+    getters = queue.persistent._group._waiters.count  # type: ignore[union-attr]
+    return bool(getters or any(condition._waiters for condition in conditions))
 
 
 # --- what is durable -------------------------------------------------------------------------------------------------
@@ -122,20 +135,17 @@ def test_what_was_left_is_unfinished(opened: OpenFace) -> None:
 
 def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
     """While one put is synced the others come together, and share the next sync."""
-    together = threading.Event()
-    first = threading.Event()
-
-    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
-        if first.is_set() and not together.is_set():
-            wait_for(lambda: queue._putting == 9)
-            together.set()
-        return DISK.pwritev(fd, buffers, offset, flags)
-
-    with Queue[int](tmp_path / "queue", disk=replace(DISK, pwritev=pwritev)) as queue:
+    gate = Gate()
+    with Queue[int](tmp_path / "queue", disk=replace(DISK, failpoint=gate.failpoint)) as queue:
         queue.put(0)
-        groups = queue.persistent.stats().groups
-        first.set()
-        putters = [Waiting(queue.put, number) for number in range(9)]
+        groups, group = queue.persistent.stats().groups, queue.persistent._group
+        assert group is not None
+        gate.armed = True
+        putters = [Waiting(queue.put, 0)]
+        assert gate.reached.wait(60)
+        putters += [Waiting(queue.put, number) for number in range(1, 9)]
+        wait_for(lambda: len(group._line) == 8)
+        gate.go_on.set()
         assert [putter.answer() for putter in putters] == [None] * 9
         assert queue.persistent.stats().groups - groups == 2
         assert queue.unfinished_tasks == 10
@@ -198,12 +208,7 @@ def test_task_done_is_for_ones_own(opened: OpenFace) -> None:
     queue.put_many("abc")
     assert queue.get() == "a"
 
-    def work() -> Any:
-        item = queue.get()
-        queue.task_done()
-        return item
-
-    assert in_thread(work) == "b"
+    assert in_thread(lambda: get_and_end(queue)) == "b"
     crash(queue.persistent)
     assert opened().get_many(10) == ["a", "c"]
 
@@ -229,12 +234,7 @@ def test_dead_workers_items_are_nobodys(opened: OpenFace) -> None:
     queue.put_many("abc")
     assert in_thread(queue.get) == "a"
 
-    def work() -> Any:
-        item = queue.get()
-        queue.task_done()
-        return item
-
-    assert in_thread(work) == "b"
+    assert in_thread(lambda: get_and_end(queue)) == "b"
     crash(queue.persistent)
     assert opened().get_many(10) == ["a", "c"]
 
@@ -266,6 +266,18 @@ def test_raising_maxsize_lets_in(opened: OpenFace) -> None:
     queue.maxsize = 2
     assert waiting.answer() is None
     assert (queue.maxsize, queue.get_many(10)) == (2, [1, 2])
+
+
+def test_lowering_maxsize_refuses(opened: OpenFace) -> None:
+    """Whoever waits for more places than there will ever be is told; who waits for fewer waits on."""
+    queue = opened(3)
+    queue.put_many([1, 2, 3])
+    many, one = Waiting(queue.put_many, [4, 5, 6]), Waiting(queue.put, 7)
+    wait_for(lambda: len(queue.not_full._waiters) == 2)  # type: ignore[attr-defined]
+    queue.maxsize = 2
+    assert "never fit into a queue with maxsize=2" in str(many.answer())
+    assert [queue.get() for _ in range(3)] == [1, 2, 3]
+    assert (one.answer(), queue.get()) == (None, 7)
 
 
 def test_who_waits_for_many_places(opened: OpenFace) -> None:
@@ -335,7 +347,7 @@ def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
     for block, timeout in ((False, None), (True, 0.001)):
         with pytest.raises(Full, match="max_items"):
             queue.put(2, block, timeout)
-    for timeout in (-1, -0.5):
+    for timeout in (-1, -0.5, math.nan):
         with pytest.raises(ValueError, match="non-negative"):
             queue.put(2, timeout=timeout)
     waiting = Waiting(queue.put, 2)
@@ -542,6 +554,45 @@ def test_close_wakes_all(opened: OpenFace) -> None:
         assert isinstance(waiting.answer(), ClosedError)
     with pytest.raises(ClosedError):
         queue.put(1)
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_closed_behind_a_shutdown(immediate: bool, opened: OpenFace) -> None:
+    """Of a queue that was shut down, and then closed, one hears that it is closed."""
+    queue = opened()
+    queue.put(1)
+    queue.shutdown(immediate)
+    queue.close()
+    for call in (queue.qsize, queue.get, queue.get_nowait, queue.join, lambda: queue.put(2)):
+        with pytest.raises(ClosedError):
+            call()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_forked_child_is_refused(opened: OpenFace) -> None:
+    """In a child all calls raise, and ``close`` does nothing, also where a thread of the parent was in the middle of
+    one; it goes on."""
+    queue = opened(maxsize=1)
+    queue.put(1)
+    told = []
+    group = queue.persistent._group
+    assert group is not None
+    with queue.mutex, group.mutex, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning that threads and fork do not mix
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            signal.alarm(60)
+            try:
+                for call in (lambda: queue.put(2), queue.get, queue.qsize, queue.join, queue.close):
+                    try:
+                        call()
+                        told.append(False)
+                    except ClosedError:
+                        told.append(True)
+            finally:
+                os._exit(told != [True, True, True, True, False])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert queue.get() == 1
 
 
 def test_broken_queue_tells_all(tmp_path: Path) -> None:

@@ -71,10 +71,9 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
         "remote",
         "settings",
         "splits",
-        "waiters",
     )
 }
-"""The public names, and the rooms that were made for those who write, read, wait, or fill a pool beside the owner."""
+"""The public names, and the rooms that were made for those who write, read, or fill a pool beside the owner."""
 ROOM_LINES_MAX = 600
 FUNCTION_LINES_MAX = 70
 

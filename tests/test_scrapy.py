@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import pickle
 import signal
@@ -18,7 +19,7 @@ from typing import Any
 import pytest
 
 import persistentqueue
-from persistentqueue import PersistentQueue, list_queues
+from persistentqueue import DiskFullError, PersistentQueue, Session, list_queues
 
 pytest.importorskip("scrapy")
 
@@ -29,6 +30,7 @@ from scrapy.utils.test import get_crawler
 from persistentqueue import scrapy as face
 
 from .peers.crawl import CONCURRENT
+from .support import flip, segment_files
 
 SOURCES = Path(persistentqueue.__file__).parents[1]
 PAGES = 300
@@ -233,6 +235,96 @@ def test_what_cannot_be_read_is_kept(tmp_path: Path) -> None:
         assert urls(queue) == ["http://site/1"]
     with crawler(tmp_path) as job:
         assert len(face.PickleFifoDiskQueue.from_crawler(job, path)) == 1
+
+
+@pytest.mark.damages
+def test_damage_costs_what_is_damaged(tmp_path: Path) -> None:
+    """A crawl goes on behind damage, in the queue that all share, in a long one, and in what was seen."""
+    many, path = range(2 * face.FRONT_ITEMS), f"{tmp_path}/requests.queue/site/0"
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        for number in many:
+            queue.push(Request(f"http://site/{number}/"))
+        queue.pop()
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        crawl.settle(is_end=True)
+    for name in list_queues(tmp_path / "persistentqueue"):
+        directory = tmp_path / "persistentqueue" / name
+        with PersistentQueue(directory) as it:
+            second = [*it.peek(2), b""][name.startswith("requests")]
+        (segment,) = segment_files(directory)
+        flip(segment, segment.read_bytes().index(second))
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        found = [int(url.split("/")[3]) for url in urls(queue)]
+        assert found == [number for number in many if number not in {0, 2, face.FRONT_ITEMS}]
+    assert len(list_queues(tmp_path / "persistentqueue")) == 3  # what is damaged is not deleted
+
+
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapy keeps in memory what finds no room; what was in progress, and may have led to it, comes back with the next
+    crawl, also behind a clean end. What is done meanwhile is written down once there is room."""
+    full = [False]
+
+    def flush(session: Session[bytes], *arguments: Any) -> bool:
+        if full[0]:
+            raise DiskFullError(str(tmp_path), errno.ENOSPC, "filled by a test")
+        return flushed(session, *arguments)
+
+    flushed = Session.flush
+    monkeypatch.setattr(Session, "flush", flush)
+    path = f"{tmp_path}/requests.queue/site/0"
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        for number in range(4):
+            queue.push(Request(f"http://site/{number}"))
+        done = queue.pop()
+        full[0] = True
+        del done
+        crawl.settle()
+        in_progress = queue.pop()
+        assert in_progress is not None
+        with pytest.raises(ValueError, match="filled by a test"):
+            queue.push(Request("http://site/child"))
+        full[0] = False
+        later = queue.pop()
+        del later
+        crawl.settle()
+        assert list(crawl._log.browse()) == [job.request_fingerprinter.fingerprint(Request("http://site/2"))]
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        assert urls(queue) == [f"http://site/{number}" for number in (0, 1, 3)]
+
+
+def test_settling_is_interrupted_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was let go of before it is not let go of again: its session may be another request's by then."""
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        for number in range(3):
+            queue.push(Request(f"http://site/{number}"))
+        popped = [queue.pop() for _ in range(2)]
+        flushed, left = face._Sessions.flush, [1]
+
+        def flush(sessions: Any, session: Session[bytes]) -> None:
+            if not left[0]:
+                raise DiskFullError(str(tmp_path), errno.ENOSPC, "filled by a test")
+            left[0] -= 1
+            flushed(sessions, session)
+
+        monkeypatch.setattr(face._Sessions, "flush", flush)
+        popped.clear()
+        crawl.settle()
+        left[0] = 100
+        queue.push(Request("http://site/3"))
+        assert len(crawl._popped) == 0
+        assert len({id(session) for session in crawl._shared._idle}) == len(crawl._shared._idle) == 1
+        assert crawl._shared.queue.stats().held == 2
+        assert urls(queue) == ["http://site/2", "http://site/3"]
 
 
 def scheduler_of(job: Any) -> Any:

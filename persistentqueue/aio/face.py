@@ -19,6 +19,7 @@ from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
 from functools import partial
+from math import inf
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -123,6 +124,8 @@ class Queue(asyncio.Queue[T]):
       ``get`` waits for it, and ``qsize`` counts it.
     - ``shutdown`` ends this object and no more: what it drops is there again for the next opening.
 
+    It is for the loop that used it first: another one's tasks hear a ``RuntimeError``.
+
     Raises what ``PersistentQueue`` raises: ``ClosedError`` before ``open`` and after ``close``, ``CorruptionError`` and
     ``CodecError`` from ``get``, in the item's turn (then ``task_done`` is due as for any other), ``DiskFullError`` from
     ``put``, which has put nothing then, or from ``flush``, which may be called again.
@@ -134,6 +137,7 @@ class Queue(asyncio.Queue[T]):
     _finished: asyncio.Event
     _unfinished_tasks: int
     _wakeup_next: Callable[[deque[asyncio.Future[None]]], None]
+    _get_loop: Callable[[], asyncio.AbstractEventLoop]
 
     def __init__(
         self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = codecs.JSON, **settings: Any
@@ -162,8 +166,6 @@ class Queue(asyncio.Queue[T]):
         self._last: _Entry | None = None
         self._failure: Exception | None = None
         """Why nothing goes any more."""
-        self._error: Exception | None = None
-        """What ``flush`` is to tell."""
         self._settling: list[Landing[None]] = []
         self._is_armed = self._is_working = self._is_told = self._is_watching = False
         self._is_shutdown = self._is_drained = False
@@ -183,7 +185,7 @@ class Queue(asyncio.Queue[T]):
         if self._core is not None:
             raise RuntimeError(f"the queue {self._path!r} was opened already: make another object")
         opening: Landing[PersistentQueue[bytes]] = Landing(loop=asyncio.get_running_loop())
-        self._worker.submit(partial(_do, opening, self._opening))
+        self._worker.submit(partial(_do, opening, partial(_opened, self._opening)))
         try:
             self._begin(await over(opening))
         except asyncio.CancelledError:
@@ -201,6 +203,7 @@ class Queue(asyncio.Queue[T]):
         ``ClosedError``. Raises what ``flush`` does; the queue is closed all the same. Cancelled, it is closed."""
         if self._core is None or isinstance(self._failure, ClosedError):
             return
+        self._here()
         error: BaseException | None = None
         try:
             await self.flush()
@@ -225,9 +228,6 @@ class Queue(asyncio.Queue[T]):
             self._settling.append(settling)
             self._arm()
             await over(settling)
-        error, self._error = self._error, None
-        if error is not None:
-            raise error
 
     def qsize(self) -> int:
         """How many items are in the queue: those that were got not included."""
@@ -339,18 +339,28 @@ class Queue(asyncio.Queue[T]):
         self._away = self._unfinished_tasks = len(core)
         if self._away:
             self._finished.clear()
-        with suppress(RuntimeError):
-            self._arm()
+        self._arm()
 
     def _check(self) -> None:
         if self._failure is not None:
             raise self._failure
         if self._core is None:
             raise ClosedError("the queue is not open: use async with, or await queue.open()")
+        self._here()
+
+    def _here(self) -> asyncio.AbstractEventLoop | None:
+        """The loop that runs; None where, as with asyncio.Queue, none does: then there are no tasks that wait, and
+        nothing goes on. Raises ``RuntimeError`` in another loop than the first."""
+        try:
+            asyncio.get_running_loop()
+        except RuntimeError:
+            return None
+        return self._get_loop()
 
     def _fail(self, error: Exception) -> None:
         """Nothing goes any more: all who wait hear so."""
         self._failure = error
+        self._unsaved = [entry for entry in self._unsaved if not self._withdraws(entry, error)]
         _raise(self._getters, error)
         _raise(self._putters, error)
 
@@ -363,17 +373,20 @@ class Queue(asyncio.Queue[T]):
 
     def _arm(self) -> None:
         """Have the thread do what there is, with what else comes in this round of the loop."""
-        try:
-            loop = asyncio.get_running_loop()
-        except RuntimeError:  # as with asyncio.Queue: without a loop there are no tasks that wait, and nothing goes on
-            return
-        if not self._is_armed and not self._is_working and self._failure is None:
+        loop = self._here()
+        if loop is not None and not self._is_armed and not self._is_working and self._failure is None:
             self._is_armed = True
             loop.call_soon(self._work, loop)
 
     def _work(self, loop: asyncio.AbstractEventLoop) -> None:
         self._is_armed = False
         assert self._core is not None
+        unsaved, self._unsaved = self._unsaved, []
+        for entry in unsaved:
+            if not entry.is_done:
+                self._unsaved.append(entry)
+            elif entry.saved is not None:  # it was got and done before it was saved: nothing is left of it
+                entry.saved.land(None)
         can_take = self._has_room() and not self._is_drained and (self._away or self._is_told)
         if self._is_working or not (self._unsaved or self._done or self._fresh or can_take):
             self._settle()
@@ -390,13 +403,11 @@ class Queue(asyncio.Queue[T]):
             self._is_working = False
             self._unsaved = [entry for entry in work.entries if not self._withdraws(entry, error)]
             self._done = work.done
-            self._error = error
-            self._settle()
+            self._settle(error)
 
     def _landed(self, work: _Work, found: _Found) -> None:
         self._is_working = False
         self._done = found.undone + self._done
-        self._error = found.save_error or found.done_error
         if found.save_error is None:
             for entry in work.entries:
                 if entry.is_at_hand:
@@ -407,12 +418,13 @@ class Queue(asyncio.Queue[T]):
             again = [entry for entry in work.entries if not self._withdraws(entry, found.save_error)]
             self._unsaved = again + self._unsaved
         self._take_over(found)
-        for error in (found.save_error, found.done_error, found.take_error):
-            if isinstance(error, BrokenQueueError | ClosedError) and self._failure is None:
-                self._fail(error)
+        for each in (found.save_error, found.done_error, found.take_error):
+            if isinstance(each, BrokenQueueError | ClosedError) and self._failure is None:
+                self._fail(each)
+        error = found.save_error or found.done_error or self._failure
         goes_on = found.taken and (self._fresh or (self._away and self._has_room()))
-        if self._error is not None or self._failure is not None:
-            self._settle()
+        if error is not None:
+            self._settle(error)
         elif self._unsaved or self._done or self._is_told or goes_on:
             self._arm()
         else:
@@ -444,6 +456,8 @@ class Queue(asyncio.Queue[T]):
             damaged.error = found.take_error
             self._append(damaged, len(self._queue) - own)
             waking += 1
+        elif found.take_error is not None:  # what is there cannot be taken for now: it is told to one, as by the core
+            _raise(self._getters, found.take_error, 1)
         self._away = found.ready - len(self._fresh) + sum(not entry.is_at_hand for entry in self._unsaved)
         # What others have put, and what was damaged, was not counted.
         self._unfinished_tasks += self.qsize() - before
@@ -464,7 +478,7 @@ class Queue(asyncio.Queue[T]):
                 self._queue.remove(entry)
                 self._at_hand_bytes -= len(entry.data)
                 self._finish_one()
-        else:
+        elif not self._is_drained:  # else it counts no more
             self._away -= 1
             self._finish_one()
         return True
@@ -475,11 +489,11 @@ class Queue(asyncio.Queue[T]):
             self._finished.set()
         self._wakeup_next(self._putters)
 
-    def _settle(self) -> None:
-        """Nothing is left to be done."""
+    def _settle(self, error: Exception | None = None) -> None:
+        """Nothing is left to be done, or nothing can be: all who are in ``flush`` hear so."""
         settling, self._settling = self._settling, []
         for each in settling:
-            each.land(None)
+            each.land(error)
 
     def _watch(self) -> None:
         """While somebody waits for an item, a thread waits for what other processes put."""
@@ -499,6 +513,17 @@ class Queue(asyncio.Queue[T]):
             self._arm()
         elif self._getters:  # it began to wait before the first of them was in line
             self._watch()
+
+
+def _opened(opening: Callable[[], PersistentQueue[bytes]]) -> PersistentQueue[bytes]:
+    """It, where it has items of its own. Raises ``SubscriptionNotFoundError``, too."""
+    core = opening()
+    try:
+        len(core)
+    except PersistentQueueError:
+        core.close()
+        raise
+    return core
 
 
 def _do(landing: Landing[T], call: Callable[[], T]) -> None:
@@ -559,14 +584,15 @@ def _wait(
 ) -> None:
     """In a thread: wait for what other processes put, and tell whether there is anything."""
     is_there = True
-    with suppress(PersistentQueueError):  # whoever takes hears of it
+    with suppress(Exception):  # whoever takes hears of it
         is_there = core.wait(stop=lambda: not getters)
     tell(loop, watched, is_there)
 
 
-def _raise(waiters: deque[asyncio.Future[None]], error: Exception) -> None:
-    """All who wait hear of this."""
-    while waiters:
+def _raise(waiters: deque[asyncio.Future[None]], error: Exception, most: float = inf) -> None:
+    """So many of those who wait hear of this."""
+    while waiters and most:
         waiter = waiters.popleft()
         if not waiter.done():
             waiter.set_exception(error)
+            most -= 1

@@ -87,7 +87,7 @@ class PersistentQueue(Generic[T]):
     async def open(self) -> PersistentQueue[T]:
         """Open it; raises what the constructor of the core's raises, and ``RuntimeError`` if it is open. Cancelled,
         which waits as long as ``lock_timeout`` says, it is closed."""
-        if self._is_opening or not self.closed:
+        if self._is_opening or self._is_closing or not self.closed:
             raise RuntimeError(f"{self!r} is open")
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
@@ -103,7 +103,6 @@ class PersistentQueue(Generic[T]):
             self._is_opening = False
             if self._core is None or self._core.closed:
                 self._pool.shutdown()
-        self._is_closing = False
         self._subscriptions = {}
         self._flushes = Flushes(self._loop, self._core, blocks=self._blocks)
         self._watch = Watch(self._loop, self._core, self._core.wake)
@@ -124,6 +123,7 @@ class PersistentQueue(Generic[T]):
                 subscription._watch.end()
             self._flushes.end()
             self._pool.shutdown()
+            self._core, self._is_closing = None, False
 
     @property
     def path(self) -> str:

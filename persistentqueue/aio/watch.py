@@ -13,8 +13,6 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from typing import Protocol, TypeVar
 
-from persistentqueue import PersistentQueueError
-
 from .threads import Worker, tell
 
 T = TypeVar("T")
@@ -122,7 +120,7 @@ class Watch:
                 raise
 
     def _wait(self) -> None:
-        with suppress(PersistentQueueError):  # who tries hears of it
+        with suppress(Exception):  # who tries hears of it
             self._consumer.wait(stop=lambda: not self._waiting)
         tell(self._loop, self._watched)
 

@@ -381,7 +381,7 @@ class PersistentQueue(Generic[T]):
         ready = group.store.reader.ready
         transaction = Transaction(ready)
         with group.mutex:
-            transaction.runs = ready.hold(group.store.state.next_sequence)
+            transaction.runs = ready.hold(len(ready))
         count = sum(run[1] for run in transaction.runs)
         if count:
             try:

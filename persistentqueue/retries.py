@@ -31,7 +31,7 @@ from .delivery import Delayed, Delivered
 from .disk import Disk, basename
 from .errors import PersistentQueueError
 from .group import Group, Taken
-from .intervals import Intervals, Run
+from .intervals import Intervals, Run, without
 from .joint import commit_jointly
 from .reader import Reader
 from .store import Store
@@ -215,7 +215,7 @@ class Trial:
             else:
                 letters.append(retries.letter(ready, each.sequence, each.item, each.reason))
         self._held, self._kept = transaction.runs, kept
-        transaction.runs = _without(transaction.runs, [(each.sequence, 1) for each in kept])
+        transaction.runs = without(transaction.runs, [(each.sequence, 1) for each in kept])
         transaction.operations = [
             retries.delayed(ready, each.sequence, 1, each.delay_seconds) for each in kept if each.delay_seconds
         ]
@@ -269,7 +269,7 @@ class Trial:
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
                 if work.settled:
-                    transaction.runs = _without(transaction.runs, work.runs)
+                    transaction.runs = without(transaction.runs, work.runs)
 
     def _put_off(self, transaction: Transaction) -> None:
         """Let what it holds come again after the delay that there is."""
@@ -287,7 +287,7 @@ class Trial:
         with suppress(PersistentQueueError, OSError):  # then it waits as long as the queue is open
             retries.group.commit(note)
         runs = [(first, count) for first, count, _ in later]
-        transaction.runs = _without(transaction.runs, runs)
+        transaction.runs = without(transaction.runs, runs)
         for first, count, seconds in later:
             retries.group.postpone(ready, [(first, count)], seconds)
 
@@ -361,11 +361,3 @@ def _put(transaction: Transaction, letters: Sequence[bytes]) -> None:
 def _take_back(transaction: Transaction, count: int) -> None:
     transaction.payload_bytes -= sum(map(len, transaction.items[-count:]))
     del transaction.items[-count:]
-
-
-def _without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
-    """The runs, in order, but for these parts of them."""
-    left = Intervals(runs)
-    for run in others:
-        left.remove(*run)
-    return left.runs()

@@ -164,6 +164,25 @@ def test_an_interruption_is_no_reason(open_queue: OpenQueue) -> None:
     assert letters(queue)[0][2].startswith("delivered 1 times, never flushed")
 
 
+def test_interrupted_while_it_is_given_up(open_queue: OpenQueue) -> None:
+    """Who presses Ctrl-C while an exception moves an item to the dead letters leaves nothing on hold: the session is
+    closed all the same."""
+    pressed: list[bool] = []
+
+    def failpoint(name: str) -> None:
+        if name == "several.1 write ahead" and not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    queue = open_queue(disk=replace(DISK, failpoint=failpoint), max_attempts=1, dead_letter="dead")
+    put(queue, b"item")
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        raise ValueError("row")
+    assert session.closed
+    assert (len(queue), queue.stats().held, letters(queue)) == (1, 0, [])
+
+
 def test_a_batch_does_not_share_the_fate_of_one(open_queue: OpenQueue) -> None:
     """What was delivered before comes alone, in its place; the others of the batch go through, in order."""
     queue = open_queue(**DEAD)
@@ -687,14 +706,25 @@ def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> No
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
 
 
-def test_requeue_needs_a_consumer(open_queue: OpenQueue) -> None:
-    """Where the dead letters have lost their plain consumer, requeue says so."""
-    queue = open_queue(dead_letter="dead")
-    group = queue.dead_letters._open()
-    reader = group.store.subscriptions._readers.pop(0)
-    with pytest.raises(SubscriptionNotFoundError):
+def test_a_requeue_that_fails_holds_nothing(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what is brought back finds no room while it is written ahead, all dead letters are there as before, also
+    those that were not looked at yet."""
+    monkeypatch.setattr("persistentqueue.requeue.SPILL_BYTES", 1000)
+    queue = open_queue(dead_letter="dead", max_disk_bytes=200_000, log_bytes=16_384)
+    put(queue.dead_letters, b"foreign")
+    for _ in range(10):
+        put(queue, *[b"x" * 1000] * 10)
+        with queue.transaction() as session:
+            for item in session.dequeue_many(10):
+                session.reject(item, retry=False)
+    put(queue, bytes(60_000))
+    with pytest.raises(QueueFullError):
         queue.requeue()
-    group.store.subscriptions._readers[0] = reader
+    assert (len(queue.dead_letters), queue.dead_letters.stats().held) == (101, 0)
+    assert next(queue.dead_letters.browse()) == b"foreign"
+    drain(queue)
+    assert queue.requeue() == 100
+    assert (list(queue.dead_letters.browse()), drain(queue)) == ([b"foreign"], [b"x" * 1000] * 100)
 
 
 def test_stats_and_explain(open_queue: OpenQueue) -> None:
@@ -736,6 +766,23 @@ def test_others_overtake_what_is_delayed(open_queue: OpenQueue) -> None:
         assert list(queue.browse()) == [b"c", b"d"]
         clock.go_on(1)
         assert [taken(session) for _ in range(4)] == [[b"a"], [b"b"], [b"c"], [b"d"]]
+
+
+def test_clear_takes_what_is_due(open_queue: OpenQueue) -> None:
+    """What came back and is due is cleared as well, though nobody has looked since; what is not due yet stays."""
+    clock = Clock()
+    queue = open_queue(disk=clock.disk, retry_delay_seconds=5)
+    put(queue, b"a", b"b", b"c")
+    with queue.session() as session:
+        session.dequeue_many(2)
+        session.reject(b"a", delay_seconds=60)
+        session.reject(b"b")
+        session.flush()
+    clock.go_on(5)
+    assert queue.clear() == 2
+    assert (len(queue), queue.stats().delayed) == (0, 1)
+    clock.go_on(55)
+    assert list(queue.browse()) == [b"a"]
 
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])

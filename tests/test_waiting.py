@@ -284,7 +284,7 @@ def test_interrupted_while_it_waits(
     wait, this_thread = threading.Condition.wait, threading.get_ident()
 
     def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition not in group._seats._seats or threading.get_ident() != this_thread:
+        if condition not in group._seats.taken or threading.get_ident() != this_thread:
             return wait(condition, timeout)
         condition.release()
         try:

@@ -249,7 +249,7 @@ class Trial:
         self._rejections = []
         group = self.retries.group
         try:
-            if transaction.runs and not transaction.settled and group.closed is None:
+            if transaction.runs and not transaction.settled and self._is_usable:
                 self._put_off(transaction)
         finally:
             group.discard(transaction)
@@ -257,19 +257,26 @@ class Trial:
     def fail(self, transaction: Transaction, reader: Reader | None, error: BaseException) -> None:
         """Move what it holds, and what has no attempts left, to the dead letters, because of this error. Where that
         cannot be done now, it is before it would be handed out again."""
-        retries, group = self.retries, self.retries.group
-        if not isinstance(reader, CountedReader) or not isinstance(error, Exception) or group.closed is not None:
+        retries = self.retries
+        if not isinstance(reader, CountedReader) or not isinstance(error, Exception) or not self._is_usable:
             return
         work = Transaction(reader.counted)
         pieces = retries.pieces(reader.counted, transaction.runs)
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
+            transaction.runs = without(transaction.runs, work.runs)  # first: what is consumed is never given back
             try:
                 with suppress(Exception):  # the error is what its user is to see
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
-                if work.settled:
-                    transaction.runs = without(transaction.runs, work.runs)
+                if not work.settled:
+                    retries.group.discard(work)
+
+    @property
+    def _is_usable(self) -> bool:
+        """Whether anything can be logged: of a queue that is broken also what is in memory may be half a change."""
+        group = self.retries.group
+        return group.closed is None and group.store.broken is None
 
     def _put_off(self, transaction: Transaction) -> None:
         """Let what it holds come again after the delay that there is."""

@@ -183,6 +183,41 @@ def test_interrupted_while_it_is_given_up(open_queue: OpenQueue) -> None:
     assert (len(queue), queue.stats().held, letters(queue)) == (1, 0, [])
 
 
+def test_interrupted_beside_its_burial(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it comes, the item is here, to be delivered or buried, or there: never given back when it is there."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    queue = open_queue(max_attempts=1, dead_letter="dead")
+    put(queue, b"item")
+    monkeypatch.setattr("persistentqueue.retries.without", interrupted)
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        raise ValueError("row")
+    assert (len(queue) + len(letters(queue)), queue.stats().held) == (1, 0)
+
+
+def test_a_broken_queue_puts_nothing_off(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interruption in the middle of a change has left in memory is not looked at: who rolls back, or fails,
+    gives back what he holds, and hears nothing of it."""
+
+    def half(*_: object) -> None:
+        raise IndexError("half a change")
+
+    queue = open_queue(retry_delay_seconds=60)
+    put(queue, b"item")
+    session = queue.session()
+    session.dequeue()
+    queue._open().store.broken = KeyboardInterrupt()
+    monkeypatch.setattr("persistentqueue.attempts.Runs.pieces", half)
+    with pytest.raises(ValueError, match="row"), session:
+        raise ValueError("row")
+    stats = queue.stats()
+    assert (stats.ready, stats.held, stats.delayed) == (1, 0, 0)
+    crash(queue)
+
+
 def test_a_batch_does_not_share_the_fate_of_one(open_queue: OpenQueue) -> None:
     """What was delivered before comes alone, in its place; the others of the batch go through, in order."""
     queue = open_queue(**DEAD)

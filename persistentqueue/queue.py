@@ -507,7 +507,7 @@ class PersistentQueue(Generic[T]):
         """
         try:
             if self._group is not None:
-                self._group.close("the queue is closed: open it again")
+                self._group.close(f"{self._group.store.directory}: the queue is closed: open it again")
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:

@@ -729,6 +729,20 @@ def test_they_are_opened_and_closed_with_their_queue(open_queue: OpenQueue, tmp_
     assert check(tmp_path / "dead").sealed
 
 
+def test_dead_letters_that_were_closed(open_queue: OpenQueue) -> None:
+    """Where their queue was closed before, what is given up stays where it is, and the error says which queue it is."""
+    dead = open_queue("dead")
+    queue = open_queue(max_attempts=1, dead_letter=dead)
+    put(queue, b"item")
+    dead.close()
+    assert fail(queue, ValueError("row")) == [b"item"]
+    with queue.session() as session:
+        for again in (session.dequeue, queue.requeue):
+            with pytest.raises(ClosedError, match="/dead: the queue is closed: open it again"):
+                again()
+    assert (len(queue), queue.stats().held) == (1, 0)
+
+
 def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> None:
     """Nothing of an encrypted item lies in clear because it was given up."""
     secret = Encryption("k", lambda _key_id: bytes(32))

@@ -879,7 +879,6 @@ def test_who_waits_wakes_when_it_is_due(open_queue: OpenQueue) -> None:
     put(queue, b"a")
     fail(queue, ValueError())
     with queue.session() as session:
-        assert session.dequeue(timeout=0.0) is None
         assert session.dequeue(timeout=60.0) == b"a"
         found: list[bytes | None] = []
         waiter = threading.Thread(target=lambda: found.append(wait_for_one(queue)))
@@ -1037,12 +1036,12 @@ def test_flushed_with_other_sessions(open_queue: OpenQueue) -> None:
 
 
 def test_who_waits_for_others(open_queue: OpenQueue) -> None:
-    """``wait`` ends when something is due."""
-    queue = open_queue(retry_delay_seconds=0.02)
-    put(queue, b"a")
-    fail(queue, ValueError())
-    assert queue.wait(0.0) is False
-    assert queue.wait() is True
+    """``wait`` ends when something is due, and not before."""
+    for delay_seconds, timeout_seconds, is_there in ((0.02, None, True), (600.0, 0.01, False)):
+        queue = open_queue(f"{timeout_seconds}", retry_delay_seconds=delay_seconds)
+        put(queue, b"a")
+        fail(queue, ValueError())
+        assert queue.wait(timeout_seconds) is is_there
 
 
 @pytest.mark.parametrize("setting", [{"max_attempts": 3}, {"dead_letter": "dead"}, {"retry_delay_seconds": 1}])

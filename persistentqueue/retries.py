@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import chain
 from math import isfinite
 from typing import NamedTuple
 
@@ -31,7 +32,7 @@ from .delivery import Delayed, Delivered
 from .disk import Disk, basename
 from .errors import PersistentQueueError
 from .group import Group, Taken
-from .intervals import Intervals, Run, without
+from .intervals import Intervals, Run, join_runs, without
 from .joint import commit_jointly
 from .reader import Reader
 from .store import Store
@@ -123,8 +124,8 @@ class Trial:
         self._rejections: list[Rejection] = []
         self._held: list[Run] | None = None
         """What the transaction held before its rejections were set apart; None if they are not."""
-        self._kept: list[Rejection] = []
-        """Those of them that are to come again."""
+        self._again: dict[float, list[Run]] = {}
+        """What of that is to come again, by the seconds until then."""
 
     def take(self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
         """Hold up to ``max_items`` items, as ``Group.take`` does; each of them is counted as delivered, durably.
@@ -208,16 +209,17 @@ class Trial:
             return []
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedReady)
-        kept, letters = [], []
+        again: dict[float, list[Run]] = {}
+        letters = []
         for each in sorted(self._rejections):
             if each.retry and not retries.is_used_up(retries.times(ready, each.sequence)):
-                kept.append(each)
+                join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
                 letters.append(retries.letter(ready, each.sequence, each.item, each.reason))
-        self._held, self._kept = transaction.runs, kept
-        transaction.runs = without(transaction.runs, [(each.sequence, 1) for each in kept])
+        self._held, self._again = transaction.runs, again
+        transaction.runs = without(transaction.runs, chain.from_iterable(again.values()))
         transaction.operations = [
-            retries.delayed(ready, each.sequence, 1, each.delay_seconds) for each in kept if each.delay_seconds
+            retries.delayed(ready, *run, seconds) for seconds, runs in again.items() if seconds for run in runs
         ]
         return letters
 
@@ -231,13 +233,13 @@ class Trial:
             return
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedReady)
+        again = sum(count for runs in self._again.values() for _, count in runs)
         at_once = Transaction(ready)
-        at_once.runs = [(each.sequence, 1) for each in self._kept if not each.delay_seconds]
+        at_once.runs = self._again.pop(0, [])
         retries.group.discard(at_once)
-        for each in self._kept:
-            if each.delay_seconds:
-                retries.group.postpone(ready, [(each.sequence, 1)], each.delay_seconds)
-        retries.count(len(self._rejections), len(self._rejections) - len(self._kept))
+        for seconds, runs in self._again.items():
+            retries.group.postpone(ready, runs, seconds)
+        retries.count(len(self._rejections), len(self._rejections) - again)
         self._rejections = []
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:

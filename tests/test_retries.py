@@ -817,6 +817,20 @@ def test_others_overtake_what_is_delayed(open_queue: OpenQueue) -> None:
         assert [taken(session) for _ in range(4)] == [[b"a"], [b"b"], [b"c"], [b"d"]]
 
 
+def test_a_batch_is_delayed_as_one(open_queue: OpenQueue) -> None:
+    """Neighbours that are rejected together are one run in the log and in memory, for each delay; each comes again."""
+    queue = open_queue(retry_delay_seconds=600)
+    put(queue, *[b"%d" % number for number in range(100)])
+    with queue.session() as session:
+        for item in session.dequeue_many(100):
+            number = int(item)
+            session.reject(item, delay_seconds=0 if number == 70 else 30 if number >= 50 else None)
+        session.flush()
+    assert len(queue._open().store.state.attempts[0].delays) == 3
+    stats = queue.stats()
+    assert (stats.ready, stats.held, stats.delayed, stats.rejected, stats.dead) == (1, 0, 99, 100, 0)
+
+
 def test_clear_takes_what_is_due(open_queue: OpenQueue) -> None:
     """What came back and is due is cleared as well, though nobody has looked since; what is not due yet stays."""
     clock = Clock()

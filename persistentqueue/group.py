@@ -246,7 +246,7 @@ class Group:
             finally:
                 self._tell_of([transaction], self.store.state.next_sequence - before)
                 self.transactions += transaction.settled
-                if transaction.settled and not transaction.skipped:
+                if transaction.committed:
                     self.groups += 1
                     self._note_group(1)
                     self._note_commit(_now() - began)
@@ -468,14 +468,19 @@ class Group:
         """Give back what it holds and forget the rest; wakes whoever waits for an item."""
         if self.closed is not None:
             return
-        count, wrote = sum(run[1] for run in transaction.runs), bool(transaction.pieces)
+        wrote = bool(transaction.pieces)
+        self._discard(transaction)
+        if wrote:
+            self._seats.tell()
+
+    def _discard(self, transaction: Transaction) -> None:
+        """Give back what it holds, if it was not committed, and tell who waits for an item."""
+        count = 0 if transaction.committed else sum(run[1] for run in transaction.runs)
         self.store.discard(transaction)
         if count:
             with self.mutex:
                 self.given_back += count
                 self._wake(count)
-        if wrote:
-            self._seats.tell()
 
     def postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
         """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
@@ -534,12 +539,7 @@ class Group:
     def _adopt(self) -> None:
         """Discard what dropped sessions left behind."""
         while self._abandoned:
-            transaction = self._abandoned.pop()
-            count = sum(run[1] for run in transaction.runs)
-            self.store.discard(transaction)
-            with self.mutex:
-                self.given_back += count
-                self._wake(count)
+            self._discard(self._abandoned.pop())
             self._seats.tell()
 
     def tell_of_room(self) -> None:

@@ -44,11 +44,10 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
         if count:
             commit_jointly([(group, into), (dead, out)])
     finally:
-        if into.settled:
+        if out.committed:
             held.runs = without(held.runs, out.runs)
-        else:
-            group.discard(into)
         dead.discard(held)
+        group.discard(into)
     return count
 
 

@@ -228,7 +228,7 @@ class Trial:
         held, self._held = self._held, None
         if held is None:
             return
-        if not transaction.settled or transaction.skipped:
+        if not transaction.committed:
             transaction.runs, transaction.operations = held, ()
             return
         retries, ready = self.retries, transaction.ready
@@ -271,8 +271,7 @@ class Trial:
                 with suppress(Exception):  # the error is what its user is to see
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
-                if not work.settled:
-                    retries.group.discard(work)
+                retries.group.discard(work)
 
     @property
     def _is_usable(self) -> bool:
@@ -321,7 +320,7 @@ def commit_tried(works: Sequence[tuple[Group, Transaction, Trial | None]], timeo
             transaction.skipped = bool(busy) and busy[0][1].skipped
     finally:
         for grave, count in graves:
-            if not grave.settled or grave.skipped:
+            if not grave.committed:
                 _take_back(grave, count)
         for _, transaction, trial in works:
             if trial is not None:

@@ -7,7 +7,8 @@ of the session that rejects it; when an exception leaves the block of the sessio
 say anything, before it would be handed out once more. The order of the steps of a delivery:
 
 1. Hold what is ready: a batch of what was never delivered, or one that was (see ``counting``).
-2. Are its attempts used up? Bury it, and begin again. *A crash leaves it here, to be buried, or there.*
+2. Are its attempts used up? Bury it, and begin again. *A crash leaves it here, to be buried, or there.* Where there is
+   no room for it there, it stays here, and others overtake it; who finds nothing else hears why.
 3. Log the delivery. *A crash leaves an attempt that nobody saw: so there are never more of them than were counted.*
 4. Hand it out.
 
@@ -30,7 +31,7 @@ from .counting import CountedReader, CountedReady
 from .deadletter import DeadLetter
 from .delivery import Delayed, Delivered
 from .disk import Disk, basename
-from .errors import PersistentQueueError
+from .errors import DiskFullError, PersistentQueueError, QueueFullError
 from .group import Group, Taken
 from .intervals import Intervals, Run, join_runs, without
 from .joint import commit_jointly
@@ -109,6 +110,17 @@ class Retries:
         commit_jointly([(self.group, work), (self.dead, grave)])
         self.count(dead=len(letters))
 
+    def refuses(
+        self, work: Transaction, sequence: int, item: bytes, times: int
+    ) -> DiskFullError | QueueFullError | None:
+        """Bury the item that ``work`` holds, which nobody came to flush; or why there is no room for it. Raises what
+        else a flush raises."""
+        try:
+            self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(times))
+        except (DiskFullError, QueueFullError) as error:
+            return error
+        return None
+
     def count(self, rejected: int = 0, dead: int = 0) -> None:
         """So many more."""
         with self.group.mutex:
@@ -139,28 +151,36 @@ class Trial:
             return [], []
         deadline = None if timeout_seconds is None else group.now() + timeout_seconds
         most = 1 if retries.max_attempts == 1 else max_items
-        while True:
-            left_seconds = None if deadline is None else max(deadline - group.now(), 0.0)
-            runs, items = group.take(reader, most, left_seconds)
-            if not items:
-                return runs, items
-            held = Transaction(ready)
-            held.runs = runs
-            try:
-                first, times = runs[0][0], retries.times(ready, runs[0][0])
-                if retries.is_used_up(times):
-                    retries.bury(held, [(first, items[0])], _NEVER_FLUSHED.format(times))
-                    continue
-                if retries.is_used_up(times + 1) and transaction.runs:
+        passed, refusal = Transaction(ready), None
+        try:
+            while True:
+                left_seconds = None if deadline is None else max(deadline - group.now(), 0.0)
+                runs, items = group.take(reader, most, 0.0 if refusal is not None else left_seconds)
+                if not items:
+                    if refusal is not None:
+                        raise refusal
+                    return runs, items
+                held = Transaction(ready)
+                held.runs = runs
+                try:
+                    first, times = runs[0][0], retries.times(ready, runs[0][0])
+                    if retries.is_used_up(times):
+                        refusal = refusal or retries.refuses(held, first, items[0], times)
+                        if not held.committed:  # others overtake it: it must not keep them from making room
+                            passed.runs, held.runs = [*passed.runs, *runs], []
+                        continue
+                    if retries.is_used_up(times + 1) and transaction.runs:
+                        group.discard(held)
+                        return [], []
+                    delivery = Transaction(ready)
+                    delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
+                    group.commit(delivery)
+                except BaseException:
                     group.discard(held)
-                    return [], []
-                delivery = Transaction(ready)
-                delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
-                group.commit(delivery)
-            except BaseException:
-                group.discard(held)
-                raise
-            return runs, items
+                    raise
+                return runs, items
+        finally:
+            group.discard(passed)
 
     def reject(
         self,

@@ -516,6 +516,29 @@ def test_a_flush_that_fails_keeps_rejections(open_queue: OpenQueue) -> None:
     assert [item for item, *_ in letters(queue)] == [b"b"]
 
 
+def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: OpenQueue) -> None:
+    """Where the dead letters have no room, others overtake what has no attempts left, also to make room; who finds
+    nothing else hears why, at once. It stays in its place, and is moved when there is room."""
+    dead = open_queue("dead", max_items=1)
+    queue = open_queue(max_attempts=1, dead_letter=dead)
+    put(dead, b"other")
+    put(queue, b"a", b"b", b"c", b"d")
+    for item in (b"a", b"b", b"c"):
+        assert fail(queue, ValueError("row")) == [item]
+    refused = dead.stats().refused
+    with queue.session() as session:
+        assert session.dequeue() == b"d"
+        assert (dead.stats().refused, queue.stats().held) == (refused + 1, 1)
+        session.flush()
+        with pytest.raises(QueueFullError):
+            session.dequeue(timeout=None)
+        assert (list(queue.browse()), queue.stats().held) == ([b"a", b"b", b"c"], 0)
+        put(queue, b"e")
+        assert drain(dead) == [b"other"]
+        assert session.dequeue() == b"e"
+        assert (list(queue.browse()), [item for item, *_ in letters(queue)]) == ([b"b", b"c"], [b"a"])
+
+
 def test_a_marker_that_was_reached(open_queue: OpenQueue) -> None:
     """Work that was done before rejects nothing: the session is rolled back."""
     queue = open_queue(**DEAD)

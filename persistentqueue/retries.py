@@ -180,7 +180,8 @@ class Trial:
                     raise
                 return runs, items
         finally:
-            group.discard(passed)
+            if passed.runs:
+                group.discard(passed)
 
     def reject(
         self,

@@ -363,6 +363,8 @@ class Session(Generic[T]):
                     runs.append((first, held - part))
                 returned.runs.append((first + held - part, part))
                 count -= part
+            if not runs and not self._transaction.pieces:
+                self._transaction.since_seconds = 0.0
             if self._trial is not None:
                 self._trial.forget(returned.runs)
             self._group.discard(returned)

@@ -116,7 +116,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
 def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent) -> None:
     info = recovered.state.segments[extent.segment]
     path = recovered.path(places, info.number)
-    segment = Segment.open(disk, path, info.number, info.salt, info.capacity_bytes)
+    segment = Segment.open_to_read(disk, [path], info.number, info.salt)
     try:
         # Blocks that the log carries may not have reached the segment yet: opening writes them once more.
         carried = {operation.offset: operation for operation in recovered.redo if operation.segment == info.number}
@@ -173,7 +173,7 @@ def _check_publication(disk: Disk, places: Places, recovered: Recovered, path: s
 
 def _check_part(disk: Disk, path: str, part: Part) -> None:
     if part.count:
-        segment = Segment.open(disk, path, PUBLISHED, part.salt, part.capacity_bytes)
+        segment = Segment.open_to_read(disk, [path], PUBLISHED, part.salt)
         try:
             found = segment.checksums(HEADER_BYTES, HEADER_BYTES + part.length_bytes)
         finally:

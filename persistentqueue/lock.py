@@ -20,6 +20,7 @@ _OWNER_BYTES_MAX = 4096
 _POLL_SECONDS = 0.01
 _KERNEL_LOCKS = "/proc/locks"
 _KERNEL_LOCKS_BYTES_MAX = 16 * 1024 * 1024
+_LOOKS = 3
 
 
 class Owner(NamedTuple):
@@ -115,16 +116,20 @@ def is_held(disk: Disk, path: str) -> bool | None:
         named = disk.lstat(path)
     except FileNotFoundError:
         return False
+    owner = read_owner(disk, path)
     try:
-        fd = disk.open(_KERNEL_LOCKS, READ, 0)
-        try:
-            lines = read_all(disk, fd, _KERNEL_LOCKS_BYTES_MAX, 0).decode().splitlines()
-        finally:
-            disk.close(fd)
+        # The system shows them page by page, and between two pages one may slip through where others come and go.
+        return any(_is_lock_on(line.split(), named, owner) for _ in range(_LOOKS) for line in _kernel_locks(disk))
     except OSError:
         return None
-    owner = read_owner(disk, path)
-    return any(_is_lock_on(line.split(), named, owner) for line in lines)
+
+
+def _kernel_locks(disk: Disk) -> list[str]:
+    fd = disk.open(_KERNEL_LOCKS, READ, 0)
+    try:
+        return read_all(disk, fd, _KERNEL_LOCKS_BYTES_MAX, 0).decode().splitlines()
+    finally:
+        disk.close(fd)
 
 
 def _is_lock_on(fields: list[str], named: StatResult, owner: Owner | None) -> bool:

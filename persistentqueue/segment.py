@@ -383,12 +383,19 @@ class Segment:
         self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
     ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
         """The blocks from the one with ``wanted`` on, each checked, with their headers; the other arguments are those
-        of ``load``. Raises ``CorruptionError`` at the first that does not check out, and what ``load`` raises."""
+        of ``load``. Raises ``CorruptionError`` at the first of them that does not check out, and what ``load``
+        raises."""
         window = self._window(end)
         if wanted > ordinal:
             offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
         while offset < end:
-            header = self._header(window, offset, ordinal, end, end_ordinal)
+            try:
+                header = self._header(window, offset, ordinal, end, end_ordinal)
+            except CorruptionError:
+                offset, ordinal = self._resume(offset, ordinal, end, end_ordinal)
+                if ordinal > wanted:
+                    raise
+                continue
             ordinal += header.count
             if ordinal > wanted:
                 yield header, self._body(window, offset, header, envelopes)

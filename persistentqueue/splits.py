@@ -28,7 +28,7 @@ from .intervals import Run
 from .log import Replay, read_steadily
 from .place import DATA_DIRECTORY, Places, read_places
 from .recovery import Recovered, recover
-from .segment import Segment, find_salt, segment_name
+from .segment import NO_BOUND, Segment, find_salt, segment_name
 from .state import Extent
 
 _LOOKS = 10
@@ -239,7 +239,7 @@ def read(
     except CorruptionError:
         if not relocations or not _is_gone(disk, split):
             raise
-    left = _between(split.runs, end, sum(split.runs[-1]))
+    left = between(split.runs, end, sum(split.runs[-1]))
     if not left:
         return
     places, recovered = look(disk, directory)
@@ -249,6 +249,24 @@ def read(
         raise GoneError(directory, split.paths[-1], missing)
     for each in again:
         yield from read(disk, directory, each, skips, relocations - 1, envelopes)
+
+
+def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
+    """The sequence with which the first block begins behind the one that is to be read first, which is damaged.
+
+    Raises ``CorruptionError`` if that is not so, and what ``read`` raises for what cannot be opened.
+    """
+    first = split.first - split.ordinal
+    try:
+        with _opened(disk, split) as segment:
+            loaded = segment.load(
+                split.offset, split.ordinal, split.end, split.end_ordinal, split.runs[0][0] - first, NO_BOUND, envelopes
+            )
+    except CorruptionError:  # there is no such file, or it is another one
+        return first + split.end_ordinal
+    if loaded.damage is None:
+        raise CorruptionError(split.paths[-1], split.offset, "damage, as there was just now", "none")
+    return first + loaded.next_ordinal + loaded.lost
 
 
 def _read(disk: Disk, split: Split, envelopes: Envelopes) -> Iterator[Found]:
@@ -325,12 +343,12 @@ def _plan_extent(
     pieces.append((at, end, ordinal, end_ordinal, None))
     for begin, behind, low, high, blocks in pieces:
         first = extent.first + low - extent.ordinal
-        wanted = _between(runs, first, first + high - low)
+        wanted = between(runs, first, first + high - low)
         if wanted:
             yield Split(paths, info.number, info.salt, begin, behind, low, high, first, wanted, blocks)
 
 
-def _between(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
+def between(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
     """What there is of the runs in ``start … end - 1``."""
     ends = ((max(first, start), min(first + count, end)) for first, count in runs)
     return tuple((first, stop - first) for first, stop in ends if first < stop)

@@ -7,11 +7,11 @@ the owner's memory knows is not to be seen: which of the items that are left a s
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from itertools import islice
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 from .block import BlockHeader
 from .directory import queue_directory, sizes_in
@@ -28,7 +28,10 @@ from .publication import is_published
 from .recovery import Recovered
 from .segment import segment_name
 from .spare import SPARE_NAME
-from .splits import Found, Onlooker, Split, plan, read
+from .splits import Found, Onlooker, Split, between, find_behind, plan, read
+
+Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
+"""Is told of a block that is damaged, and which sequences that costs."""
 
 
 class ViewedItem(NamedTuple):
@@ -245,14 +248,15 @@ class View:
             disk_bytes=sum(sum(part.values()) for part in sizes.values()),
         )
 
-    def browse(self, subscription: str = "") -> Iterator[ViewedItem]:
+    def browse(self, subscription: str = "", damaged: Damaged | None = None) -> Iterator[ViewedItem]:
         """Iterate over what is left to the subscription, or to the plain queue, on hold or not, in order; with
         ``fan_out`` and no subscription over what any has left.
 
         Reads as it goes, one block at a time, so that a queue larger than memory can be browsed. What is enqueued
         behind the call is not seen; what is consumed meanwhile may be or not; what is left throughout is seen once.
         Raises ``SubscriptionNotFoundError``, and what ends it: ``CorruptionError`` for a block that is damaged,
-        ``WrongKeyError`` and ``MissingExtraError`` for one that cannot be opened.
+        ``WrongKeyError`` and ``MissingExtraError`` for one that cannot be opened. With ``damaged`` that is told of
+        each damaged block instead, and of the items that it costs, ``(first, count)``; what lies behind comes out.
         """
         state = self._look()[1].state
         number = state.number_of(subscription) if subscription else 0
@@ -260,7 +264,7 @@ class View:
             names = [each.name for other, each in state.subscriptions.items() if other]
             raise SubscriptionNotFoundError(subscription, names)
         cursor = state.subscriptions.get(number, state.gone)
-        return self._browse(cursor.unconsumed(state.gone.frontier, state.next_sequence))
+        return self._browse(cursor.unconsumed(state.gone.frontier, state.next_sequence), damaged)
 
     def peek(self, n: int = 1, subscription: str = "") -> list[ViewedItem]:
         """The first ``n`` items that ``browse`` iterates over, or as many as there are."""
@@ -279,7 +283,7 @@ class View:
                 for found in self._read([(sequence, 1) for sequence in left], True, _CLOSED):
                     times[found.first] = found.time_ns
                 break
-            except CorruptionError:  # of the first that was not read, or one behind it
+            except (CorruptionError, OSError):  # of the first that was not read, or one behind it
                 left = [sequence for sequence in left if sequence > max(times, default=-1)][1:]
         return times
 
@@ -291,13 +295,15 @@ class View:
             raise QueueNotFoundError(f"{self._directory}: the queue that was here is gone, this is another: look anew")
         return places, recovered
 
-    def _browse(self, runs: list[Run]) -> Iterator[ViewedItem]:
+    def _browse(self, runs: list[Run], damaged: Damaged | None) -> Iterator[ViewedItem]:
         """The items of these runs that are not consumed."""
-        for found in self._read(runs, False, self.envelopes):
+        for found in self._read(runs, False, self.envelopes, damaged):
             for sequence, data in enumerate(found.items, found.first):
                 yield ViewedItem(sequence, found.time_ns, data)
 
-    def _read(self, runs: list[Run], apart: bool, envelopes: Envelopes) -> Iterator[Found]:
+    def _read(
+        self, runs: list[Run], apart: bool, envelopes: Envelopes, damaged: Damaged | None = None
+    ) -> Iterator[Found]:
         """What is not consumed of these runs; where they stand ``apart``, what is between is not read."""
         failed: Split | None = None
         while runs:
@@ -311,12 +317,17 @@ class View:
                     for found in read(self._disk, self._directory, split, relocations=0, envelopes=envelopes):
                         yield found
                         end = found.first + len(found.items)
-                except CorruptionError:
+                except CorruptionError as error:
                     # Unless its items are somewhere else by now, or nowhere, it is damage.
                     rest = _rest(split, end)
                     if failed is not None and rest[:3] == failed[:3] and rest.runs == failed.runs:
-                        raise
-                    failed = rest
+                        if damaged is None:
+                            raise
+                        behind = find_behind(self._disk, rest, envelopes)
+                        damaged(error, between(rest.runs, 0, behind))
+                        failed, rest = None, _rest(rest, behind)
+                    else:
+                        failed = rest
                     runs = [run for each in (rest, *splits[at + 1 :]) for run in each.runs]
                     break
 
@@ -326,7 +337,7 @@ class View:
         first = runs[0][0]
         if self._oldest is None or self._oldest[0] != first:
             self._oldest = None
-            with suppress(CorruptionError):
+            with suppress(CorruptionError, OSError):
                 for found in self._read([(first, 1)], True, _CLOSED):
                     self._oldest = first, found.time_ns
         return self._oldest[1] if self._oldest is not None else None
@@ -334,8 +345,7 @@ class View:
 
 def _rest(split: Split, end: int) -> Split:
     """What of it comes from this sequence on."""
-    runs = ((max(first, end), first + count) for first, count in split.runs if end < first + count)
-    return split._replace(runs=tuple((first, stop - first) for first, stop in runs))
+    return split._replace(runs=between(split.runs, end, sum(split.runs[-1])))
 
 
 def _segments(disk: Disk, places: Places, recovered: Recovered) -> Iterator[SegmentSnapshot]:

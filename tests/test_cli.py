@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import base64
+import errno
 import io
 import json
 import math
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -22,7 +24,7 @@ from typer.main import get_command
 from typer.testing import CliRunner
 
 import persistentqueue.cli
-from persistentqueue import Encryption, PersistentQueue, Producer, View, delete_queue
+from persistentqueue import Encryption, PersistentQueue, Producer, Snapshot, View, delete_queue
 from persistentqueue.cli import bench, main, writing
 from persistentqueue.cli.app import app
 from persistentqueue.cli.verbs import VERBS
@@ -168,6 +170,7 @@ def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
         (["move", str(tmp_path), "a", "b", "--to", "c"], "one NAME"),
         (["put", str(tmp_path), "a", "x", "--whole"], "--whole"),
         (["peek", str(tmp_path), "-n", "-1"], "count"),
+        (["top", str(tmp_path), "--interval", "inf"], "interval"),
     ):
         assert main(arguments) == 2
         captured = capsys.readouterr()
@@ -178,6 +181,17 @@ def test_arguments_that_are_wrong(tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["--help"]) == 0
     assert "Exit status" in capsys.readouterr().out
     assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Ctrl-C while libraries are being imported has the same status, without a word."""
+
+    def interrupted(*_: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("persistentqueue.cli.verbs.run", interrupted)
+    assert main(["list", "."]) == 130
+    assert capsys.readouterr() == ("", "")
 
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
@@ -344,7 +358,7 @@ def test_a_broken_pipe_loses_no_item(open_queue: OpenQueue, path: Path) -> None:
         put(queue, *(b"%d" % n + bytes(1000) for n in range(500)))
     reader, writer = os.pipe()
     os.close(reader)
-    for arguments in (["get", "--all"], ["dump"]):
+    for arguments in (["get", "--all"], ["dump"], ["stat"], ["top", "--interval", "0.05"]):
         line = [sys.executable, "-m", "persistentqueue", arguments[0], str(path), "q", *arguments[1:]]
         done = subprocess.run(line, stdout=writer, stderr=subprocess.PIPE, check=False, timeout=60)
         assert (done.returncode, done.stderr) == (2, b"")
@@ -373,7 +387,8 @@ def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None
     file = tmp_path / "q.jsonl"
     assert cli("dump", path, "q", "-o", file).err == f"{len(items)} items written to {file}\n"
     assert file.read_bytes() == done.out
-    assert json.loads(cli("dump", path, "q", "-o", file, "--json").err) == {"items": len(items), "published": 0}
+    summary = {"items": len(items), "published": 0, "lost": []}
+    assert json.loads(cli("dump", path, "q", "-o", file, "--json").err) == summary
     assert sorted(each.name for each in tmp_path.iterdir()) == ["q.jsonl", "queues"]
     assert cli("load", path, "copy", "-i", file).err == f"{len(items)} items: in the queue\n"
     assert cli("load", path, "other", given=done.out).status == 0
@@ -534,9 +549,6 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
             put(queue, *(b"%d" % n for n in range(10)))
     flip(segment_files(path / "bad")[0], 115)
     assert cli("list", path).status == 0
-    done = cli("dump", path, "bad", "-o", path / "dump.jsonl", "--json")
-    assert (done.status, done.error["type"]) == (2, "CorruptionError")
-    assert sorted(each.name for each in path.iterdir()) == ["bad", "good"]
     assert "damaged at offset" in cli("check", path, "bad").text
     done = cli("check", path, "bad", "--json")
     assert (done.status, done.json["ok"], len(done.json["problems"])) == (1, False, 1)
@@ -548,7 +560,7 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     done = cli("top", path, "--once", "--interval", "0.05")
     assert (done.status, "CorruptionError" in done.text) == (1, True)
     done = cli("top", path, "--once", "--interval", "0.05", "--json")
-    assert "CorruptionError" in done.lines[-1]["queues"][0]["error"]
+    assert done.lines[-1]["queues"][0]["error"]["type"] == "CorruptionError"
     page = path / "page.html"
     done = cli("report", path, "-o", page)
     assert (done.status, "left out: " in done.text) == (1, True)
@@ -558,6 +570,134 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     done = cli("repair", path, "bad", "--json")
     assert (done.status, done.json["items"]) == (1, 0)
     assert cli("repair", path, "good", "--json").json["problems"] == []
+
+
+@pytest.mark.damages
+def test_a_dump_rescues_what_is_intact(path: Path, tmp_path: Path) -> None:
+    """What lies behind damage is written, too; stderr says what is lost, and the status is 1."""
+    with PersistentQueue(path, "q") as queue:
+        for start in range(0, 30, 10):
+            put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 10)))
+    flip(segment_files(path / "q")[0], 15_000)
+    done = cli("dump", path, "q")
+    assert [each["sequence"] for each in done.lines] == [*range(10), *range(20, 30)]
+    problem, lost = done.err.splitlines()
+    assert (done.status, lost) == (1, "lost: 10 items, sequences 10 to 19")
+    assert "damaged at offset" in problem
+    file = tmp_path / "q.jsonl"
+    done = cli("dump", path, "q", "-o", file, "--json")
+    assert (done.status, json.loads(done.err)) == (1, {"items": 20, "published": 0, "lost": [[10, 10]]})
+    assert len(file.read_bytes().splitlines()) == 20
+    assert cli("load", path, "copy", "-i", file).status == 0
+
+
+@pytest.mark.damages
+def test_what_takes_out_of_a_damaged_queue_says_what_to_do(path: Path) -> None:
+    """Nothing is consumed or lost; what the library logs of it is JSON, too, if the answer is."""
+    with PersistentQueue(path, "q") as queue:
+        put(queue, b"one")
+        put(queue, b"two")
+    flip(segment_files(path / "q")[0], 64 + 50)
+    for arguments in (["get", "--all"], ["move", "--to", "r"]):
+        done = cli(arguments[0], path, "q", *arguments[1:])
+        assert (done.status, done.out, "persistentqueue repair" in done.err) == (2, b"", True)
+        done = cli(arguments[0], path, "q", *arguments[1:], "--json")
+        (kind, logged), *rest = (next(iter(json.loads(line).items())) for line in done.err.splitlines())
+        assert (kind, logged["level"], "damaged at offset" in logged["message"]) == ("log", "ERROR", True)
+        assert [each[0] for each in rest] == ["error"]
+        assert View(path, "q").look().depth == 2
+
+
+def test_a_dump_never_takes_the_place_of_a_device(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+    """A pipe, like a device, is written to and stays; a link leads on to the file; a report does the same."""
+    put(open_queue("q"), b"item")
+    pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
+    os.mkfifo(pipe)
+    link.symlink_to(target)
+    with open(os.open(pipe, os.O_RDWR), "rb", buffering=0) as reader:  # also as a writer, so that nobody waits
+        assert cli("dump", path, "q", "-o", pipe).status == 0
+        assert item_of(json.loads(reader.read(10_000))) == b"item"
+    assert pipe.is_fifo()
+    assert cli("dump", path, "q", "-o", link).status == 0
+    assert item_of(json.loads(target.read_bytes())) == b"item"
+    target.chmod(0o600)
+    assert cli("report", path, "-o", link).status == 0
+    assert stat.S_IMODE(target.stat().st_mode) == 0o600
+    assert target.read_bytes().startswith(b"<!doctype html>")
+    assert link.is_symlink()
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["link", "pipe", "queues", "target"]
+
+
+def test_a_report_that_fails_leaves_the_one_before(
+    open_queue: OpenQueue, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It gets its name when it is complete."""
+    put(open_queue("q"), b"item")
+    file = tmp_path / "report.html"
+    file.write_text("before")
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("persistentqueue.cli.reading.os.fsync", fail)
+    done = cli("report", path, "-o", file)
+    assert (done.status, "No space left" in done.err) == (2, True)
+    assert file.read_text() == "before"
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["queues", "report.html"]
+
+
+def test_a_queue_that_may_not_be_read_is_left_out(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """``list``, ``top`` and ``report`` show the others, with status 1."""
+    for name in ("good", "secret"):
+        with PersistentQueue(path, name) as queue:
+            put(queue, b"item")
+    look = View.look
+
+    def refuse(view: View) -> Snapshot:
+        if "secret" in repr(view):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "log")
+        return look(view)
+
+    monkeypatch.setattr(View, "look", refuse)
+    page = tmp_path / "page.html"
+    for arguments in (["list"], ["top", "--once", "--interval", "0.05"], ["report", "-o", page]):
+        done = cli(arguments[0], path, *arguments[1:])
+        assert (done.status, done.err) == (1, "")
+        assert ("PermissionError" if arguments[0] != "report" else "Permission denied") in done.text
+    assert "good" in page.read_text()
+
+
+def test_what_a_key_file_holds_is_never_shown(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+    """One that is no key, or that cannot be read, is named in the error, without its bytes."""
+    put(open_queue("q"), b"item")
+    file = tmp_path / "key"
+    file.write_bytes(bytes(range(65, 97)) + b"\xff")  # one too many, and no text
+    done = cli("put", path, "q", "item", "--key", f"k={file}")
+    assert (done.status, f"{file}: neither 16, 24 or 32 bytes" in done.err) == (2, True)
+    assert "ABC" not in done.err
+    done = cli("put", path, "q", "item", "--key", f"k={tmp_path / 'none'}")
+    assert (done.status, f"{tmp_path / 'none'}: No such file" in done.err) == (2, True)
+
+
+def test_paths_are_no_commands_to_the_terminal(tmp_path: Path) -> None:
+    """Nor is what others wrote into files: errors and answers are printable, and JSON is JSON, whatever a path is."""
+    path = tmp_path / "esc\x1b[31m\udcff"
+    with PersistentQueue(path, "q") as queue:
+        put(queue, b"item")
+        lock = json.loads((path / "q" / "lock").read_text())
+        (path / "q" / "lock").write_text(json.dumps(lock | {"host": "\x1b[31mhost"}))
+        for arguments in (["get", "q"], ["put", "q", "item"], ["top", "--once", "--interval", "0.05"], ["check", "x"]):
+            done = cli(arguments[0], path, *arguments[1:])
+            assert r"\x1b[31m" in done.text + done.err
+            assert "\x1b" not in done.text + done.err
+        assert cli("list", path, "--json").json["path"] == str(path)
+        assert cli("report", path, "-o", tmp_path / "page.html").status == 0
+
+
+def test_a_line_that_is_nested_too_deep_is_no_item(path: Path) -> None:
+    """It ends a load like any other line that is none."""
+    done = cli("load", path, "q", given=b'{"text": "a"}\n' + b"[" * 200_000)
+    assert (done.status, "ValueError: line 2: " in done.err) == (2, True)
 
 
 def test_names_are_no_commands_to_the_terminal(open_queue: OpenQueue, path: Path) -> None:
@@ -633,6 +773,55 @@ def test_a_bench_that_is_interrupted_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(KeyboardInterrupt):
         bench.measure(str(tmp_path), 0.1, stop)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
+    """Not what one works in, nor what is just being made."""
+    line = [sys.executable, "-m", "persistentqueue", "bench", str(tmp_path), "--seconds", "60"]
+    with subprocess.Popen(line) as process:
+        while not list(tmp_path.glob("*/queue/log/*.log")):
+            assert process.poll() is None
+        (place,) = tmp_path.iterdir()
+        os.utime(place, (0, 0))
+        bench.measure(str(tmp_path), 0.1)
+        assert list(tmp_path.iterdir()) == [place]
+        assert (place / "queue").is_dir()
+        process.kill()
+    young = tmp_path / f"{place.name}-young"
+    young.mkdir()
+    os.utime(young, (2**32, 2**32))  # however long this test takes
+    os.utime(place, (0, 0))
+    bench.measure(str(tmp_path), 0.1)
+    assert list(tmp_path.iterdir()) == [young]
+
+
+@pytest.mark.parametrize("arguments", [["get", "--all"], ["move", "--to", "other"]])
+def test_what_a_verb_gives_back_is_wiped(open_queue: OpenQueue, path: Path, arguments: list[str]) -> None:
+    """Whoever made the queue may want that, and no verb knows."""
+    with open_queue("q") as queue:
+        put(queue, *[b"secret"] * 100)
+        with queue.transaction() as session:
+            session.dequeue_many(50)
+    with open(segment_files(path / "q")[0], "rb") as file:
+        assert b"secret" in file.read()
+        assert cli(arguments[0], path, "q", *arguments[1:]).status == 0
+        file.seek(0)
+        assert os.fstat(file.fileno()).st_nlink == 0
+        assert b"secret" not in file.read()
+
+
+def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever would put it in once more had it twice."""
+    cli("put", path, "q", "one")
+
+    def refuse(*_: object, **__: object) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "lock")
+
+    monkeypatch.setattr(writing, "own", refuse)
+    done = cli("put", path, "q", "two")
+    assert (done.status, "published: who opens the queue next takes them in" in done.err) == (0, True)
+    monkeypatch.undo()
+    assert cli("get", path, "q", "--all").out == b"one\ntwo\n"
 
 
 def test_an_interrupt_gives_items_back(open_queue: OpenQueue, path: Path) -> None:

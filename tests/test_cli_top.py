@@ -205,6 +205,19 @@ def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
     assert "─ queue a" in drawn(queues, is_chosen=True)
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_long_name_takes_no_room_from_the_numbers(tmp_path: Path, width: int) -> None:
+    """Nor does what is wrong with another queue, which is told in full."""
+    with PersistentQueue(tmp_path, "a" * 64) as queue:
+        put(queue, *[b"x"] * 1234)
+    queues = [Watched(name, View(tmp_path, name)) for name in ("a" * 64, "missing")]
+    for watched in queues:
+        watched.look()
+    picture = drawn(queues, width)
+    assert " 1,234 " in next(line for line in picture.splitlines() if line.startswith("aaa"))
+    assert "".join(queues[1].error.split()) in "".join(picture.split())
+
+
 def test_what_is_to_be_known_of_a_queue(open_queue: OpenQueue, directory: Path) -> None:
     """What nobody has closed, what waits in the inbox, who is furthest behind, and that all is well otherwise."""
     queue = open_queue()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from dataclasses import replace
@@ -10,8 +11,17 @@ from random import Random
 
 import pytest
 
-from persistentqueue import CorruptionError, PersistentQueue, QueueLockedError, QueueNotFoundError, check, repair
+from persistentqueue import (
+    CorruptionError,
+    PersistentQueue,
+    Producer,
+    QueueLockedError,
+    QueueNotFoundError,
+    check,
+    repair,
+)
 from persistentqueue.cli import main
+from persistentqueue.disk import DISK
 from persistentqueue.frame import SegmentCreated
 
 from .crash.disk import SimulatedDisk
@@ -53,6 +63,20 @@ def taken_out(path: Path) -> list[bytes]:
         items = drain(queue)
     assert check(path).ok
     return items
+
+
+def test_a_check_writes_to_nothing(crashed: Path) -> None:
+    """It opens no file to write, so that whoever may read a queue may check it."""
+    with Producer(crashed) as producer:
+        producer.enqueue(b"published")
+        producer.flush()
+
+    def open_to_read(path: str, flags: int, mode: int) -> int:
+        assert flags & os.O_ACCMODE == os.O_RDONLY
+        return DISK.open(path, flags, mode)
+
+    report = check(crashed, disk=replace(DISK, open=open_to_read))
+    assert (report.problems, report.items, report.published) == ((), 55, 1)
 
 
 def test_nothing_to_repair(path: Path) -> None:

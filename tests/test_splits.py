@@ -15,8 +15,9 @@ import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
 from persistentqueue.disk import DISK, Disk
+from persistentqueue.envelope import PLAIN
 from persistentqueue.intervals import Run
-from persistentqueue.splits import GoneError, Onlooker, Split, look, partition, plan, read
+from persistentqueue.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files
@@ -101,6 +102,15 @@ def test_a_segment_that_was_never_written(directory: Path) -> None:
     segment_files(directory)[0].unlink()
     assert list(items_of(directory, planned(directory)).values()) == [b"a", b"b", b"c"]
     segment_files(directory) or (directory / "data" / "000000000001.seg").write_bytes(whole)
+
+
+def test_what_is_well_is_not_passed_over(open_queue: OpenQueue, directory: Path) -> None:
+    """Where the first block can be read nothing is said of what stands behind it."""
+    with open_queue() as queue:
+        put(queue, *items(3))
+    (split,) = planned(directory)
+    with pytest.raises(CorruptionError, match="expected damage"):
+        find_behind(DISK, split, PLAIN)
 
 
 def test_what_is_consumed_is_left_out(open_queue: OpenQueue, directory: Path) -> None:

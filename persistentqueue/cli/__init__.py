@@ -16,7 +16,7 @@ from .report import report_html
 __all__ = ["main", "report_html"]
 
 HINT = "persistentqueue: the command line needs typer and rich: pip install 'persistentqueue[cli]'"
-FAILED = 2
+FAILED, INTERRUPTED = 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -24,9 +24,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     to get, 2 it did not go, 130 it was interrupted."""
     try:
         from .verbs import run  # noqa: PLC0415 - the optional dependency
+
+        return run(sys.argv[1:] if arguments is None else list(arguments))
+    except KeyboardInterrupt:
+        return INTERRUPTED
     except ModuleNotFoundError as missing:
         if (missing.name or "").partition(".")[0] not in {"typer", "rich"}:
             raise
         print(HINT, file=sys.stderr)
         return FAILED
-    return run(sys.argv[1:] if arguments is None else list(arguments))

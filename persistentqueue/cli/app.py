@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
 import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from functools import wraps
+from functools import partial, wraps
 from pathlib import Path
 from typing import Annotated, Any, ParamSpec
 
@@ -16,7 +17,14 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from persistentqueue import Encryption, PersistentQueueError, QueueLockedError, WrongKeyError
+from persistentqueue import (
+    CorruptionError,
+    Encryption,
+    PersistentQueue,
+    PersistentQueueError,
+    QueueLockedError,
+    WrongKeyError,
+)
 
 from .words import printable
 
@@ -27,6 +35,8 @@ LOCK_SECONDS = 0.1
 """For how long who needs a lock waits for it: ``put`` and ``load`` of others have it for a moment."""
 _PIPED_WIDTH = 200
 
+own = partial(PersistentQueue, wipe=True)
+"""Opens a queue with its lock. Whoever made it may want wiped what is given back."""
 Parameters = ParamSpec("Parameters")
 PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="The queue's directory, or the one it is named in.")]
 NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The queue's name.")]
@@ -60,10 +70,14 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
     """A command of the application, which returns its exit status; what the library raises is told, and is status 2."""
 
     def decorate(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
+        """The function, as typer calls it; the application knows it."""
+
         @wraps(function)
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
+            """Do it, and end with its exit status."""
             try:
-                status = function(*arguments, **options)
+                with _logging(bool(options.get("as_json"))):
+                    status = function(*arguments, **options)
                 sys.stdout.flush()
             except BrokenPipeError:
                 _drop_output()
@@ -81,6 +95,34 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
     return decorate
 
 
+class _Lines(logging.Formatter):
+    """What the library logs, as stderr has it."""
+
+    def __init__(self, as_json: bool) -> None:
+        super().__init__()
+        self._as_json = as_json
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line of a record."""
+        message = record.getMessage()
+        if not self._as_json:
+            return printable(message)
+        return json.dumps({"log": {"level": record.levelname, "message": message}}, ensure_ascii=False)
+
+
+@contextmanager
+def _logging(as_json: bool) -> Iterator[None]:
+    """Say on stderr what the library logs meanwhile: warnings and errors."""
+    handler = logging.StreamHandler()
+    handler.setFormatter(_Lines(as_json))
+    logger = logging.getLogger("persistentqueue")
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
+
+
 def _flowing(text: str) -> str:
     """A docstring with its paragraphs as one line each, for terminals of any width."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
@@ -92,19 +134,21 @@ def fail(error: BaseException, as_json: bool) -> None:
     if as_json:
         print(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False), file=sys.stderr)
     else:
-        print(f"{kind}: {message}", file=sys.stderr)
+        note(f"{kind}: {message}")
 
 
 def explanation(error: BaseException) -> str:
     """What an error says to who sits at a command line."""
     if isinstance(error, WrongKeyError):
         return f"{error} (here: --key {error.key_id}=FILE)"
+    if isinstance(error, CorruptionError):
+        return f"{error} (persistentqueue repair keeps all that is intact, and dump writes it elsewhere)"
     if not isinstance(error, QueueLockedError):
         return str(error)
     who = f"process {error.pid} on {error.host} has had it open since {error.since}" if error.pid else "somebody has it"
     return (
-        f"{error.path}: {who}; this needs the queue's lock: end that, or wait with --lock-timeout (put, load and "
-        "whatever only looks need no lock)"
+        f"{error.path}: {who}; this needs the queue's lock: end that, or, but for repair, wait with --lock-timeout "
+        "(put, load and whatever only looks need no lock)"
     )
 
 
@@ -118,20 +162,25 @@ def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
         files[key_id] = Path(file)
 
     def key(key_id: str) -> bytes:
-        data = files[key_id].read_bytes()
-        return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
+        try:
+            data = files[key_id].read_bytes()
+            return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
+        except OSError as error:
+            raise UsageError(f"{files[key_id]}: {error.strerror}") from None
+        except ValueError:  # which would tell of the bytes
+            raise UsageError(f"{files[key_id]}: neither 16, 24 or 32 bytes, nor these in hex") from None
 
     return Encryption(next(iter(files)), key) if files else None
 
 
 def answer(document: Any) -> None:
     """Write a JSON document to stdout, on a line of its own."""
-    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode())
+    write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace"))
 
 
 def say(text: str) -> None:
     """Write a line to stdout."""
-    write((text + "\n").encode(errors="backslashreplace"))
+    write(f"{printable(text)}\n".encode())
 
 
 def write(data: bytes) -> None:
@@ -143,7 +192,7 @@ def write(data: bytes) -> None:
 
 def note(text: str) -> None:
     """Write a line to stderr: what is no answer."""
-    print(text, file=sys.stderr)
+    print(printable(text), file=sys.stderr)
 
 
 def is_live(stream: Any) -> bool:
@@ -151,10 +200,16 @@ def is_live(stream: Any) -> bool:
     return bool(stream.isatty())
 
 
+class _Console(Console):
+    def on_broken_pipe(self) -> None:
+        """Let ``verb`` know of it, like of any other."""
+        raise  # noqa: PLE0704 - it is called where the error is handled
+
+
 def console(stderr: bool = False) -> Console:
     """Where tables are drawn: as wide as they are where no terminal is."""
     stream = sys.stderr if stderr else sys.stdout
-    return Console(
+    return _Console(
         stderr=stderr, highlight=False, markup=False, emoji=False, width=None if is_live(stream) else _PIPED_WIDTH
     )
 

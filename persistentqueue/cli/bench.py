@@ -6,12 +6,14 @@ import os
 import shutil
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK, DSYNC
+from persistentqueue.disk import DIRECTORY, DISK, DSYNC
 
 SECONDS = 10.0
 ITEM_BYTES = 100
@@ -21,6 +23,8 @@ _RECORD_BYTES = 16
 """What the disk writes where the queue takes items out: that they are gone."""
 _FILE_BYTES = 4 * 1024 * 1024
 _PAGE_BYTES = 4096
+_PREFIX = ".persistentqueue-bench-"
+_YOUNG_SECONDS = 60.0
 
 
 class Row(NamedTuple):
@@ -89,17 +93,40 @@ class _Sum:
 
 
 def measure(path: str, seconds: float, progress: Callable[[float], object] = str) -> list[Row]:
-    """Measure for about so long on the disk that ``path`` is on. Leaves nothing behind. Raises ``OSError``."""
-    directory = tempfile.mkdtemp(prefix=".persistentqueue-bench-", dir=path)
+    """Measure for about so long on the disk that ``path`` is on. Leaves nothing behind, but where it is killed: that
+    goes with the next one. Raises ``OSError``."""
+    _sweep(path)
+    directory = tempfile.mkdtemp(prefix=_PREFIX, dir=path)
     try:
-        lane = Lane(os.path.join(directory, "bare"))
-        try:
-            with PersistentQueue(directory, "queue") as queue:
-                return _measure(queue, lane, seconds, progress)
-        finally:
-            lane.close()
+        with _locked(directory):
+            lane = Lane(os.path.join(directory, "bare"))
+            try:
+                with PersistentQueue(directory, "queue") as queue:
+                    return _measure(queue, lane, seconds, progress)
+            finally:
+                lane.close()
     finally:
         shutil.rmtree(directory)
+
+
+def _sweep(path: str) -> None:
+    """Delete what those left that were killed: it is locked by nobody, and not just being made."""
+    for left in Path(path).glob(f"{_PREFIX}*"):
+        with suppress(OSError):
+            if time.time() - left.stat().st_mtime > _YOUNG_SECONDS:
+                with _locked(str(left)) as is_left:
+                    if is_left:
+                        shutil.rmtree(left)
+
+
+@contextmanager
+def _locked(directory: str) -> Iterator[bool]:
+    """Hold the lock on a directory, which ends with the process; yields whether it was free."""
+    fd = DISK.open(directory, DIRECTORY, 0)
+    try:
+        yield DISK.lock(fd)
+    finally:
+        DISK.close(fd)
 
 
 def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Callable[[float], object]) -> list[Row]:
@@ -107,16 +134,19 @@ def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Calla
     session = queue.session("bench")
 
     def put(count: int) -> int:
+        """So many items in, durably."""
         session.enqueue_many([item] * count)
         session.flush()
         return count
 
     def take(count: int) -> int:
+        """So many items out, durably; or as many as there are."""
         items = session.dequeue_many(count)
         session.flush()
         return len(items)
 
     def write(data: bytes, count: int) -> int:
+        """What stands for so many items, durably."""
         lane.write(data)
         return count
 

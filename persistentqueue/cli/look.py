@@ -107,6 +107,11 @@ def document_of(snapshot: Snapshot, name: str) -> dict[str, Any]:
     return {"name": name} | fields | age | {"owner": owner, "segments": segments}
 
 
+def document_of_error(error: BaseException) -> dict[str, str]:
+    """What went wrong with a queue as JSON has it."""
+    return {"type": type(error).__name__, "message": str(error)}
+
+
 def owner_text(snapshot: Snapshot) -> str:
     """Who has the queue."""
     if snapshot.is_owned is False or snapshot.owner is None:

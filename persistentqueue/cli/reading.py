@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
@@ -16,7 +17,7 @@ from typing import IO, Annotated
 
 import typer
 
-from persistentqueue import PersistentQueueError, View, ViewedItem, check
+from persistentqueue import CorruptionError, PersistentQueueError, View, ViewedItem, check
 
 from . import top as top_room
 from .app import (
@@ -37,10 +38,21 @@ from .app import (
     show,
     verb,
 )
-from .look import age_of, disk_parts, document_of, findings, named, owner_text, queues_in, resident_bytes, see
+from .look import (
+    age_of,
+    disk_parts,
+    document_of,
+    document_of_error,
+    findings,
+    named,
+    owner_text,
+    queues_in,
+    resident_bytes,
+    see,
+)
 from .pictures import share_of
 from .report import page
-from .words import item_json, item_text, many, share_text, size_text, span_text, time_text
+from .words import item_json, item_text, lost_text, many, share_text, size_text, span_text, time_text
 
 LOOK = "Look: without the lock, without a trace"
 _ITEM_WIDTH = 100
@@ -64,7 +76,7 @@ def list_(path: PathArgument, as_json: JsonOption = False) -> int:
                 raise
             problems.append(str(error))
             rows.append((name, "?", "", "", "", f"{type(error).__name__}: see persistentqueue check"))
-            documents.append({"name": name, "error": {"type": type(error).__name__, "message": str(error)}})
+            documents.append({"name": name, "error": document_of_error(error)})
             continue
         published = f"+ {many(seen.published, 'publication')}" if seen.published else ""
         age = span_text(age_of(seen))
@@ -155,8 +167,8 @@ def dump(
     """Write all items that are left as JSON lines, which `load` understands; they stay where they are.
 
     {"sequence": 0, "time": "2026-01-31T12:00:00.000000+00:00", "text": "…"}; an item that is not UTF-8 has "base64"
-    instead of "text". Every block is checked; damage ends it with status 2. Items on hold are written, too. --json: the
-    summary, on stderr, in JSON.
+    instead of "text". Every block is checked; of what is damaged it says on stderr which sequences are lost, and goes
+    on behind it. Items on hold are written, too. --json: the summary, on stderr, in JSON. Status 1: something is lost.
 
     Disk: nothing is changed but FILE, which is there when it is complete. Lock: not needed.
     """
@@ -164,23 +176,34 @@ def dump(
     seen = view.look()
     total = dict(seen.subscriptions).get(subscription, seen.depth)
     written = 0
+    lost: list[tuple[int, int]] = []
+
+    def damaged(error: CorruptionError, runs: Sequence[tuple[int, int]]) -> None:
+        """Say what is wrong, and go on."""
+        lost.extend(runs)
+        if not as_json:
+            note(str(error))
+
     quiet = output == "-" and is_live(sys.stdout)
-    with _destination(output) as file, progress("dump", total, quiet) as at:
-        for item in view.browse(subscription):
+    with _written_to(output) if output != "-" else _stdout() as file, progress("dump", total, quiet) as at:
+        for item in view.browse(subscription, damaged):
             file.write(json.dumps(_line(item), ensure_ascii=False).encode() + b"\n")
             written += 1
             if not written % _PROGRESS_ITEMS:
                 at(written)
         file.flush()
     if as_json:
-        note(json.dumps({"items": written, "published": seen.published}))
-    elif output != "-":
+        note(json.dumps({"items": written, "published": seen.published, "lost": lost}))
+        return PROBLEMS if lost else WELL
+    for first, length in lost:
+        note(lost_text(first, length))
+    if output != "-":
         note(f"{many(written, 'item')} written to {output}")
-    if seen.published and not as_json:
+    if seen.published:
         note(
             f"not among them: {many(seen.published, 'transaction')} in the inbox, which the owner has not taken in yet"
         )
-    return WELL
+    return PROBLEMS if lost else WELL
 
 
 def _line(item: ViewedItem) -> dict[str, object]:
@@ -188,18 +211,30 @@ def _line(item: ViewedItem) -> dict[str, object]:
 
 
 @contextmanager
-def _destination(output: str) -> Iterator[IO[bytes]]:
-    """Where a dump goes: to a file that gets its name when it is complete."""
-    if output == "-":
-        sys.stdout.flush()
-        yield sys.stdout.buffer
+def _stdout() -> Iterator[IO[bytes]]:
+    sys.stdout.flush()
+    yield sys.stdout.buffer
+
+
+@contextmanager
+def _written_to(output: str) -> Iterator[IO[bytes]]:
+    """A file that gets its name when it is complete, and the mode of the one before. A device or a pipe is written to,
+    and a link goes on leading to where it does."""
+    path = Path(output)
+    if path.exists() and not path.is_file():
+        with path.open("wb") as file:
+            yield file
         return
-    part = Path(f"{output}.part")
+    path = path.resolve()
+    part = path.with_name(f"{path.name}.part")
     try:
         with part.open("wb") as file:
+            if path.exists():
+                shutil.copymode(path, part)
             yield file
+            file.flush()
             os.fsync(file.fileno())
-        part.replace(output)
+        part.replace(path)
     except BaseException:
         part.unlink(missing_ok=True)
         raise
@@ -263,7 +298,7 @@ def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption =
 def top(
     path: PathArgument,
     names: NamesArgument = None,
-    interval: Annotated[float, typer.Option(min=0.05, help="Seconds between two looks.")] = 1.0,
+    interval: Annotated[float, typer.Option(min=0.05, max=86400, help="Seconds between two looks.")] = 1.0,
     once: Annotated[bool, typer.Option("--once", help="Two looks, one picture, and out.")] = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -295,14 +330,15 @@ def report(
     for name in queues_in(path, names or ()):
         try:
             sights.append(see(View(path, named(name)), name))
-        except PersistentQueueError as error:
+        except (PersistentQueueError, OSError) as error:
             unread[name] = error
     if not sights:
         raise next(iter(unread.values()))
-    Path(output).write_text(page(sights, {name: str(error) for name, error in unread.items()}), encoding="utf-8")
+    with _written_to(output) as file:
+        file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
     if as_json:
         found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}
-        failed = {name: {"type": type(error).__name__, "message": str(error)} for name, error in unread.items()}
+        failed = {name: document_of_error(error) for name, error in unread.items()}
         answer({"output": output, "findings": found, "errors": failed})
     else:
         say(f"{output}: {many(len(sights), 'queue')}")

@@ -13,7 +13,7 @@ from .look import Sight, disk_parts, findings, owner_text, resident_bytes, see_i
 from .pictures import MANY_DEAD, share_of, tiles
 from .style import STYLE
 from .svg import age_chart, bar, columns, segment_map, share_bar, table
-from .words import bound_text, many, share_text, size_text, span_text, time_text
+from .words import bound_text, many, printable, share_text, size_text, span_text, time_text
 
 TILES = 240
 """How many pieces the map has at most."""
@@ -196,7 +196,7 @@ def _holders(sight: Sight) -> str:
         return "<p>Nothing: every session has flushed, or rolled back, what it had dequeued.</p>"
     rows = (
         [
-            f'<b>{escape(holder.session)}</b><br><span class="dim">in segment '
+            f'<b>{escape(printable(holder.session))}</b><br><span class="dim">in segment '
             f"{', '.join(map(str, numbers[:_WORST]))}{' …' if len(numbers) > _WORST else ''}</span>",
             f"{holder.items:,}",
             f"{holder.written:,}",
@@ -236,6 +236,6 @@ def _consumers(sight: Sight) -> str:
     seen = sight.snapshot
     everybody = [*seen.subscriptions, *([] if seen.fan_out else [("(no subscription)", seen.depth)])]
     most = max(left for _, left in everybody) or 1
-    rows = ([f"{escape(name)}{share_bar(left / most)}", f"{left:,}"] for name, left in everybody)
+    rows = ([f"{escape(printable(name))}{share_bar(left / most)}", f"{left:,}"] for name, left in everybody)
     words = "<p>Each of them gets every item; an item is kept until the last of them has consumed it.</p>"
     return words + table(["consumer", "left to it"], rows)

@@ -13,7 +13,7 @@ from rich.text import Text
 from .look import Finding, Part, Sight, age_of, disk_parts, findings, owner_text
 from .pictures import LEVELS, is_sparse, portions, share_of, sparkline, tiles
 from .watch import Watched
-from .words import many, rate_text, share_text, size_text, span_text
+from .words import many, printable, rate_text, share_text, size_text, span_text
 
 _COLUMNS = (
     ("queue", 0),
@@ -42,9 +42,12 @@ def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float,
     """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
     now = datetime.now().astimezone().strftime("%H:%M:%S")
     title = Text.assemble(
-        ("persistentqueue top", "bold"), f"  {path}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
+        ("persistentqueue top", "bold"), f"  {printable(path)}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
     )
     parts: list[RenderableType] = [title, "", _table(queues, width)]
+    parts += [
+        Text(f"{queue.name}: {printable(queue.error)}", style="red", overflow="fold") for queue in queues if queue.error
+    ]
     seen = [queue for queue in queues if queue.snapshot is not None]
     if seen:
         chosen = seen[0] if is_chosen else max(seen, key=lambda queue: queue.snapshot.depth if queue.snapshot else 0)
@@ -66,12 +69,15 @@ def _table(queues: Sequence[Watched], width: int) -> Table:
     table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
     shown = [at for at, (_, least) in enumerate(_COLUMNS) if width >= least]
     for at in shown:
-        table.add_column(_COLUMNS[at][0], justify="left" if at in _TEXTS else "right", no_wrap=True)
+        table.add_column(
+            _COLUMNS[at][0],
+            justify="left" if at in _TEXTS else "right",
+            no_wrap=True,
+            max_width=width // 4 if not at else None,  # a long name takes no room from the numbers
+        )
     for queue in queues:
         cells = _row(queue)
         table.add_row(*(cells[at] for at in shown))
-        if queue.error:
-            table.add_row(Text(f"  {queue.error}", style="red", overflow="fold"))
     return table
 
 

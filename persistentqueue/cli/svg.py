@@ -25,6 +25,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """A table of HTML: the first column is text, and the others numbers."""
 
     def row(cells: Sequence[str], tag: str) -> str:
+        """A row of these cells, which are HTML."""
         kinds = ["", *[' class="n"'] * (len(cells) - 1)]
         return (
             "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)) + "</tr>"

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from persistentqueue import PersistentQueue, View, repair
+from persistentqueue import View, repair
 from persistentqueue.directory import open_pool
 from persistentqueue.pool import SIZE_BYTES_MAX
 
@@ -24,6 +24,7 @@ from .app import (
     UsageError,
     answer,
     encryption_of,
+    own,
     progress,
     say,
     show,
@@ -32,7 +33,7 @@ from .app import (
 from .bench import SECONDS, measure
 from .look import named
 from .pictures import SPARSE, share_of
-from .words import many, rate_text, size_text
+from .words import lost_text, many, rate_text, size_text
 
 KEEP = "Keep well"
 MIB = 1024 * 1024
@@ -61,7 +62,7 @@ def repair_(path: PathArgument, name: NameArgument = None, as_json: JsonOption =
     for problem in report.problems:
         say(problem)
     for first, count in report.lost:
-        say(f"lost: {count} items, sequences {first} to {first + count - 1}")
+        say(lost_text(first, count))
     if report.without_log:
         say("the log was of no use: some of these items may have been consumed before")
     for kept in report.kept:
@@ -86,7 +87,7 @@ def compact(
     Disk: the queue's data files; room for one more is needed meanwhile. Lock: needed.
     """
     encryption = encryption_of(keys)
-    with PersistentQueue(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption) as queue:
+    with own(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption) as queue:
         before = View(path, named(name)).look()
         sparse_bytes = sum(each.live_bytes for each in before.segments if share_of(each) < below)
         with progress("compact", sparse_bytes) as at:

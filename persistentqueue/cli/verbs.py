@@ -18,7 +18,7 @@ def run(arguments: Sequence[str]) -> int:
     """Do what these arguments say; the exit status."""
     try:
         result: Any = app(list(arguments), prog_name="persistentqueue", standalone_mode=False)
-    except (KeyboardInterrupt, typer.Abort):
+    except typer.Abort:  # Ctrl-C
         return INTERRUPTED
     except Exception as error:
         if not hasattr(error, "format_message"):  # what is wrong with the command line has that

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from persistentqueue import PersistentQueueError, Snapshot, View
 
-from .look import Sight, document_of, resident_bytes
+from .look import Sight, document_of, document_of_error, resident_bytes
 from .pictures import positions
 
 HISTORY = 60
@@ -130,8 +130,9 @@ def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:
 
 def document_of_look(queue: Watched) -> dict[str, object]:
     """A look as JSON has it: without the data files, of which there may be many."""
-    if queue.snapshot is None:
-        return {"name": queue.name, "error": queue.error}
+    if queue.failure is not None:
+        return {"name": queue.name, "error": document_of_error(queue.failure)}
+    assert queue.snapshot is not None  # there was a look
     seen = document_of(queue.snapshot, queue.name)
     del seen["segments"]
     more = {"segments": len(queue.snapshot.segments), "owner_resident_bytes": queue.resident_bytes}

@@ -64,6 +64,11 @@ def many(count: int, what: str, plural: str = "") -> str:
     return f"{count:,} {what if count == 1 else plural or what + 's'}"
 
 
+def lost_text(first: int, count: int) -> str:
+    """Which items are lost."""
+    return f"lost: {count} items, sequences {first} to {first + count - 1}"
+
+
 def time_text(time_ns: int) -> str:
     """ISO 8601, UTC, to the microsecond."""
     return datetime.fromtimestamp(time_ns / 1e9, timezone.utc).isoformat(timespec="microseconds")

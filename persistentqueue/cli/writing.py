@@ -41,6 +41,7 @@ from .app import (
     answer,
     encryption_of,
     note,
+    own,
     progress,
     say,
     verb,
@@ -144,7 +145,7 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
             continue
         try:
             items.append(item_of(json.loads(line)))
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise ValueError(f"line {number}: {error}; what came before the batch it is in is in the queue") from None
         size_bytes += len(items[-1])
         if size_bytes >= BATCH_BYTES:
@@ -158,12 +159,11 @@ def _taken_in(path: str, name: str, count: int, as_json: bool, more: dict[str, A
     """Have what was published taken in, by the owner or, where there is none, here and now."""
     waits = ""
     try:
-        # Whoever made it may want wiped what is given back.
-        PersistentQueue(path, named(name), create=False, lock_timeout=LOCK_SECONDS, wipe=True).close()
+        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS).close()
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "somebody"
         waits = f"published: {who} has the queue, and takes them in"
-    except PersistentQueueError as error:  # they are durable all the same
+    except (PersistentQueueError, OSError) as error:  # they are durable all the same
         waits = f"published: who opens the queue next takes them in; now it does not open: {error}"
     if as_json:
         answer({"items": count, "published": bool(waits), **(more or {})})
@@ -193,9 +193,7 @@ def get(
     """
     left, taken = 2**62 if every else count, 0
     with (
-        PersistentQueue(
-            path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys)
-        ) as queue,
+        own(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys)) as queue,
         _session(queue, subscription) as session,
     ):
         while left and (items := session.dequeue_many(min(left, BATCH_ITEMS), timeout)):
@@ -256,7 +254,7 @@ def _move_items(
     as_json: bool,
 ) -> int:
     moved = 0
-    opened = partial(PersistentQueue, path, lock_timeout=lock_timeout, encryption=encryption)
+    opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption)
     with (
         opened(name, create=False) as source,
         opened(target) as other,
@@ -309,7 +307,7 @@ def requeue(
 
     Disk: both queues. Lock: that of each.
     """
-    opened = partial(PersistentQueue, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys))
+    opened = partial(own, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys))
     with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
         moved = queue.requeue(count)
     if as_json:

@@ -54,10 +54,8 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
 
 def main() -> None:
     """Run what was asked for, and print each line as soon as it is known."""
-    parser = argparse.ArgumentParser(prog="python -m perf", description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    parser = harness.parser("perf", __doc__, rounds=9)
     parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=9, help="of each (9)")
     parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
     parser.add_argument("--seconds", type=float, default=60.0, help="of churn (60)")
     parser.add_argument("--results", type=Path, help="a directory for JSON, Markdown and charts")

@@ -6,7 +6,6 @@ writes instead of one. Each round takes the same items, of 100 B, out of both, i
 
 from __future__ import annotations
 
-import argparse
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -48,10 +47,8 @@ def rows(directory: Path, steps: int, rounds: int) -> Iterator[tuple[str, ...]]:
 
 def main() -> None:
     """Measure, and print each line."""
-    parser = argparse.ArgumentParser(prog="python -m perf.attempts", description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    parser = harness.parser("perf.attempts", __doc__, rounds=7)
     parser.add_argument("--steps", type=harness.at_least_one, default=500, help="in each round (500)")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=7, help="of each (7)")
     options = parser.parse_args()
     print(harness.table_head(HEADINGS, HEADINGS[:1]))
     with harness.asked_for(options.directory) as directory:

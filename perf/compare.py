@@ -64,12 +64,10 @@ def child() -> None:
 
 def main() -> None:
     """Print a line for each way of each workload."""
-    parser = argparse.ArgumentParser(prog="python -m perf.compare", description=__doc__)
+    parser = harness.parser("perf.compare", __doc__, rounds=9)
     parser.add_argument("base")
     parser.add_argument("head", nargs="?")
-    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
     parser.add_argument("--only", nargs="+", choices=[each.name for each in WORKLOADS], default=_NAMES)
-    parser.add_argument("--rounds", type=harness.at_least_one, default=9)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     head = options.head or "the present tree"

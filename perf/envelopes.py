@@ -6,7 +6,6 @@ way, in turn; they are taken by another opening without memory, so that all of t
 
 from __future__ import annotations
 
-import argparse
 import json
 import os
 import random
@@ -99,10 +98,8 @@ def rows(found: Mapping[str, list[Round]], what: str) -> Iterator[tuple[str, ...
 
 def main() -> None:
     """Measure, and print each line as soon as it is known."""
-    parser = argparse.ArgumentParser(prog="python -m perf.envelopes", description=__doc__)
-    parser.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    parser = harness.parser("perf.envelopes", __doc__, rounds=5)
     parser.add_argument("--items", type=harness.at_least_one, default=100_000, help="in each round (100,000)")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
     options = parser.parse_args()
     items = lines(options.items)
     print(harness.table_head(HEADINGS, ("what",)))

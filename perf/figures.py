@@ -31,8 +31,7 @@ def table(name: str, found: results.Found) -> str:
 
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """The options that all have."""
-    made = argparse.ArgumentParser(prog=f"python -m perf.{name}", description=doc)
-    made.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    made = harness.parser(f"perf.{name}", doc)
     made.add_argument("--results", type=Path, help="a directory for JSON; the README.md above it gets the table")
     return made
 

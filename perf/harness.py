@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import os
 import tempfile
 import time
@@ -70,6 +71,15 @@ def _refuse_memory(above: Path) -> None:
     """Raises ``ValueError`` where it is kept in memory."""
     if file_system(above) in _MEMORY_FILE_SYSTEMS:
         raise ValueError(f"{above} is kept in memory: choose a directory on a disk")
+
+
+def parser(program: str, doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
+    """The options that all programs have: where to measure, and how many rounds, unless that is not asked."""
+    made = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
+    made.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    if rounds is not None:
+        made.add_argument("--rounds", type=at_least_one, default=rounds, help=f"of each ({rounds})")
+    return made
 
 
 def at_least_one(text: str) -> int:

@@ -111,7 +111,7 @@ class Group:
     @property
     def waiting_for_room(self) -> int:
         """How many transactions wait for room."""
-        return len(self._seats)
+        return len(self._seats.taken)
 
     @property
     def blocks(self) -> bool:
@@ -132,7 +132,7 @@ class Group:
         """
         began = _now()
         try:
-            if self._seats and transaction.enqueues and not transaction.runs:
+            if self._seats.taken and transaction.enqueues and not transaction.runs:
                 self._wait_for_room(transaction, timeout_seconds, None)
             else:
                 try:
@@ -155,7 +155,7 @@ class Group:
         """
         began = _now()
         limits = self.store.limits
-        behind = [each for each in transactions if self._seats and each.enqueues and not each.runs]
+        behind = [each for each in transactions if self._seats.taken and each.enqueues and not each.runs]
         going = [each for each in transactions if each not in behind]
         try:
             if going:
@@ -194,6 +194,10 @@ class Group:
         share = self._share
         if share is not None and share.is_due():
             share.budget.balance()
+        if self.transactions >= self._counts_at:
+            self._counts_at = self.transactions + _UNCOUNTED
+            with self.mutex:
+                self.meters.count()
 
     def _write(self, group: Sequence[Transaction]) -> None:
         """Commit the group, and wake whoever waits for an item of it, or for room."""
@@ -203,7 +207,7 @@ class Group:
         try:
             store.commit(group)
         finally:
-            if self._waiters.count or self._seats:
+            if self._waiters.count or self._seats.taken:
                 self._tell_of(group, store.state.next_sequence - before)
         settled = sum(map(_SETTLED, group))
         if settled:
@@ -211,10 +215,6 @@ class Group:
             self.transactions += settled
             self._note_group(settled)
             self._note_commit(_now() - began)
-            if self.transactions >= self._counts_at:
-                self._counts_at = self.transactions + _UNCOUNTED
-                with self.mutex:
-                    self.meters.count()
 
     def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
         """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
@@ -246,7 +246,7 @@ class Group:
             finally:
                 self._tell_of([transaction], self.store.state.next_sequence - before)
                 self.transactions += transaction.settled
-                if transaction.settled and not transaction.skipped:
+                if transaction.committed:
                     self.groups += 1
                     self._note_group(1)
                     self._note_commit(_now() - began)
@@ -363,8 +363,10 @@ class Group:
 
     def _look_by_the_way(self) -> None:
         """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
-        with suppress(PersistentQueueError, OSError):
+        try:  # noqa: SIM105 - suppress is slower
             self._look()
+        except (PersistentQueueError, OSError):
+            pass
 
     def _look(self, insists: bool = False) -> bool:
         """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
@@ -466,14 +468,19 @@ class Group:
         """Give back what it holds and forget the rest; wakes whoever waits for an item."""
         if self.closed is not None:
             return
-        count, wrote = sum(run[1] for run in transaction.runs), bool(transaction.pieces)
+        wrote = bool(transaction.pieces)
+        self._discard(transaction)
+        if wrote:
+            self._seats.tell()
+
+    def _discard(self, transaction: Transaction) -> None:
+        """Give back what it holds, if it was not committed, and tell who waits for an item."""
+        count = 0 if transaction.committed else sum(run[1] for run in transaction.runs)
         self.store.discard(transaction)
         if count:
             with self.mutex:
                 self.given_back += count
                 self._wake(count)
-        if wrote:
-            self._seats.tell()
 
     def postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
         """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
@@ -534,12 +541,7 @@ class Group:
     def _adopt(self) -> None:
         """Discard what dropped sessions left behind."""
         while self._abandoned:
-            transaction = self._abandoned.pop()
-            count = sum(run[1] for run in transaction.runs)
-            self.store.discard(transaction)
-            with self.mutex:
-                self.given_back += count
-                self._wake(count)
+            self._discard(self._abandoned.pop())
             self._seats.tell()
 
     def tell_of_room(self) -> None:
@@ -562,9 +564,11 @@ class Group:
             raise lasting
 
         def refuse() -> QueueFullError:
+            """What it hears that has waited in vain, and never tried."""
             return error or limits.refuse(transaction, limits.nearest)
 
         def check() -> None:
+            """Raise what ends the waiting: that the queue is closed, or that the transaction waits no longer."""
             self.check()
             if transaction.gives_up:
                 transaction.gives_up = False

@@ -127,7 +127,7 @@ class Inbox:
         except BaseException as error:
             self._store.doubt(error)
             raise
-        adopted = sum(transaction.settled and not transaction.skipped for transaction in published)
+        adopted = sum(transaction.committed for transaction in published)
         self.adopted += adopted
         return adopted
 

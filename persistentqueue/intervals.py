@@ -115,3 +115,11 @@ def join_runs(runs: list[Run], more: Iterable[Run]) -> None:
             runs[-1] = (runs[-1][0], runs[-1][1] + count)
         else:
             runs.append((first, count))
+
+
+def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
+    """The runs, in order, but for these parts of them."""
+    left = Intervals(runs)
+    for run in others:
+        left.remove(*run)
+    return left.runs()

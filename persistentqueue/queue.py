@@ -186,8 +186,7 @@ class PersistentQueue(Generic[T]):
         self._try_key(encryption)
         if settings.counts_attempts:
             self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
-            its = {"lock_timeout": lock_timeout, "compression": compression, "encryption": encryption, "disk": disk}
-            self._have_dead_letters(dead_letter, its)
+            self._bury_in(dead_letter, lock_timeout=lock_timeout, compression=compression, encryption=encryption)
 
     def __enter__(self) -> PersistentQueue[T]:
         return self
@@ -381,7 +380,7 @@ class PersistentQueue(Generic[T]):
         ready = group.store.reader.ready
         transaction = Transaction(ready)
         with group.mutex:
-            transaction.runs = ready.hold(group.store.state.next_sequence)
+            transaction.runs = ready.hold(len(ready))
         count = sum(run[1] for run in transaction.runs)
         if count:
             try:
@@ -508,15 +507,15 @@ class PersistentQueue(Generic[T]):
         """
         try:
             if self._group is not None:
-                self._group.close("the queue is closed: open it again")
+                self._group.close(f"{self._group.store.directory}: the queue is closed: open it again")
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:
                 self._dead_letters.close()
 
-    def _have_dead_letters(self, dead_letter: str | PersistentQueue[Any] | None, settings: dict[str, Any]) -> None:
-        """Have the queue of the dead letters open, with these settings where only its name is given; what it raises
-        closes this one. Raises what opening raises, and ``ValueError`` for one that cannot have them."""
+    def _bury_in(self, dead_letter: str | PersistentQueue[Any] | None, **settings: Any) -> None:
+        """Have what is given up go there, to a queue that is opened with these settings if only its name is given; what
+        it raises closes this one. Raises what opening raises, and ``ValueError`` for one that cannot have them."""
         if dead_letter is None:
             return
         try:
@@ -524,7 +523,7 @@ class PersistentQueue(Generic[T]):
             if dead_letter == basename(store.directory):
                 raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
-                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe}
+                settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
                 dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):

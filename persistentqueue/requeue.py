@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from .deadletter import DeadLetter
 from .disk import basename
-from .errors import DeadLetterError, SubscriptionNotFoundError
+from .errors import DeadLetterError
 from .group import Group
-from .intervals import join_runs
+from .intervals import join_runs, without
 from .joint import commit_jointly
 from .session import SPILL_BYTES
 from .transaction import Transaction
@@ -21,11 +21,8 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
     Those of other queues, and what is no dead letter, stay where they are; meanwhile nobody else may dequeue them.
     Raises what a flush raises, and ``CorruptionError`` like a dequeue; then nothing was moved.
     """
-    reader = dead.store.subscriptions.plain
-    if reader is None:
-        raise SubscriptionNotFoundError("", dead.store.subscriptions.names())
-    name = basename(group.store.directory)
-    into, out, others = Transaction(), Transaction(reader.ready), Transaction(reader.ready)
+    reader, name = dead.store.reader, basename(group.store.directory)
+    into, out, held = Transaction(), Transaction(reader.ready), Transaction(reader.ready)
     count = 0
     try:
         while max_items is None or count < max_items:
@@ -33,11 +30,12 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
             runs, envelopes = dead.take(reader, batch, 0.0)
             if not envelopes:
                 break
+            join_runs(held.runs, runs)
             sequences = (sequence for first, length in runs for sequence in range(first, first + length))
             for sequence, envelope in zip(sequences, envelopes, strict=True):
                 item = _item_of(envelope, name)
-                join_runs((others if item is None else out).runs, [(sequence, 1)])
                 if item is not None:
+                    join_runs(out.runs, [(sequence, 1)])
                     into.items.append(item)
                     into.payload_bytes += len(item)
                     count += 1
@@ -46,10 +44,10 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
         if count:
             commit_jointly([(group, into), (dead, out)])
     finally:
-        dead.discard(others)
-        if not into.settled:
-            dead.discard(out)
-            group.discard(into)
+        if out.committed:
+            held.runs = without(held.runs, out.runs)
+        dead.discard(held)
+        group.discard(into)
     return count
 
 

@@ -7,7 +7,8 @@ of the session that rejects it; when an exception leaves the block of the sessio
 say anything, before it would be handed out once more. The order of the steps of a delivery:
 
 1. Hold what is ready: a batch of what was never delivered, or one that was (see ``counting``).
-2. Are its attempts used up? Bury it, and begin again. *A crash leaves it here, to be buried, or there.*
+2. Are its attempts used up? Bury it, and begin again. *A crash leaves it here, to be buried, or there.* Where there is
+   no room for it there, it stays here, and others overtake it; who finds nothing else hears why.
 3. Log the delivery. *A crash leaves an attempt that nobody saw: so there are never more of them than were counted.*
 4. Hand it out.
 
@@ -21,6 +22,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from datetime import datetime, timezone
+from itertools import chain
 from math import isfinite
 from typing import NamedTuple
 
@@ -29,9 +31,9 @@ from .counting import CountedReader, CountedReady
 from .deadletter import DeadLetter
 from .delivery import Delayed, Delivered
 from .disk import Disk, basename
-from .errors import PersistentQueueError
+from .errors import DiskFullError, PersistentQueueError, QueueFullError
 from .group import Group, Taken
-from .intervals import Intervals, Run
+from .intervals import Intervals, Run, join_runs, without
 from .joint import commit_jointly
 from .reader import Reader
 from .store import Store
@@ -108,6 +110,17 @@ class Retries:
         commit_jointly([(self.group, work), (self.dead, grave)])
         self.count(dead=len(letters))
 
+    def refuses(
+        self, work: Transaction, sequence: int, item: bytes, times: int
+    ) -> DiskFullError | QueueFullError | None:
+        """Bury the item that ``work`` holds, which nobody came to flush; or why there is no room for it. Raises what
+        else a flush raises."""
+        try:
+            self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(times))
+        except (DiskFullError, QueueFullError) as error:
+            return error
+        return None
+
     def count(self, rejected: int = 0, dead: int = 0) -> None:
         """So many more."""
         with self.group.mutex:
@@ -123,8 +136,8 @@ class Trial:
         self._rejections: list[Rejection] = []
         self._held: list[Run] | None = None
         """What the transaction held before its rejections were set apart; None if they are not."""
-        self._kept: list[Rejection] = []
-        """Those of them that are to come again."""
+        self._again: dict[float, list[Run]] = {}
+        """What of that is to come again, by the seconds until then."""
 
     def take(self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
         """Hold up to ``max_items`` items, as ``Group.take`` does; each of them is counted as delivered, durably.
@@ -138,28 +151,37 @@ class Trial:
             return [], []
         deadline = None if timeout_seconds is None else group.now() + timeout_seconds
         most = 1 if retries.max_attempts == 1 else max_items
-        while True:
-            left_seconds = None if deadline is None else max(deadline - group.now(), 0.0)
-            runs, items = group.take(reader, most, left_seconds)
-            if not items:
-                return runs, items
-            held = Transaction(ready)
-            held.runs = runs
-            try:
-                first, times = runs[0][0], retries.times(ready, runs[0][0])
-                if retries.is_used_up(times):
-                    retries.bury(held, [(first, items[0])], _NEVER_FLUSHED.format(times))
-                    continue
-                if retries.is_used_up(times + 1) and transaction.runs:
+        passed, refusal = Transaction(ready), None
+        try:
+            while True:
+                left_seconds = None if deadline is None else max(deadline - group.now(), 0.0)
+                runs, items = group.take(reader, most, 0.0 if refusal is not None else left_seconds)
+                if not items:
+                    if refusal is not None:
+                        raise refusal
+                    return runs, items
+                held = Transaction(ready)
+                held.runs = runs
+                try:
+                    first, times = runs[0][0], retries.times(ready, runs[0][0])
+                    if retries.is_used_up(times):
+                        refusal = refusal or retries.refuses(held, first, items[0], times)
+                        if not held.committed:  # others overtake it: it must not keep them from making room
+                            passed.runs, held.runs = [*passed.runs, *runs], []
+                        continue
+                    if retries.is_used_up(times + 1) and transaction.runs:
+                        group.discard(held)
+                        return [], []
+                    delivery = Transaction(ready)
+                    delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
+                    group.commit(delivery)
+                except BaseException:
                     group.discard(held)
-                    return [], []
-                delivery = Transaction(ready)
-                delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
-                group.commit(delivery)
-            except BaseException:
-                group.discard(held)
-                raise
-            return runs, items
+                    raise
+                return runs, items
+        finally:
+            if passed.runs:
+                group.discard(passed)
 
     def reject(
         self,
@@ -208,16 +230,17 @@ class Trial:
             return []
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedReady)
-        kept, letters = [], []
+        again: dict[float, list[Run]] = {}
+        letters = []
         for each in sorted(self._rejections):
             if each.retry and not retries.is_used_up(retries.times(ready, each.sequence)):
-                kept.append(each)
+                join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
                 letters.append(retries.letter(ready, each.sequence, each.item, each.reason))
-        self._held, self._kept = transaction.runs, kept
-        transaction.runs = _without(transaction.runs, [(each.sequence, 1) for each in kept])
+        self._held, self._again = transaction.runs, again
+        transaction.runs = without(transaction.runs, chain.from_iterable(again.values()))
         transaction.operations = [
-            retries.delayed(ready, each.sequence, 1, each.delay_seconds) for each in kept if each.delay_seconds
+            retries.delayed(ready, *run, seconds) for seconds, runs in again.items() if seconds for run in runs
         ]
         return letters
 
@@ -226,18 +249,18 @@ class Trial:
         held, self._held = self._held, None
         if held is None:
             return
-        if not transaction.settled or transaction.skipped:
+        if not transaction.committed:
             transaction.runs, transaction.operations = held, ()
             return
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedReady)
+        again = sum(count for runs in self._again.values() for _, count in runs)
         at_once = Transaction(ready)
-        at_once.runs = [(each.sequence, 1) for each in self._kept if not each.delay_seconds]
+        at_once.runs = self._again.pop(0, [])
         retries.group.discard(at_once)
-        for each in self._kept:
-            if each.delay_seconds:
-                retries.group.postpone(ready, [(each.sequence, 1)], each.delay_seconds)
-        retries.count(len(self._rejections), len(self._rejections) - len(self._kept))
+        for seconds, runs in self._again.items():
+            retries.group.postpone(ready, runs, seconds)
+        retries.count(len(self._rejections), len(self._rejections) - again)
         self._rejections = []
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
@@ -249,7 +272,7 @@ class Trial:
         self._rejections = []
         group = self.retries.group
         try:
-            if transaction.runs and not transaction.settled and group.closed is None:
+            if transaction.runs and not transaction.settled and self._is_usable:
                 self._put_off(transaction)
         finally:
             group.discard(transaction)
@@ -257,19 +280,25 @@ class Trial:
     def fail(self, transaction: Transaction, reader: Reader | None, error: BaseException) -> None:
         """Move what it holds, and what has no attempts left, to the dead letters, because of this error. Where that
         cannot be done now, it is before it would be handed out again."""
-        retries, group = self.retries, self.retries.group
-        if not isinstance(reader, CountedReader) or not isinstance(error, Exception) or group.closed is not None:
+        retries = self.retries
+        if not isinstance(reader, CountedReader) or not isinstance(error, Exception) or not self._is_usable:
             return
         work = Transaction(reader.counted)
         pieces = retries.pieces(reader.counted, transaction.runs)
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
+            transaction.runs = without(transaction.runs, work.runs)  # first: what is consumed is never given back
             try:
                 with suppress(Exception):  # the error is what its user is to see
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
-                if work.settled:
-                    transaction.runs = _without(transaction.runs, work.runs)
+                retries.group.discard(work)
+
+    @property
+    def _is_usable(self) -> bool:
+        """Whether anything can be logged: of a queue that is broken also what is in memory may be half a change."""
+        group = self.retries.group
+        return group.closed is None and group.store.broken is None
 
     def _put_off(self, transaction: Transaction) -> None:
         """Let what it holds come again after the delay that there is."""
@@ -287,7 +316,7 @@ class Trial:
         with suppress(PersistentQueueError, OSError):  # then it waits as long as the queue is open
             retries.group.commit(note)
         runs = [(first, count) for first, count, _ in later]
-        transaction.runs = _without(transaction.runs, runs)
+        transaction.runs = without(transaction.runs, runs)
         for first, count, seconds in later:
             retries.group.postpone(ready, [(first, count)], seconds)
 
@@ -312,7 +341,7 @@ def commit_tried(works: Sequence[tuple[Group, Transaction, Trial | None]], timeo
             transaction.skipped = bool(busy) and busy[0][1].skipped
     finally:
         for grave, count in graves:
-            if not grave.settled or grave.skipped:
+            if not grave.committed:
                 _take_back(grave, count)
         for _, transaction, trial in works:
             if trial is not None:
@@ -361,11 +390,3 @@ def _put(transaction: Transaction, letters: Sequence[bytes]) -> None:
 def _take_back(transaction: Transaction, count: int) -> None:
     transaction.payload_bytes -= sum(map(len, transaction.items[-count:]))
     del transaction.items[-count:]
-
-
-def _without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
-    """The runs, in order, but for these parts of them."""
-    left = Intervals(runs)
-    for run in others:
-        left.remove(*run)
-    return left.runs()

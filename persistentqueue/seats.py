@@ -19,28 +19,26 @@ class Seats:
 
     def __init__(self, mutex: threading.Lock) -> None:
         self._mutex = mutex
-        self._seats: list[threading.Condition] = []
+        self.taken: list[threading.Condition] = []
+        """By those who wait, in the order of coming; not to be changed from outside."""
         self._rooms = 0
         """How often there may have been room for those who wait."""
 
-    def __len__(self) -> int:
-        return len(self._seats)
-
     def tell(self) -> None:
         """There may be room for the first."""
-        if self._seats:
+        if self.taken:
             with self._mutex:
                 self.tell_first()
 
     def tell_first(self) -> None:
         """The same; the mutex is held."""
         self._rooms += 1
-        if self._seats:
-            self._seats[0].notify()
+        if self.taken:
+            self.taken[0].notify()
 
     def wake_all(self) -> None:
         """All are to look whether they may stay; the mutex is held."""
-        for seat in self._seats:
+        for seat in self.taken:
             seat.notify()
 
     def wait(
@@ -63,10 +61,10 @@ class Seats:
         seat = threading.Condition(self._mutex)
         try:
             with self._mutex:
-                self._seats.append(seat)
+                self.taken.append(seat)
             while True:
                 with self._mutex:
-                    is_first = self._seats[0] is seat
+                    is_first = self.taken[0] is seat
                     is_its_turn = is_first and self._rooms != tried
                     if is_its_turn:
                         tried = self._rooms
@@ -90,7 +88,7 @@ class Seats:
                     return
         finally:
             with self._mutex:
-                if seat in self._seats:
-                    self._seats.remove(seat)
-                if self._seats:
-                    self._seats[0].notify()
+                if seat in self.taken:
+                    self.taken.remove(seat)
+                if self.taken:
+                    self.taken[0].notify()

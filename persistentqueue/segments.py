@@ -10,6 +10,7 @@ Threads: everything here belongs to whoever writes, one thread at a time, but fo
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
 from typing import NamedTuple
@@ -76,7 +77,7 @@ class Segments:
         """Encodes the blocks that are staged; for the writer."""
         self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
         """How long the next segment's file will be, its header included."""
-        self._open: dict[int, Segment] = {}
+        self._open: OrderedDict[int, Segment] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._staged: list[bytes] = []
         self._staged_bytes = 0
@@ -431,7 +432,7 @@ class Segments:
         return self._open[info.number]
 
     def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:
-        segment = self._open.pop(info.number, None)
+        segment = self._open.get(info.number)
         if segment is None:
             # A damaged header is reported once to who reads; then the log's word for it is enough to read the items.
             trusted = info.number in self._distrusted
@@ -441,7 +442,8 @@ class Segments:
             segment = Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
             if not trusted:
                 self._distrusted.discard(info.number)
-        self._open[info.number] = segment  # the youngest use stands last
+            self._open[info.number] = segment
+        self._open.move_to_end(info.number)  # the youngest use stands last
         self._evict()
         return segment
 

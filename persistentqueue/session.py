@@ -85,9 +85,11 @@ class Session(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if error is not None and self._trial is not None and self._transaction is not None:
-            self._trial.fail(self._transaction, self._reader, error)
-        self.close()
+        try:
+            if error is not None and self._trial is not None and self._transaction is not None:
+                self._trial.fail(self._transaction, self._reader, error)
+        finally:  # also interrupted
+            self.close()
 
     def __del__(self) -> None:
         transaction = getattr(self, "_transaction", None)
@@ -361,6 +363,8 @@ class Session(Generic[T]):
                     runs.append((first, held - part))
                 returned.runs.append((first + held - part, part))
                 count -= part
+            if not runs and not self._transaction.pieces:
+                self._transaction.since_seconds = 0.0
             if self._trial is not None:
                 self._trial.forget(returned.runs)
             self._group.discard(returned)

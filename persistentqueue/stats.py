@@ -103,7 +103,7 @@ class Stats:
     """Bytes of the blocks that were enqueued since the queue was opened."""
     flush_seconds: Histogram
     """What flushes took since the queue was opened, as their callers saw it: waiting for room, for others and for the
-    disk included. Only those that were committed."""
+    disk included. Only those that were committed; where deliveries are counted these are flushes as well."""
     commit_seconds: Histogram
     """What writing each group took since the queue was opened, syncs included, with the lock of those who write."""
     read_seconds: Histogram

@@ -335,7 +335,7 @@ class Store:
     def discard(self, transaction: Transaction) -> None:
         """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue; not if
         it was committed, and its session interrupted before it knew."""
-        if transaction.settled and not transaction.skipped:
+        if transaction.committed:
             return
         with self._mutex:
             if transaction.ready is not None:

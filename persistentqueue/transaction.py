@@ -98,6 +98,11 @@ class Transaction:
         return bool(self.items or self.pieces)
 
     @property
+    def committed(self) -> bool:
+        """Whether all of it was done: it was settled, and not skipped."""
+        return self.settled and not self.skipped
+
+    @property
     def is_empty(self) -> bool:
         """Whether there is nothing to commit."""
         return not (self.enqueues or self.runs or self.operations or self.marker is not None)

@@ -5,10 +5,12 @@ from __future__ import annotations
 import errno
 import shutil
 import struct
+import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 from zlib import crc32
 
@@ -22,6 +24,7 @@ from persistentqueue import (
     PersistentQueue,
     QueueLockedError,
 )
+from persistentqueue import segments as segments_module
 from persistentqueue import session as session_module
 from persistentqueue.block import BLOCK_HEADER_BYTES, encode_block
 from persistentqueue.disk import DISK
@@ -281,6 +284,37 @@ def test_reading_while_the_files_are_closed(open_queue: OpenQueue) -> None:
     queue.close()
     with pytest.raises(ClosedError, match="while it was read"):
         reader._page(0)
+
+
+def test_a_read_that_is_interrupted_loses_no_file(open_queue: OpenQueue) -> None:
+    """Wherever an interruption comes while a segment is looked up, what was not written to its file yet is read from
+    memory by whoever comes next, and is synced by the next trim."""
+    points = 0
+
+    def interrupt(frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal points
+        if event in {"call", "c_return"} and Path(frame.f_code.co_filename) == Path(segments_module.__file__):
+            points -= 1
+            if not points:
+                raise Interruption
+
+    queue = open_queue(memory_bytes=0)
+    put(queue, b"a", b"b")
+    group = queue._open()
+    (segment,) = group.store.segments._open.values()
+    for number in range(1, 100):
+        points = number
+        before = sys.getprofile()
+        sys.setprofile(interrupt)
+        try:
+            assert queue.peek(2) == [b"a", b"b"]
+        except Interruption:
+            continue
+        finally:
+            sys.setprofile(before)
+            assert list(group.store.segments._open.values()) == [segment]
+        break
+    assert 5 < number < 99
 
 
 def test_disowning_twice(tmp_path: Path) -> None:

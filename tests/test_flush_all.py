@@ -345,6 +345,23 @@ def test_put_back(open_queue: OpenQueue) -> None:
     assert drain(queue) == items[1:]
 
 
+def test_who_has_put_all_back_holds_nothing(open_queue: OpenQueue) -> None:
+    """For how long it holds something counts from what it dequeues then."""
+    queue = open_queue()
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        session.dequeue()
+        began = session.keeps_since
+        session.dequeue()
+        session.put_back()
+        assert session.keeps_since == began
+        session.put_back()
+        assert queue.stats().held_seconds == 0.0
+        now = queue._open().now()
+        session.dequeue()
+        assert (session.keeps_since or 0.0) >= now
+
+
 def test_put_back_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     """Who waits gets what was put back."""
     queue = open_queue()

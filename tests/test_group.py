@@ -310,7 +310,7 @@ def test_what_was_committed_is_not_given_back(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"b", b"c"]
     put(queue, b"d")
     interrupted_behind_the_commit(queue, queue.clear)
-    assert (queue.stats().ready, queue.stats().held) == (0, 0)
+    assert (queue.stats().ready, queue.stats().held, queue.stats().given_back) == (0, 0, 0)
 
 
 def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: OpenQueue) -> None:

@@ -164,6 +164,60 @@ def test_an_interruption_is_no_reason(open_queue: OpenQueue) -> None:
     assert letters(queue)[0][2].startswith("delivered 1 times, never flushed")
 
 
+def test_interrupted_while_it_is_given_up(open_queue: OpenQueue) -> None:
+    """Who presses Ctrl-C while an exception moves an item to the dead letters leaves nothing on hold: the session is
+    closed all the same."""
+    pressed: list[bool] = []
+
+    def failpoint(name: str) -> None:
+        if name == "several.1 write ahead" and not pressed:
+            pressed.append(True)
+            raise KeyboardInterrupt
+
+    queue = open_queue(disk=replace(DISK, failpoint=failpoint), max_attempts=1, dead_letter="dead")
+    put(queue, b"item")
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        raise ValueError("row")
+    assert session.closed
+    assert (len(queue), queue.stats().held, letters(queue)) == (1, 0, [])
+
+
+def test_interrupted_beside_its_burial(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whenever it comes, the item is here, to be delivered or buried, or there: never given back when it is there."""
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    queue = open_queue(max_attempts=1, dead_letter="dead")
+    put(queue, b"item")
+    monkeypatch.setattr("persistentqueue.retries.without", interrupted)
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        raise ValueError("row")
+    assert (len(queue) + len(letters(queue)), queue.stats().held) == (1, 0)
+
+
+def test_a_broken_queue_puts_nothing_off(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What an interruption in the middle of a change has left in memory is not looked at: who rolls back, or fails,
+    gives back what he holds, and hears nothing of it."""
+
+    def half(*_: object) -> None:
+        raise IndexError("half a change")
+
+    queue = open_queue(retry_delay_seconds=60)
+    put(queue, b"item")
+    session = queue.session()
+    session.dequeue()
+    queue._open().store.broken = KeyboardInterrupt()
+    monkeypatch.setattr("persistentqueue.attempts.Runs.pieces", half)
+    with pytest.raises(ValueError, match="row"), session:
+        raise ValueError("row")
+    stats = queue.stats()
+    assert (stats.ready, stats.held, stats.delayed) == (1, 0, 0)
+    crash(queue)
+
+
 def test_a_batch_does_not_share_the_fate_of_one(open_queue: OpenQueue) -> None:
     """What was delivered before comes alone, in its place; the others of the batch go through, in order."""
     queue = open_queue(**DEAD)
@@ -462,6 +516,29 @@ def test_a_flush_that_fails_keeps_rejections(open_queue: OpenQueue) -> None:
     assert [item for item, *_ in letters(queue)] == [b"b"]
 
 
+def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: OpenQueue) -> None:
+    """Where the dead letters have no room, others overtake what has no attempts left, also to make room; who finds
+    nothing else hears why, at once. It stays in its place, and is moved when there is room."""
+    dead = open_queue("dead", max_items=1)
+    queue = open_queue(max_attempts=1, dead_letter=dead)
+    put(dead, b"other")
+    put(queue, b"a", b"b", b"c", b"d")
+    for item in (b"a", b"b", b"c"):
+        assert fail(queue, ValueError("row")) == [item]
+    refused = dead.stats().refused
+    with queue.session() as session:
+        assert session.dequeue() == b"d"
+        assert (dead.stats().refused, queue.stats().held) == (refused + 1, 1)
+        session.flush()
+        with pytest.raises(QueueFullError):
+            session.dequeue(timeout=None)
+        assert (list(queue.browse()), queue.stats().held) == ([b"a", b"b", b"c"], 0)
+        put(queue, b"e")
+        assert drain(dead) == [b"other"]
+        assert session.dequeue() == b"e"
+        assert (list(queue.browse()), [item for item, *_ in letters(queue)]) == ([b"b", b"c"], [b"a"])
+
+
 def test_a_marker_that_was_reached(open_queue: OpenQueue) -> None:
     """Work that was done before rejects nothing: the session is rolled back."""
     queue = open_queue(**DEAD)
@@ -675,6 +752,20 @@ def test_they_are_opened_and_closed_with_their_queue(open_queue: OpenQueue, tmp_
     assert check(tmp_path / "dead").sealed
 
 
+def test_dead_letters_that_were_closed(open_queue: OpenQueue) -> None:
+    """Where their queue was closed before, what is given up stays where it is, and the error says which queue it is."""
+    dead = open_queue("dead")
+    queue = open_queue(max_attempts=1, dead_letter=dead)
+    put(queue, b"item")
+    dead.close()
+    assert fail(queue, ValueError("row")) == [b"item"]
+    with queue.session() as session:
+        for again in (session.dequeue, queue.requeue):
+            with pytest.raises(ClosedError, match="/dead: the queue is closed: open it again"):
+                again()
+    assert (len(queue), queue.stats().held) == (1, 0)
+
+
 def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> None:
     """Nothing of an encrypted item lies in clear because it was given up."""
     secret = Encryption("k", lambda _key_id: bytes(32))
@@ -687,14 +778,25 @@ def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> No
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
 
 
-def test_requeue_needs_a_consumer(open_queue: OpenQueue) -> None:
-    """Where the dead letters have lost their plain consumer, requeue says so."""
-    queue = open_queue(dead_letter="dead")
-    group = queue.dead_letters._open()
-    reader = group.store.subscriptions._readers.pop(0)
-    with pytest.raises(SubscriptionNotFoundError):
+def test_a_requeue_that_fails_holds_nothing(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where what is brought back finds no room while it is written ahead, all dead letters are there as before, also
+    those that were not looked at yet."""
+    monkeypatch.setattr("persistentqueue.requeue.SPILL_BYTES", 1000)
+    queue = open_queue(dead_letter="dead", max_disk_bytes=200_000, log_bytes=16_384)
+    put(queue.dead_letters, b"foreign")
+    for _ in range(10):
+        put(queue, *[b"x" * 1000] * 10)
+        with queue.transaction() as session:
+            for item in session.dequeue_many(10):
+                session.reject(item, retry=False)
+    put(queue, bytes(60_000))
+    with pytest.raises(QueueFullError):
         queue.requeue()
-    group.store.subscriptions._readers[0] = reader
+    assert (len(queue.dead_letters), queue.dead_letters.stats().held) == (101, 0)
+    assert next(queue.dead_letters.browse()) == b"foreign"
+    drain(queue)
+    assert queue.requeue() == 100
+    assert (list(queue.dead_letters.browse()), drain(queue)) == ([b"foreign"], [b"x" * 1000] * 100)
 
 
 def test_stats_and_explain(open_queue: OpenQueue) -> None:
@@ -736,6 +838,37 @@ def test_others_overtake_what_is_delayed(open_queue: OpenQueue) -> None:
         assert list(queue.browse()) == [b"c", b"d"]
         clock.go_on(1)
         assert [taken(session) for _ in range(4)] == [[b"a"], [b"b"], [b"c"], [b"d"]]
+
+
+def test_a_batch_is_delayed_as_one(open_queue: OpenQueue) -> None:
+    """Neighbours that are rejected together are one run in the log and in memory, for each delay; each comes again."""
+    queue = open_queue(retry_delay_seconds=600)
+    put(queue, *[b"%d" % number for number in range(100)])
+    with queue.session() as session:
+        for item in session.dequeue_many(100):
+            number = int(item)
+            session.reject(item, delay_seconds=0 if number == 70 else 30 if number >= 50 else None)
+        session.flush()
+    assert len(queue._open().store.state.attempts[0].delays) == 3
+    stats = queue.stats()
+    assert (stats.ready, stats.held, stats.delayed, stats.rejected, stats.dead) == (1, 0, 99, 100, 0)
+
+
+def test_clear_takes_what_is_due(open_queue: OpenQueue) -> None:
+    """What came back and is due is cleared as well, though nobody has looked since; what is not due yet stays."""
+    clock = Clock()
+    queue = open_queue(disk=clock.disk, retry_delay_seconds=5)
+    put(queue, b"a", b"b", b"c")
+    with queue.session() as session:
+        session.dequeue_many(2)
+        session.reject(b"a", delay_seconds=60)
+        session.reject(b"b")
+        session.flush()
+    clock.go_on(5)
+    assert queue.clear() == 2
+    assert (len(queue), queue.stats().delayed) == (0, 1)
+    clock.go_on(55)
+    assert list(queue.browse()) == [b"a"]
 
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
@@ -783,7 +916,6 @@ def test_who_waits_wakes_when_it_is_due(open_queue: OpenQueue) -> None:
     put(queue, b"a")
     fail(queue, ValueError())
     with queue.session() as session:
-        assert session.dequeue(timeout=0.0) is None
         assert session.dequeue(timeout=60.0) == b"a"
         found: list[bytes | None] = []
         waiter = threading.Thread(target=lambda: found.append(wait_for_one(queue)))
@@ -941,12 +1073,12 @@ def test_flushed_with_other_sessions(open_queue: OpenQueue) -> None:
 
 
 def test_who_waits_for_others(open_queue: OpenQueue) -> None:
-    """``wait`` ends when something is due."""
-    queue = open_queue(retry_delay_seconds=0.02)
-    put(queue, b"a")
-    fail(queue, ValueError())
-    assert queue.wait(0.0) is False
-    assert queue.wait() is True
+    """``wait`` ends when something is due, and not before."""
+    for delay_seconds, timeout_seconds, is_there in ((0.02, None, True), (600.0, 0.01, False)):
+        queue = open_queue(f"{timeout_seconds}", retry_delay_seconds=delay_seconds)
+        put(queue, b"a")
+        fail(queue, ValueError())
+        assert queue.wait(timeout_seconds) is is_there
 
 
 @pytest.mark.parametrize("setting", [{"max_attempts": 3}, {"dead_letter": "dead"}, {"retry_delay_seconds": 1}])

@@ -70,6 +70,19 @@ def test_what_is_measured_takes_no_memory(open_queue: OpenQueue) -> None:
     assert queue.stats().flush_seconds.count == _UNCOUNTED + 1
 
 
+def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: OpenQueue) -> None:
+    """So it is in queues that have no other transactions than those over several."""
+    queues = [open_queue(name) for name in ("a", "b")]
+    for _ in range(_UNCOUNTED):
+        with transaction(*queues) as sessions:
+            for session in sessions:
+                session.enqueue(b"x")
+    for queue in queues:
+        meters = queue._open().meters
+        assert not any(meter._noted for meter in vars(meters).values())
+        assert queue.stats().flush_seconds.count == _UNCOUNTED
+
+
 def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: OpenQueue) -> None:
     """Its part of it is a flush and a group of each queue; where it is skipped, it is no group."""
     first, second = open_queue("a"), open_queue("b")

@@ -115,7 +115,7 @@ def test_who_gives_up_lets_the_next_one_try(open_queue: OpenQueue, threads: Thre
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
     large = threads.submit(flush, queue, b"1", b"2", timeout=0.5)
-    waits(queue)
+    wait_for(lambda: large.done() or queue.stats().waiting == 1)
     flush(queue, b"x", timeout=SECONDS)
     with pytest.raises(QueueFullError):
         large.result(SECONDS)
@@ -284,7 +284,7 @@ def test_interrupted_while_it_waits(
     wait, this_thread = threading.Condition.wait, threading.get_ident()
 
     def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition not in group._seats._seats or threading.get_ident() != this_thread:
+        if condition not in group._seats.taken or threading.get_ident() != this_thread:
             return wait(condition, timeout)
         condition.release()
         try:

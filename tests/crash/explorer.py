@@ -42,7 +42,7 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
-from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject, living
 from .places import MOVES, Places
 from .published import PUBLISHES, Others, adopting
 
@@ -382,13 +382,9 @@ class Explorer:
                 raise ViolationError(f"check: {report.problems}")
         # Without syncs a header may be lost to an earlier power cut, and its file be met only now.
         quiet = idle and how == 0 and not self._faults and self.settings.sync
-        try:
+        with living():
             model = Model(allowed[0], Others(*self._others))
             self._live(crashed, model, list(allowed), list(after_cut), depth + 1, quiet)
-        except ViolationError:
-            raise
-        except Exception as error:  # in the life that goes on it would be taken for one of the disk's
-            raise ViolationError(repr(error)) from error
 
     # --- others ------------------------------------------------------------------------------------------------------
 

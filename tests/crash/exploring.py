@@ -5,8 +5,10 @@ from __future__ import annotations
 import errno
 import random
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+
+from persistentqueue import fsck
 
 from .disk import SimulatedDisk
 
@@ -57,6 +59,37 @@ def exploring(
 
 def _raise_hanging(_signal: int, _frame: object) -> None:
     raise ViolationError(f"after {PATIENCE_SECONDS} seconds of computing it is still there: it hangs")
+
+
+def crash(disk: SimulatedDisk, chance: random.Random) -> SimulatedDisk:
+    """What is left of it when the process is killed, when the power is cut, or when both happen."""
+    how = chance.randrange(5)
+    if how in {0, 1}:
+        disk = disk.kill(chance.randrange)
+    if how >= 1:
+        disk = disk.cut_power(chance.randrange)
+    return disk
+
+
+@contextmanager
+def living() -> Iterator[None]:
+    """A life behind a crash: what it raises is a violation. In the life that goes on, in the middle of a call, it would
+    be taken for an error of the disk's."""
+    try:
+        yield
+    except ViolationError:
+        raise
+    except Exception as error:
+        raise ViolationError(repr(error)) from error
+
+
+def require_sound(disk: SimulatedDisk, path: str, names: Sequence[str]) -> None:
+    """Raise ``ViolationError`` where ``check`` finds something wrong with one of these queues, if it is there."""
+    for name in names:
+        if any(each.startswith(f"{path}/{name}/log/") for each in disk.names):
+            report = fsck.check(path, name, disk=disk.disk)
+            if not report.ok:
+                raise ViolationError(f"check of {name}: {report.problems}")
 
 
 def inject(disk: SimulatedDisk, chance: random.Random) -> None:

@@ -19,7 +19,6 @@ from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
-from persistentqueue import fsck
 from persistentqueue.deadletter import DeadLetter
 from persistentqueue.group import Group
 from persistentqueue.header import HEADER_BYTES
@@ -27,7 +26,7 @@ from persistentqueue.queue import PersistentQueue
 from persistentqueue.session import Session
 
 from .disk import SimulatedDisk
-from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, crash, exploring, living, require_sound
 
 RETRIES = "retries"
 """The style of programs whose items fail."""
@@ -218,27 +217,12 @@ class RetriesExplorer:
     def _crash(self, life: Life, depth: int) -> None:
         """Crash a copy of the disk, and go on from there, at once or later."""
         self.schedules += 1
-        crashed, how = life.disk, self.random.randrange(5)
-        if how in {0, 1}:
-            crashed = crashed.kill(self.random.randrange)
-        if how >= 1:
-            crashed = crashed.cut_power(self.random.randrange)
+        crashed = crash(life.disk, self.random)
         if self.random.random() < 0.02:
-            self._check(crashed)
+            require_sound(crashed, PATH, (NAME, self._dead))
         later_ns = self.random.choice((0, 0, _NS, 10 * _NS))
-        try:
+        with living():
             self._live(Life(crashed, [*life.worlds, *life.under_way], life.now_ns + later_ns), depth + 1)
-        except ViolationError:
-            raise
-        except Exception as error:  # in the life that goes on it would be taken for one of the disk's
-            raise ViolationError(repr(error)) from error
-
-    def _check(self, disk: SimulatedDisk) -> None:
-        for name in (NAME, self._dead):
-            if any(path.startswith(f"{PATH}/{name}/log/") for path in disk.names):
-                report = fsck.check(PATH, name, disk=disk.disk)
-                if not report.ok:
-                    raise ViolationError(f"check of {name}: {report.problems}")
 
     # --- the program -------------------------------------------------------------------------------------------------
 

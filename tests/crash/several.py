@@ -22,7 +22,6 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from persistentqueue import fsck
 from persistentqueue.directory import DELETED_DIRECTORY, delete_queue
 from persistentqueue.disk import basename
 from persistentqueue.errors import (
@@ -45,7 +44,7 @@ from persistentqueue.transaction import Settings, Transaction
 from .content import Content
 from .disk import SimulatedDisk
 from .explorer import content_of
-from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, crash, exploring, inject, living, require_sound
 
 SEVERAL = "several"
 """The style of programs over several queues."""
@@ -348,26 +347,11 @@ class SeveralExplorer:
     def _crash(self, life: Life, depth: int) -> None:
         """Crash a copy of the disk, and go on from there."""
         self.schedules += 1
-        crashed, how = life.disk, self.random.randrange(5)
-        if how in {0, 1}:
-            crashed = crashed.kill(self.random.randrange)
-        if how >= 1:
-            crashed = crashed.cut_power(self.random.randrange)
+        crashed = crash(life.disk, self.random)
         if self.random.random() < 0.02:
-            self._check(crashed)
-        try:
+            require_sound(crashed, PATH, NAMES)
+        with living():
             self._live(crashed, [*life.worlds, *life.under_way], depth + 1)
-        except ViolationError:
-            raise
-        except Exception as error:  # in the life that goes on it would be taken for one of the disk's
-            raise ViolationError(repr(error)) from error
-
-    def _check(self, disk: SimulatedDisk) -> None:
-        for name in NAMES:
-            if any(path.startswith(f"{PATH}/{name}/log/") for path in disk.names):
-                report = fsck.check(PATH, name, disk=disk.disk)
-                if not report.ok:
-                    raise ViolationError(f"check of {name}: {report.problems}")
 
     # --- the program -------------------------------------------------------------------------------------------------
 

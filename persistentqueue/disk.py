@@ -284,7 +284,8 @@ def after_fork_in_child(callback: Callable[[], None]) -> None:
 
 def _open(path: str, flags: int, mode: int) -> int:
     no_link = 0 if flags & DIRECTORY else getattr(os, "O_NOFOLLOW", 0)
-    fd = os.open(path, flags | os.O_CLOEXEC | no_link, mode)
+    # Whoever puts a pipe where a file should be makes an error of it, and nobody wait.
+    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | no_link, mode)
     if fd >= _LOWEST_DESCRIPTOR:
         return fd
     # With a standard stream closed, a file of ours would take its number, and a stray print would write into it.

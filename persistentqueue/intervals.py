@@ -123,3 +123,9 @@ def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
     for run in others:
         left.remove(*run)
     return left.runs()
+
+
+def within(runs: Iterable[Run], start: int, end: int) -> tuple[Run, ...]:
+    """What there is of the runs, in their order, in ``start … end - 1``."""
+    ends = ((max(first, start), min(first + count, end)) for first, count in runs)
+    return tuple((first, stop - first) for first, stop in ends if first < stop)

@@ -33,7 +33,7 @@ from .delivery import Delayed, Delivered
 from .disk import Disk, basename
 from .errors import DiskFullError, PersistentQueueError, QueueFullError
 from .group import Group, Taken
-from .intervals import Intervals, Run, join_runs, without
+from .intervals import Intervals, Run, join_runs, within, without
 from .joint import commit_jointly
 from .reader import Reader
 from .store import Store
@@ -133,7 +133,8 @@ class Trial:
 
     def __init__(self, retries: Retries) -> None:
         self.retries = retries
-        self._rejections: list[Rejection] = []
+        self._rejections: dict[int, Rejection] = {}
+        """By sequence, in the order of rejection."""
         self._held: list[Run] | None = None
         """What the transaction held before its rejections were set apart; None if they are not."""
         self._again: dict[float, list[Run]] = {}
@@ -192,7 +193,8 @@ class Trial:
         retry: bool,
         delay_seconds: float | None,
     ) -> None:
-        """Say of the first item that the transaction holds, and that ``matches``, that it has failed.
+        """Say of the first item that the transaction holds, and that ``matches``, that it has failed: of those behind
+        the one that was rejected last, else of all. So who goes through a batch does not begin anew for each.
 
         Raises ``ValueError`` where it holds none, or there are no dead letters and it is to be one of them, and
         ``CorruptionError`` where what it holds cannot be read any more.
@@ -204,15 +206,16 @@ class Trial:
         if not isinstance(reason, str):
             raise TypeError(f"a reason must be text, not {reason!r}")
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
-        known = {rejection.sequence for rejection in self._rejections}
-        for sequence, item in reader.read(transaction.runs):
-            if sequence not in known and matches(item):
+        behind, end = next(reversed(self._rejections), -1) + 1, max(map(sum, transaction.runs), default=0)
+        runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
+        for sequence, item in reader.read(runs):
+            if sequence not in self._rejections and matches(item):
                 break
         else:
             raise ValueError("the session holds no such item, or none that it has not rejected yet")
         if seconds is None:
             seconds = retries.delay_seconds(retries.times(reader.counted, sequence))
-        self._rejections.append(Rejection(sequence, item, reason, retry, seconds))
+        self._rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
 
     @property
     def rejects(self) -> bool:
@@ -222,7 +225,8 @@ class Trial:
     def forget(self, runs: Iterable[Run]) -> None:
         """These are not held any more: what was said of them was not flushed."""
         gone = Intervals(runs)
-        self._rejections = [each for each in self._rejections if not gone.overlap(each.sequence, each.sequence + 1)]
+        kept = (item for item in self._rejections.items() if not gone.overlap(item[0], item[0] + 1))
+        self._rejections = dict(kept)
 
     def set_apart(self, transaction: Transaction) -> list[bytes]:
         """Take what is to come again out of what the transaction consumes; the envelopes of what is given up."""
@@ -232,7 +236,7 @@ class Trial:
         assert isinstance(ready, CountedReady)
         again: dict[float, list[Run]] = {}
         letters = []
-        for each in sorted(self._rejections):
+        for each in sorted(self._rejections.values()):
             if each.retry and not retries.is_used_up(retries.times(ready, each.sequence)):
                 join_runs(again.setdefault(each.delay_seconds, []), [(each.sequence, 1)])
             else:
@@ -261,7 +265,7 @@ class Trial:
         for seconds, runs in self._again.items():
             retries.group.postpone(ready, runs, seconds)
         retries.count(len(self._rejections), len(self._rejections) - again)
-        self._rejections = []
+        self._rejections = {}
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit it as ``Group.commit`` does, with what becomes of what it has rejected."""
@@ -269,7 +273,7 @@ class Trial:
 
     def discard(self, transaction: Transaction) -> None:
         """Give back what it holds, to come again after the delay, and forget the rest, as ``Group.discard`` does."""
-        self._rejections = []
+        self._rejections = {}
         group = self.retries.group
         try:
             if transaction.runs and not transaction.settled and self._is_usable:

@@ -286,7 +286,8 @@ class Session(Generic[T]):
             self._group.give_up(transaction)
 
     def reject(self, item: T, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
-        """Say of an item that this session holds, the first that equals it, that it has failed.
+        """Say of an item that this session holds that it has failed: the first that equals it, behind the one that was
+        rejected last if there is one.
 
         The next ``flush`` does not consume it with the others. It comes again, in its old place, at once or after
         ``delay_seconds`` (by default ``retry_delay_seconds`` of the queue); or, if its attempts are used up, or not to

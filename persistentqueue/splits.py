@@ -24,7 +24,7 @@ from .envelope import PLAIN, Envelopes
 from .errors import CorruptionError, PersistentQueueError, QueueNotFoundError
 from .frame import END, LOG_MAGIC, Enqueue
 from .header import HEADER_BYTES, encode_header
-from .intervals import Run
+from .intervals import Run, within
 from .log import Replay, read_steadily
 from .place import DATA_DIRECTORY, Places, read_places
 from .recovery import Recovered, recover
@@ -239,7 +239,7 @@ def read(
     except CorruptionError:
         if not relocations or not _is_gone(disk, split):
             raise
-    left = between(split.runs, end, sum(split.runs[-1]))
+    left = within(split.runs, end, sum(split.runs[-1]))
     if not left:
         return
     places, recovered = look(disk, directory)
@@ -343,15 +343,9 @@ def _plan_extent(
     pieces.append((at, end, ordinal, end_ordinal, None))
     for begin, behind, low, high, blocks in pieces:
         first = extent.first + low - extent.ordinal
-        wanted = between(runs, first, first + high - low)
+        wanted = within(runs, first, first + high - low)
         if wanted:
             yield Split(paths, info.number, info.salt, begin, behind, low, high, first, wanted, blocks)
-
-
-def between(runs: Sequence[Run], start: int, end: int) -> tuple[Run, ...]:
-    """What there is of the runs in ``start … end - 1``."""
-    ends = ((max(first, start), min(first + count, end)) for first, count in runs)
-    return tuple((first, stop - first) for first, stop in ends if first < stop)
 
 
 def _carried(disk: Disk, places: Places, recovered: Recovered) -> dict[int, list[Enqueue]]:

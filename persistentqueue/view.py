@@ -19,7 +19,7 @@ from .disk import DISK, Disk, StrPath, abspath, join
 from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError
 from .explain import left_in_segments
-from .intervals import Intervals, Run
+from .intervals import Intervals, Run, within
 from .lock import LOCK_NAME, Owner, is_held, read_owner
 from .log import log_name
 from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
@@ -28,7 +28,7 @@ from .publication import is_published
 from .recovery import Recovered
 from .segment import segment_name
 from .spare import SPARE_NAME
-from .splits import Found, Onlooker, Split, between, find_behind, plan, read
+from .splits import Found, Onlooker, Split, find_behind, plan, read
 
 Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
 """Is told of a block that is damaged, and which sequences that costs."""
@@ -324,7 +324,7 @@ class View:
                         if damaged is None:
                             raise
                         behind = find_behind(self._disk, rest, envelopes)
-                        damaged(error, between(rest.runs, 0, behind))
+                        damaged(error, within(rest.runs, 0, behind))
                         failed, rest = None, _rest(rest, behind)
                     else:
                         failed = rest
@@ -345,7 +345,7 @@ class View:
 
 def _rest(split: Split, end: int) -> Split:
     """What of it comes from this sequence on."""
-    return split._replace(runs=between(split.runs, end, sum(split.runs[-1])))
+    return split._replace(runs=within(split.runs, end, sum(split.runs[-1])))
 
 
 def _segments(disk: Disk, places: Places, recovered: Recovered) -> Iterator[SegmentSnapshot]:

@@ -462,6 +462,20 @@ def test_equal_items_are_rejected_one_by_one(open_queue: OpenQueue) -> None:
     assert letters(queue) == [(b"a", 1, "0"), (b"a", 1, "1")]
 
 
+def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: OpenQueue) -> None:
+    """Of items that are equal the one that fails is behind what was rejected before; where there is none, before it."""
+    queue = open_queue(**DEAD)
+    put(queue, b"same", b"other", b"same", b"first")
+    with queue.transaction() as session:
+        first, *_ = session.dequeue_many(4)
+        session.reject(b"other")
+        session.reject(b"same", "the third", retry=False)
+        session.reject(first, "the first", retry=False)
+        session.reject(b"first")
+    assert [reason for *_, reason in letters(queue)] == ["the first", "the third"]
+    assert queue.peek(9) == [b"other", b"first"]
+
+
 def test_wrong_rejections_say_what_to_do(open_queue: OpenQueue) -> None:
     """What cannot be is refused before anything is changed."""
     plain, late = open_queue("plain"), open_queue("late", retry_delay_seconds=1)

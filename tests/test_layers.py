@@ -41,7 +41,7 @@ FLOORS = [
     {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "cli/words", "cli/style"},
     {"compat", "scrapy", "prometheus"},
     {"spark/sink", "spark/handoff", "spark/rows", "aio/threads", "cli/pictures", "cli/bench"},
-    {"spark/stream", "aio/flushes", "aio/watch", "cli/svg", "cli/look"},
+    {"spark/stream", "aio/flushes", "aio/watch", "aio/work", "cli/svg", "cli/look"},
     {"spark/source", "aio/session", "cli/watch", "cli/report"},
     {"spark/__init__", "aio/queue", "aio/face", "cli/app", "cli/screen"},
     {"aio/__init__", "cli/top"},

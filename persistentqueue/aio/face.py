@@ -21,14 +21,13 @@ from contextlib import suppress
 from functools import partial
 from math import inf
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from persistentqueue import (
     BrokenQueueError,
     ClosedError,
     CorruptionError,
     PersistentQueue,
-    PersistentQueueError,
     Session,
     codecs,
 )
@@ -36,6 +35,7 @@ from persistentqueue.disk import StrPath, fspath
 from persistentqueue.settings import refuse_retries
 
 from .threads import Landing, Worker, over, tell
+from .work import Entry, Found, Work, opened, work_on
 
 if sys.version_info >= (3, 13):
     from asyncio import QueueShutDown
@@ -56,54 +56,6 @@ else:
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
 """Of so many items, or bytes, nothing more is kept at hand, but for one item."""
-
-
-class _Entry:
-    """An item at hand, or got, or about to be saved."""
-
-    __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "item", "saved")
-
-    def __init__(self, data: bytes, codec: codecs.Codec[Any], hold: Session[bytes] | None = None) -> None:
-        self.data = data
-        self.hold = hold
-        """The session that has it on hold; None while it is being saved, and for what is damaged."""
-        self.error: Exception | None = None
-        """What whoever gets it hears instead."""
-        self.item: Any = None
-        self.is_at_hand = True
-        self.is_got = self.is_done = False
-        self.saved: Landing[None] | None = None
-        """What somebody awaits who has put it."""
-        try:
-            self.item = codecs.decode(codec, data)
-        except Exception as error:
-            self.error = error
-
-    def __repr__(self) -> str:
-        return repr(self.item if self.error is None else self.error)
-
-
-class _Work(NamedTuple):
-    """What the thread is to do."""
-
-    entries: list[_Entry]
-    done: list[Session[bytes]]
-    most_items: int
-    """How many items it may take."""
-
-
-class _Found(NamedTuple):
-    """What came of it."""
-
-    save_error: Exception | None
-    undone: list[Session[bytes]]
-    """What could not be consumed."""
-    done_error: Exception | None
-    """Why."""
-    taken: list[tuple[bytes, Session[bytes]]]
-    take_error: Exception | None
-    ready: int
-    """How many items are left in the core, not on hold."""
 
 
 class Queue(asyncio.Queue[T]):
@@ -151,19 +103,19 @@ class Queue(asyncio.Queue[T]):
         super().__init__(maxsize)
 
     def _reset(self) -> None:
-        self._got: deque[_Entry] = deque()
+        self._got: deque[Entry] = deque()
         """Got, and not done, in this order."""
-        self._unsaved: list[_Entry] = []
-        self._fresh: deque[_Entry] = deque()
+        self._unsaved: list[Entry] = []
+        self._fresh: deque[Entry] = deque()
         """Saved, and not on hold yet, in the order of the core."""
         self._done: list[Session[bytes]] = []
         """To be consumed."""
-        self._dropped: list[_Entry] = []
+        self._dropped: list[Entry] = []
         """By a shutdown: given back when it is closed, so that nobody meets them before."""
         self._away = 0
         """How many items come behind those at hand."""
         self._at_hand_bytes = 0
-        self._last: _Entry | None = None
+        self._last: Entry | None = None
         self._failure: Exception | None = None
         """Why nothing goes any more."""
         self._settling: list[Landing[None]] = []
@@ -185,7 +137,7 @@ class Queue(asyncio.Queue[T]):
         if self._core is not None:
             raise RuntimeError(f"the queue {self._path!r} was opened already: make another object")
         opening: Landing[PersistentQueue[bytes]] = Landing(loop=asyncio.get_running_loop())
-        self._worker.submit(partial(_do, opening, partial(_opened, self._opening)))
+        self._worker.submit(partial(_do, opening, partial(opened, self._opening)))
         try:
             self._begin(await over(opening))
         except asyncio.CancelledError:
@@ -305,10 +257,10 @@ class Queue(asyncio.Queue[T]):
         _raise(self._putters, QueueShutDown())
 
     def _init(self, maxsize: int) -> None:  # noqa: ARG002 - that of asyncio's
-        self._queue: deque[_Entry] = deque()
+        self._queue: deque[Entry] = deque()
 
     def _put(self, item: T) -> None:
-        entry = _Entry(codecs.encode(self._codec, item), self._codec)
+        entry = Entry(codecs.encode(self._codec, item), self._codec)
         if entry.error is not None:
             raise entry.error
         if self._away or not self._has_room():
@@ -367,7 +319,7 @@ class Queue(asyncio.Queue[T]):
     def _has_room(self) -> bool:
         return not self._queue or (len(self._queue) < AT_HAND_ITEMS and self._at_hand_bytes < AT_HAND_BYTES)
 
-    def _append(self, entry: _Entry, at: int) -> None:
+    def _append(self, entry: Entry, at: int) -> None:
         self._queue.insert(at, entry)
         self._at_hand_bytes += len(entry.data)
 
@@ -393,7 +345,7 @@ class Queue(asyncio.Queue[T]):
             return
         fresh = len(self._fresh) + sum(entry.is_at_hand for entry in self._unsaved)
         more = max(AT_HAND_ITEMS - len(self._queue), 1) if can_take else 0
-        work = _Work(self._unsaved, self._done, fresh + more)
+        work = Work(self._unsaved, self._done, fresh + more, AT_HAND_BYTES)
         self._unsaved, self._done = [], []
         self._is_told = False
         self._is_working = True
@@ -405,7 +357,7 @@ class Queue(asyncio.Queue[T]):
             self._done = work.done
             self._settle(error)
 
-    def _landed(self, work: _Work, found: _Found) -> None:
+    def _landed(self, work: Work, found: Found) -> None:
         self._is_working = False
         self._done = found.undone + self._done
         if found.save_error is None:
@@ -432,7 +384,7 @@ class Queue(asyncio.Queue[T]):
         if self._getters:
             self._watch()
 
-    def _take_over(self, found: _Found) -> None:
+    def _take_over(self, found: Found) -> None:
         """What was taken is at hand: what is not expected before what is."""
         before = self.qsize()
         waking = 0
@@ -445,14 +397,14 @@ class Queue(asyncio.Queue[T]):
                 if entry.is_done:
                     self._done.append(hold)
             elif self._is_drained:
-                self._dropped.append(_Entry(data, self._codec, hold))
+                self._dropped.append(Entry(data, self._codec, hold))
             else:
-                self._append(_Entry(data, self._codec, hold), len(self._queue) - own)
+                self._append(Entry(data, self._codec, hold), len(self._queue) - own)
                 waking += 1
         if self._is_drained:
             return
         if isinstance(found.take_error, CorruptionError):
-            damaged = _Entry(b"", codecs.BYTES)
+            damaged = Entry(b"", codecs.BYTES)
             damaged.error = found.take_error
             self._append(damaged, len(self._queue) - own)
             waking += 1
@@ -468,7 +420,7 @@ class Queue(asyncio.Queue[T]):
         for _ in range(waking):
             self._wakeup_next(self._getters)
 
-    def _withdraws(self, entry: _Entry, error: Exception) -> bool:
+    def _withdraws(self, entry: Entry, error: Exception) -> bool:
         """Who awaits that it is saved hears why it is not; then it was never put, unless somebody has got it."""
         if entry.saved is None:
             return False
@@ -515,17 +467,6 @@ class Queue(asyncio.Queue[T]):
             self._watch()
 
 
-def _opened(opening: Callable[[], PersistentQueue[bytes]]) -> PersistentQueue[bytes]:
-    """It, where it has items of its own. Raises ``SubscriptionNotFoundError``, too."""
-    core = opening()
-    try:
-        len(core)
-    except PersistentQueueError:
-        core.close()
-        raise
-    return core
-
-
 def _do(landing: Landing[T], call: Callable[[], T]) -> None:
     found: T | Exception
     try:
@@ -536,47 +477,9 @@ def _do(landing: Landing[T], call: Callable[[], T]) -> None:
 
 
 def _tell_of(
-    loop: asyncio.AbstractEventLoop, landed: Callable[..., None], core: PersistentQueue[bytes], work: _Work
+    loop: asyncio.AbstractEventLoop, landed: Callable[..., None], core: PersistentQueue[bytes], work: Work
 ) -> None:
-    tell(loop, landed, work, _work_on(core, work))
-
-
-def _work_on(core: PersistentQueue[bytes], work: _Work) -> _Found:
-    """In the thread: save, consume, take."""
-    save_error: Exception | None = None
-    done_error: Exception | None = None
-    undone: list[Session[bytes]] = []
-    taken: list[tuple[bytes, Session[bytes]]] = []
-    take_error: Exception | None = None
-    ready = 0
-    try:
-        with core.session("aio.Queue") as putting:
-            putting.enqueue_many([entry.data for entry in work.entries])
-            *consumed, saved = core.flush_all([*work.done, putting])  # in this order: what is consumed makes room
-        if isinstance(saved, Exception):
-            save_error = saved
-        for hold, each in zip(work.done, consumed, strict=True):
-            if isinstance(each, Exception):
-                undone.append(hold)
-                done_error = each
-    except Exception as error:
-        save_error = done_error = error
-        undone = work.done
-    size_bytes = 0
-    try:
-        while len(taken) < work.most_items and size_bytes < AT_HAND_BYTES:
-            hold = core.session("aio.Queue")
-            data = hold.dequeue()
-            if data is None:
-                break
-            taken.append((data, hold))
-            size_bytes += len(data)
-        ready = len(core)
-    except Exception as error:
-        take_error = error
-        with suppress(Exception):
-            ready = len(core)
-    return _Found(save_error, undone, done_error, taken, take_error, ready)
+    tell(loop, landed, work, work_on(core, work))
 
 
 def _wait(

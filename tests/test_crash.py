@@ -5,6 +5,7 @@ The campaigns in full are commands, since they take their time: ``python -m test
 
 from __future__ import annotations
 
+import ast
 import errno
 from collections.abc import Callable
 from contextlib import nullcontext, suppress
@@ -398,9 +399,11 @@ def test_harness_notices() -> None:
 
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
-    """The text that each planted bug replaces occurs exactly once in its room."""
-    assert (PACKAGE / f"{mutant.room}.py").read_text().count(mutant.old) == 1
+    """The text that each planted bug replaces occurs exactly once in its room, which is a program with it, too."""
+    text = (PACKAGE / f"{mutant.room}.py").read_text()
+    assert text.count(mutant.old) == 1
     assert mutant.old != mutant.new
+    ast.parse(text.replace(mutant.old, mutant.new))
 
 
 def test_enough_bugs_are_planted() -> None:

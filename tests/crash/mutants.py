@@ -188,7 +188,7 @@ MUTANTS = (
     Mutant("an aborted part is taken for committed", "several", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 190),
     # --- items that fail
     Mutant("a delivery is not logged", "retries", "                group.commit(delivery)\n", "                pass\n", "retries"),
-    Mutant("a delivery is in memory before it is durable", "retries", "                group.commit(delivery)\n", "                for operation in delivery.operations:\n                    group.store.state.apply(operation)\n", "retries"),
+    Mutant("a delivery is in memory before it is durable", "retries", "                    group.commit(delivery)\n", "                    for operation in delivery.operations:\n                        group.store.state.apply(operation)\n", "retries"),
     Mutant("a checkpoint forgets deliveries", "state", "            rest += [Delivered(number, *run) for run in attempts.times]\n", "            pass\n", "retries"),
     Mutant("a checkpoint forgets delays", "state", "            rest += [Delayed(number, first, count, *delay) for first, count, delay in attempts.delays]\n", "            pass\n", "retries"),
     Mutant("a delivery does not end a delay", "attempts", "        self.delays.drop(first, count)\n\n    def delay", "\n    def delay", "retries"),

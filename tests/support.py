@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
 import subprocess
@@ -15,7 +16,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK
+from persistentqueue.disk import DISK, Disk
 
 IN_CACHE = replace(
     DISK,
@@ -98,3 +99,15 @@ def tmpfs(path: Path, size_bytes: int) -> Iterator[Path]:
         yield path
     finally:
         subprocess.run(["umount", str(path)], check=True)
+
+
+def without_descriptors() -> tuple[Disk, list[bool]]:
+    """A disk that has no descriptor to list a directory with, while the list that comes with it says ``[True]``."""
+    failing = [False]
+
+    def listdir(path: str) -> list[str]:
+        if failing[0]:
+            raise OSError(errno.EMFILE, "failed by a test")
+        return DISK.listdir(path)
+
+    return replace(DISK, listdir=listdir), failing

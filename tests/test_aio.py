@@ -29,7 +29,7 @@ from persistentqueue import (
 )
 from persistentqueue.disk import DISK
 
-from .support import segment_files
+from .support import segment_files, without_descriptors
 from .test_group import Gate
 
 SECONDS = 30.0
@@ -261,15 +261,10 @@ def test_what_waits_hears_of_other_processes(place: Path) -> None:
 
 def test_what_cannot_be_read_for_now(place: Path) -> None:
     """Who waits hears of it; then those who come wait as before."""
-    failing = [False]
-
-    def listdir(path: str) -> list[str]:
-        if failing[0]:
-            raise OSError(errno.EMFILE, "failed by a test")
-        return DISK.listdir(path)
+    disk, failing = without_descriptors()
 
     async def main() -> None:
-        async with aio.PersistentQueue(place, disk=replace(DISK, listdir=listdir)) as queue, queue.session() as session:
+        async with aio.PersistentQueue(place, disk=disk) as queue, queue.session() as session:
             waiting = asyncio.create_task(session.dequeue(None))
             await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
             failing[0] = True

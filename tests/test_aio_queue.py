@@ -29,7 +29,7 @@ from persistentqueue import (
 from persistentqueue.aio import face
 from persistentqueue.disk import DISK
 
-from .support import crash, segment_files
+from .support import crash, segment_files, without_descriptors
 from .test_aio import SECONDS, cancelled_everywhere, run, until
 from .test_group import Gate
 
@@ -448,15 +448,10 @@ def test_who_puts_while_it_breaks(place: Path) -> None:
 
 def test_what_cannot_be_taken_for_now(place: Path) -> None:
     """Each who waits is told, and costs no processor time; once it can be taken the next one gets it."""
-    failing = [False]
-
-    def listdir(path: str) -> list[str]:
-        if failing[0]:
-            raise OSError(errno.EMFILE, "failed by a test")
-        return DISK.listdir(path)
+    disk, failing = without_descriptors()
 
     async def main() -> None:
-        async with aio.Queue[Any](place, disk=replace(DISK, listdir=listdir)) as queue:
+        async with aio.Queue[Any](place, disk=disk) as queue:
             getting = [asyncio.create_task(queue.get()) for _ in range(2)]
             await until(lambda: queue._is_watching)
             failing[0] = True

@@ -162,12 +162,13 @@ def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
         files[key_id] = Path(file)
 
     def key(key_id: str) -> bytes:
+        """The key in the file that was given for this id. Raises ``UsageError``, which says nothing of the bytes."""
         try:
             data = files[key_id].read_bytes()
             return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
         except OSError as error:
             raise UsageError(f"{files[key_id]}: {error.strerror}") from None
-        except ValueError:  # which would tell of the bytes
+        except ValueError:  # which would tell of them
             raise UsageError(f"{files[key_id]}: neither 16, 24 or 32 bytes, nor these in hex") from None
 
     return Encryption(next(iter(files)), key) if files else None

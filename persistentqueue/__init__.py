@@ -16,7 +16,8 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
+The rooms, from the ground up: ``starting``, ``errors``, ``checksum``
+· ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
 ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``,
 ``direct``, ``quota``, ``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``,
 ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory``
@@ -28,6 +29,11 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
+from .starting import leave_on_interrupt as _leave_on_interrupt
+
+_leave_on_interrupt()  # before the imports, which take a while
+
+# ruff: noqa: E402
 from .deadletter import DeadLetter
 from .directory import delete_queue, list_queues
 from .envelope import Encryption

@@ -330,12 +330,13 @@ def wrong(normal: Done, done: Done, name: str, condition: str) -> Iterator[str]:
 
 
 def test_row_13_each_verb_with_closed_and_odd_streams(server: Server) -> None:
-    """Status and JSON are as documented for every verb under every condition, without a traceback."""
+    """Status and JSON are as documented for each verb under odd streams: one kind each, or with EVERY_PLACE=1 all."""
     problems = []
-    for name, arguments in VERBS.items():
+    names = list(CONDITIONS)
+    for number, (name, arguments) in enumerate(VERBS.items()):
         normal = server.run(arguments)
         assert normal.is_quiet(), normal.err
-        for condition in CONDITIONS:
+        for condition in names if os.environ.get("EVERY_PLACE") else [names[number % len(names)]]:
             done = server.run(arguments, condition)
             problems += [f"{name} {condition}: {each}" for each in wrong(normal, done, name, condition)]
             shutil.rmtree(done.path.parent)

@@ -16,9 +16,9 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum``, ``insist`` · ``disk``, ``intervals``, ``header``, ``bell``,
-``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats),
-``pages``, ``direct``, ``quota``, ``cursor``, ``attempts``, ``shield``, ``calls`` · ``envelope`` · ``items``,
+The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``starting`` · ``disk``, ``intervals``, ``header``,
+``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the
+formats), ``pages``, ``direct``, ``quota``, ``cursor``, ``attempts``, ``shield``, ``calls`` · ``envelope`` · ``items``,
 ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``,
 ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` ·
 ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``,
@@ -28,6 +28,11 @@ The rooms, from the ground up: ``errors``, ``checksum``, ``insist`` · ``disk``,
 ``aio``, ``compat``, ``scrapy``, ``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
+from .starting import leave_on_interrupt as _leave_on_interrupt
+
+_leave_on_interrupt()  # before the imports, which take a while
+
+# ruff: noqa: E402
 from .deadletter import DeadLetter
 from .directory import delete_queue, list_queues
 from .envelope import Encryption

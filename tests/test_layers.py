@@ -13,7 +13,7 @@ import persistentqueue
 PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
-    {"errors", "checksum", "insist"},
+    {"errors", "checksum", "insist", "starting"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact", "delivery"},
     {"block", "frame", "pages", "direct", "quota", "cursor", "attempts", "shield"},
@@ -39,7 +39,17 @@ FLOORS = [
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "cli/words", "cli/style"},
+    {
+        "spark/java",
+        "spark/options",
+        "spark/payload",
+        "spark/progress",
+        "spark/workers",
+        "cli/words",
+        "cli/style",
+        "cli/streams",
+        "cli/files",
+    },
     {"compat", "scrapy", "prometheus"},
     {"spark/sink", "spark/handoff", "spark/rows", "aio/threads", "cli/pictures", "cli/bench"},
     {"spark/stream", "aio/flushes", "aio/watch", "aio/work", "cli/svg", "cli/look"},
@@ -109,7 +119,7 @@ def problems(room: str, source: str) -> Iterator[str]:
             elif module == "asyncio":
                 if not room.startswith("aio/"):
                     yield f"{room} imports asyncio: only aio has an event loop"
-            elif module in DOOR_ONLY and room not in {"disk", "bell"}:
+            elif module in DOOR_ONLY and room not in {"disk", "bell", "starting"}:
                 yield f"{room} imports {module}: only disk and bell reach the operating system"
             elif module in THREADS_ONLY and room not in ROOMS_WITH_THREADS:
                 yield f"{room} imports {module}: the core has no threads and no clock"

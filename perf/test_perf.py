@@ -223,7 +223,7 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--directory", "/nonexistent"], "/nonexistent is no directory"),
+        (["--directory", "/dev/null/nowhere"], "/dev/null/nowhere is no directory"),
         (["--directory", "/dev/shm"], "/dev/shm is kept in memory: choose a directory on a disk with --directory"),
         (["--rounds", "0"], "argument --rounds: invalid at_least_one value: '0'"),
     ],

@@ -49,7 +49,7 @@ NOW_NS = 1_000 * SECOND_NS
 
 def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False) -> str:
     """The picture, without its colours."""
-    console = Console(width=width, no_color=True, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
+    console = Console(width=width, no_color=True, file=open(os.devnull, "w", encoding="utf-8"), record=True)  # noqa: SIM115
     with console.file:
         console.print(draw("queues", queues, is_chosen, 1.0, width))
     return console.export_text()
@@ -373,7 +373,9 @@ def read_until(fd: int, word: bytes) -> bytes:
     data = b""
     while word not in data:
         assert select.select([fd], [], [], SECONDS)[0], data
-        data += os.read(fd, 65536)
+        more = os.read(fd, 65536)
+        assert more, data  # the writer has ended
+        data += more
     return data
 
 

@@ -112,3 +112,13 @@ def test_build_08_no_test_sleeps_for_a_while() -> None:
     assert list(sleeps_blindly(ast.parse("import time\ntime.sleep(1)\nwhile f():\n    time.sleep(0.1)"))) == [2]
     tests = [path for path in SOURCES if path.is_relative_to(ROOT / "tests")]  # a measurement may be of idle seconds
     assert [(path.name, line) for path in tests for line in sleeps_blindly(ast.parse(path.read_bytes()))] == []
+
+
+def test_build_08_documents_are_read_as_utf_8() -> None:
+    """In a locale that is not UTF-8, too: what reads or writes a document, a page or a room names its encoding."""
+    names = ("documents", "coming_from", "cli_report", "layers")
+    for path in [*(ROOT / "tests" / f"test_{name}.py" for name in names), ROOT / "tests" / "crash" / "mutants.py"]:
+        calls = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)]
+        texts = [node for node in calls if dotted(node.func).rpartition(".")[2] in ("read_text", "write_text")]
+        unnamed = [node.lineno for node in texts if "encoding" not in [keyword.arg for keyword in node.keywords]]
+        assert (path.name, unnamed) == (path.name, [])

@@ -65,6 +65,8 @@ export MINUTE QUARTER
 
 # Tests and campaigns start Python a thousand times: it shall keep what it compiled, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
+# Nor shall it leave assertions out: tests and campaigns consist of them.
+export PYTHONOPTIMIZE :=
 
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2

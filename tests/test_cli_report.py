@@ -121,7 +121,7 @@ def test_from_outside_it_says_what_cannot_be_seen(open_queue: OpenQueue, directo
     end = at_work(queue)
     target = tmp_path / "report.html"
     assert main(["report", str(directory), "-o", str(target)]) == 0
-    html = target.read_text()
+    html = target.read_text(encoding="utf-8")
     text = text_of(html)
     assert "Looked at from outside" in text
     assert "43 items were overtaken" in text
@@ -205,7 +205,7 @@ def show(tmp_path: Path) -> Callable[..., str]:
     def shown(html: str, width: int, height: int, *flags: str) -> str:
         at = next(number)
         file, profile = tmp_path / f"page{at}.html", tmp_path / f"profile{at}"
-        file.write_text(html)
+        file.write_text(html, encoding="utf-8")
         command = [
             browser,
             *FLAGS,

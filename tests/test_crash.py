@@ -400,7 +400,7 @@ def test_harness_notices() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
     """The text that each planted bug replaces occurs exactly once in its room, which is a program with it, too."""
-    text = (PACKAGE / f"{mutant.room}.py").read_text()
+    text = (PACKAGE / f"{mutant.room}.py").read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1
     assert mutant.old != mutant.new
     ast.parse(text.replace(mutant.old, mutant.new))

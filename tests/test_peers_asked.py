@@ -226,7 +226,7 @@ def test_07_nothing_is_renamed_while_it_is_open(tmp_path: Path) -> None:
 def test_08_temporary_files_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is made, and renamed, in the queue's own directory: it needs no directory for temporary files, which
     in a container may be on another device."""
-    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setenv("TMPDIR", "/dev/null/nowhere")
     touched: list[str] = []
 
     def rename(source: str, target: str) -> None:

@@ -123,8 +123,10 @@ def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) 
             session.flush()
 
 
-SLOW_SECONDS = 1.0
-"""What a busy machine may add to what is measured; ``python -m perf --only waiting`` tells what it takes."""
+SLOW_SECONDS = 20.0
+"""Seconds that a busy machine may add to a measured one; less than any wait without a wake-up would take.
+
+``python -m perf --only waiting`` tells the real figure."""
 
 
 def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) -> None:
@@ -1154,9 +1156,8 @@ def test_a_queue_that_is_just_being_made(directory: Path, monkeypatch: pytest.Mo
     with PersistentQueue(directory):
         looks = iter([[], *[find_generations(DISK, str(directory))] * 9])
         monkeypatch.setattr("persistentqueue.producer.find_generations", lambda *_: next(looks))
-        begun = time.monotonic()
         Producer(directory).close()
-        assert time.monotonic() - begun < 5
+    assert len(list(looks)) == 7  # one try found the lock taken; then `_create` and the producer look once each
 
 
 def test_a_queue_that_is_never_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

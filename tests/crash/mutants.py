@@ -228,10 +228,10 @@ def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
 def plant(mutant: Mutant, package: Path) -> None:
     """Put the bug into the package. Raises ``ValueError`` where its text does not occur exactly once."""
     path = package / f"{mutant.room}.py"
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
         raise ValueError(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.room}")
-    path.write_text(text.replace(mutant.old, mutant.new))
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
 def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:

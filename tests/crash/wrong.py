@@ -338,7 +338,7 @@ class Hostile:
     def encode(self, item: Any, /) -> Any:
         """The bytes of the item, or what the callback of this call gives."""
         wrong = self._world.callback()
-        return b"T" + bytes(item) if wrong is None else wrong
+        return b"T" + memoryview(item).tobytes() if wrong is None else wrong
 
     def decode(self, data: bytes, /) -> Any:
         """The item."""

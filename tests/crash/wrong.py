@@ -41,7 +41,7 @@ EXPECTED_TODAY: frozenset[str] = frozenset(
 """Kinds of misuse that are known to fail today. Programs leave them out."""
 
 
-class Mischief(Exception):
+class MischiefError(Exception):
     """The error that callbacks of the programs raise."""
 
 
@@ -408,7 +408,7 @@ class World:
         self.local.hook = None
         if hook.call == "raise":
             if may_raise:
-                raise Mischief("a callback raises")
+                raise MischiefError("a callback raises")
             return None
         if hook.call == "wrong":
             return {"text": "x", "none": 0, "bytearray": bytearray(b"1")}.get(hook.how, 3.5)
@@ -428,7 +428,7 @@ ALLOWED = (
     PersistentQueueError,
     TypeError,
     ValueError,
-    Mischief,
+    MischiefError,
     standard.Full,
     standard.Empty,
     ShutDown,
@@ -474,7 +474,7 @@ def _items(world: World, how: str) -> tuple[Any, list[bytes], bool | None]:
             if number == 1 and how in {"reentrant", "raises"}:
                 world.callback()
                 if how == "raises":
-                    raise Mischief("an iterable raises")
+                    raise MischiefError("an iterable raises")
             yield each
 
     if how in {"generator", "reentrant", "raises"}:
@@ -690,7 +690,7 @@ def _together(world: World, at: int, how: str) -> None:
         elif how == "marker":
             first.flush(("m",))  # type: ignore[arg-type]
         elif how == "raise":
-            raise Mischief("the block raises")
+            raise MischiefError("the block raises")
         elif how == "nested":
             _together(world, at, "right")
         end.begin = next(world.clock)

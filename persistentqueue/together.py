@@ -79,7 +79,7 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     if not queues:
         raise ValueError("a transaction needs a queue")
     for queue in queues:
-        if not isinstance(queue, PersistentQueue | Subscription):  # type: ignore[redundant-expr]
+        if not isinstance(queue, PersistentQueue | Subscription):
             raise TypeError(f"a transaction is over open queues and subscriptions, not over {queue!r}")
     return _transaction(queues, name)
 

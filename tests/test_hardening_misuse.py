@@ -77,7 +77,7 @@ def test_item_4_the_ledger_notices_a_lost_item(monkeypatch: pytest.MonkeyPatch) 
 
 def test_item_4_the_campaign_notices_a_bare_error(monkeypatch: pytest.MonkeyPatch) -> None:
     """An error that no documentation names is a violation."""
-    monkeypatch.setattr(Session, "rollback", lambda self: {}["bare"])
+    monkeypatch.setattr(Session, "rollback", lambda self: self.bare)
     with pytest.raises(ViolationError, match="no documentation names"):
         run_program(program(step("rollback")))
 

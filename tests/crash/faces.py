@@ -45,7 +45,7 @@ _AIO = {
     "join": 2,
     "session": 8,
 }
-_ODD_MAXSIZES = ("2", None, 1.5, -1, 0, 3, [])
+_ODD_MAXSIZES: tuple[Any, ...] = ("2", None, 1.5, -1, 0, 3, [])
 _AIO_NAMED = (RuntimeError, asyncio.QueueFull, asyncio.QueueEmpty, asyncio.TimeoutError, aio.QueueShutDown)
 
 
@@ -157,7 +157,7 @@ def _call_compat(queue: Queue[Any], step: Step, tally: _Tally) -> None:
     elif step.call == "qsize":
         repr((queue.qsize(), queue.empty(), queue.full(), queue.unfinished_tasks))
     elif step.call == "maxsize":
-        queue.maxsize = _ODD_MAXSIZES[step.target]  # type: ignore[assignment]
+        queue.maxsize = _ODD_MAXSIZES[step.target]
     elif step.call == "persistent":
         list(queue.persistent.browse())
         queue.persistent.stats()

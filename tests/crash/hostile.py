@@ -37,7 +37,8 @@ from persistentqueue.cli import main
 from persistentqueue.disk import DISK
 from persistentqueue.frame import Adoption, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
 from persistentqueue.header import HEADER_BYTES, Header, encode_header
-from persistentqueue.publication import PUBLISHED, Draft
+from persistentqueue.publication import Draft
+from persistentqueue.segment import PUBLISHED
 
 from .exploring import ViolationError
 
@@ -212,19 +213,19 @@ def _many(path: Path, _: Path) -> None:
         (path.parent / f"{number:016x}-{'0' * 16}{path.suffix or '.seg'}").touch()
 
 
-def _mutated(path: Path, _: Path) -> None:
+def _mutated(path: Path, seed: int) -> None:
     """A real publication, of which some bytes are changed."""
     made = path.parent if path.parent.name == "inbox" else path.parent / "elsewhere"
     made.mkdir(exist_ok=True)
     draft = Draft(DISK, str(made), "0" * 16, 1, encode_block)
     draft.write([b"item"] * 5, 20, 1)
     draft.publish(("m", 1), 1)
-    (name,) = made.glob(f"*-{'0' * 16}.seg")
-    data = bytearray(name.read_bytes())
-    random = Random(len(str(path)))
+    (found,) = made.glob(f"*-{'0' * 16}.seg")
+    data = bytearray(found.read_bytes())
+    random = Random(seed)
     for _ in range(4):
         data[random.randrange(len(data))] ^= 1 << random.randrange(8)
-    name.write_bytes(data)
+    found.write_bytes(data)
 
 
 _PLANTS: dict[str, Callable[[Path, Path], None]] = {
@@ -241,12 +242,11 @@ _PLANTS: dict[str, Callable[[Path, Path], None]] = {
     "sparse": _sparse,
     "sparse publication": _sparse_publication,
     "many": _many,
-    "mutated": _mutated,
 }
-THINGS = (*_PLANTS, *_CONTENTS, *_FORGED)
+THINGS = (*_PLANTS, *_CONTENTS, *_FORGED, "mutated")
 
 
-def plant(path: Path, thing: str, outside: Path) -> bool:
+def plant(path: Path, thing: str, outside: Path, seed: int = 0) -> bool:
     """Put the thing in the place of what is there. False where the system does not allow it."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -254,7 +254,9 @@ def plant(path: Path, thing: str, outside: Path) -> bool:
         path.unlink()
     path.parent.mkdir(exist_ok=True)
     try:
-        if thing in _PLANTS:
+        if thing == "mutated":
+            _mutated(path, seed)
+        elif thing in _PLANTS:
             _PLANTS[thing](path, outside)
         else:
             data = _CONTENTS[thing] if thing in _CONTENTS else _FORGED[thing](path.name)
@@ -294,6 +296,14 @@ def _look(root: str) -> None:
     view.peek(3)
 
 
+def _check(root: str) -> None:
+    check(root, "q")
+
+
+def _list(root: str) -> None:
+    list_queues(root)
+
+
 def _repair(root: str) -> None:
     repair(root, "q")
     check(root, "q")
@@ -315,9 +325,9 @@ ENTRIES: dict[str, Callable[[str], None]] = {
     "owner": _own,
     "producer": _produce,
     "view": _look,
-    "check": lambda root: check(root, "q") and None,
+    "check": _check,
     "repair": _repair,
-    "list": lambda root: list_queues(root) and None,
+    "list": _list,
     "cli list": _command("list", "{root}"),
     "cli stat": _command("stat", "{root}/q"),
 }
@@ -414,7 +424,7 @@ def run_case(number: int, template: Path, case: Case | None = None) -> str:
         (outside / "directory").mkdir(parents=True)
         (outside / "file").write_bytes(_SECRET)
         (outside / "file").chmod(0o640)
-        if not plant(root / "q" / case.place, case.thing, outside):
+        if not plant(root / "q" / case.place, case.thing, outside, number):
             return "not allowed here"
         before, bytes_before = _state_of(outside), _disk_bytes(root)
         found = _in_child(case, root)

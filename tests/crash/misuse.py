@@ -48,6 +48,7 @@ from .wrong import (
     Step,
     World,
     id_of,
+    may_reenter,
     run_step,
 )
 
@@ -116,8 +117,8 @@ def generate(seed: int) -> Program:
     shares = "shared sessions" not in EXPECTED_TODAY and random.random() < 0.5
     count = random.choice([1, 2, 2, 3])
     traced = 0
-    if "reentrant calls" not in EXPECTED_TODAY and random.random() < 0.05:
-        traced = random.randint(1, 2000)
+    if may_reenter(style) and random.random() < 0.05:
+        traced = random.randint(1, 800)
     threads = tuple(_steps(random, style, settings, thread, count, shares) for thread in range(count))
     return Program(seed, style, settings, shares, random.choice([5e-3, 1e-5]), traced, threads)
 
@@ -133,7 +134,7 @@ def _steps(
         how = _how(random, call, may_wait=thread > 0, blocks=settings.get("full") == "block")
         hook = None
         if random.random() < (0.4 if style in {"typed", "retries"} else 0.15):
-            hook = _hook(random, call, target, thread)
+            hook = _hook(random, style, call, target, thread)
         if call == "produce" and "shared producers" in EXPECTED_TODAY:
             target = thread
         steps.append(Step(call, target, how, hook))
@@ -163,14 +164,14 @@ def _how(random: Random, call: str, *, may_wait: bool, blocks: bool) -> str:
     return random.choice(_HOWS[call])
 
 
-def _hook(random: Random, call: str, target: int, thread: int) -> Step:
+def _hook(random: Random, style: str, call: str, target: int, thread: int) -> Step:
     """What the first callback of a call does."""
     kind = random.random()
     if kind < 0.3:
         return Step("raise", 0, "", None)
     if kind < 0.4:
         return Step("wrong", 0, random.choice(["text", "none", "bytearray", "float"]), None)
-    if "reentrant calls" in EXPECTED_TODAY and call not in _REENTRANT_TODAY:
+    if not may_reenter(style) and call not in _REENTRANT_TODAY:
         return Step("raise", 0, "", None)
     inner = random.choice(["enqueue", "dequeue", "dequeue_many", "flush", "rollback", "close session", "queue"])
     how = _how(random, inner, may_wait=False, blocks=True)

@@ -274,13 +274,15 @@ def _run_core(program: Program, root: str) -> None:
 
 
 def _run_thread(world: World, steps: tuple[Step, ...], traced: int) -> None:
+    before = sys.gettrace()  # that of a measurement of coverage
     if traced:
         sys.settrace(_tracer(world, traced))
     try:
         for step in steps:
             run_step(world, step)
     finally:
-        sys.settrace(None)
+        if traced:
+            sys.settrace(before)
 
 
 def _tracer(world: World, at: int) -> Callable[[FrameType, str, Any], Any]:

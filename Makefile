@@ -13,7 +13,7 @@ COVERED := header fields codecs typed settings pact delivery block envelope fram
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
 	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
-	meters logger flush_all codecs)
+	meters logger flush_all codecs hardening_misuse)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
@@ -40,6 +40,8 @@ random --schedules 3000 --style encloses
 exhaustive --operations 2 --only 1
 kills --count 200
 cuts --count 16
+misuse --count 300
+fuzz --kind files --count 30
 endef
 define QUARTER
 exhaustive --operations 3 --only 0
@@ -59,7 +61,10 @@ kills --count 5000
 cuts --count 300
 syscalls --count 1000
 truncate --bytes 2048
-fuzz --count 1000
+fuzz --kind formats --count 1000
+fuzz --kind files --first 1000 --count 400
+misuse --first 1000 --count 4000
+misuse --directed --repeat 20
 endef
 export MINUTE QUARTER
 

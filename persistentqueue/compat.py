@@ -447,14 +447,14 @@ def _deadline(block: bool, timeout: float | None) -> float | None:
         return None
     if not timeout >= 0:
         raise ValueError("'timeout' must be a non-negative number")
-    return monotonic() + timeout
+    return monotonic() + min(timeout, threading.TIMEOUT_MAX)  # a condition waits no longer
 
 
 def _left(block: bool, deadline: float | None) -> float | None:
     """The seconds that are left to wait; None for ever."""
     if not block:
         return 0.0
-    return None if deadline is None else max(deadline - monotonic(), 0.0)
+    return None if deadline is None else min(max(deadline - monotonic(), 0.0), threading.TIMEOUT_MAX)
 
 
 _OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()

@@ -302,10 +302,12 @@ class PersistentQueue(Generic[T]):
         finds none, or would overtake others that wait for it, has a ``QueueFullError``, to be flushed again.
 
         One thread calls it for all sessions, which are nobody else's meanwhile. Interrupted, each of them is as after
-        an interrupted ``flush``. Raises ``ValueError`` for a session that is there twice, or of another queue, or of a
-        transaction over several queues.
+        an interrupted ``flush``. Raises ``TypeError`` for an object that is no session. Raises ``ValueError`` for a
+        session that is there twice, or of another queue, or of a transaction over several queues.
         """
         group = self._open()
+        if not all(isinstance(session, Session) for session in sessions):
+            raise TypeError(f"flush_all takes sessions of this queue, not {sessions!r}")
         if markers and len(markers) != len(sessions):
             raise ValueError(f"{len(markers)} markers for {len(sessions)} sessions")
         return flush_all(group, sessions, markers)

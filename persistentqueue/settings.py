@@ -21,6 +21,8 @@ _LEAST = {
     "min_free_bytes": 0,
     "lock_timeout": 0,
 }
+_BYTES_MAX = 2**63 - 1
+"""The largest size and offset of a file. The limit keeps the queue from making files without end."""
 _KINDS: tuple[tuple[Any, str], ...] = (
     (bool, "True or False"),
     (int, "a whole number"),
@@ -44,6 +46,9 @@ def check_some(settings: Mapping[str, Any]) -> None:
         value = settings.get(name)
         if value is not None and not value >= least:
             raise ValueError(f"{name} must be at least {least}, got {value}")
+    for name, value in settings.items():
+        if name.endswith("_bytes") and value is not None and value > _BYTES_MAX:
+            raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
 
 
 def check_settings(settings: Settings, lock_timeout: float) -> None:

@@ -67,7 +67,8 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     it is flushed nobody else commits in any of them; it takes as many syncs as a flush of each. Others may see what is
     committed in one queue a moment before they see it in the next.
 
-    Raises ``ValueError`` for queues that cannot be in one transaction, ``ClosedError``, what the block raises, and what
+    Raises ``TypeError`` for an object that is no queue or subscription. Raises ``ValueError`` for queues that cannot be
+    in one transaction, ``ClosedError``, what the block raises, and what
     ``Session.flush`` raises: ``DiskFullError`` and ``QueueFullError`` mean that nothing was committed anywhere, and
     that the sessions keep their operations. ``BrokenQueueError``: it is unknown whether it was committed, or nothing
     was, and a sync has failed. Close all of them that are broken before you open any again: one that is not closed yet
@@ -78,6 +79,9 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     """
     if not queues:
         raise ValueError("a transaction needs a queue")
+    for queue in queues:
+        if not isinstance(queue, PersistentQueue | Subscription):
+            raise TypeError(f"a transaction is over open queues and subscriptions, not over {queue!r}")
     return _transaction(queues, name)
 
 

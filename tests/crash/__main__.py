@@ -17,8 +17,9 @@ from .damage import add_reports
 from .exhaustive import SETTINGS, Exhaustive
 from .explorer import STYLES, Explorer
 from .flips import cut, flip_enclosed, flip_sealed, flips
-from .fuzz import fuzz
+from .fuzz import fuzz, fuzz_files
 from .kills import run_kills
+from .misuse import directed, run_misuse, run_programs
 from .mutants import MUTANTS, run_mutants
 from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
@@ -136,8 +137,25 @@ def damage(options: argparse.Namespace) -> None:
 
 
 def mutate(options: argparse.Namespace) -> None:
-    """Mutate files."""
-    print(fuzz(options.count, options.first))
+    """Mutate files, and plant hostile ones."""
+    if options.kind != "files":
+        print(fuzz(options.count, options.first))
+    if options.kind != "formats":
+        print(fuzz_files(options.count, options.first))
+
+
+def misuse(options: argparse.Namespace) -> None:
+    """Run programs that use the library wrongly."""
+    if options.directed:
+        print(run_programs(directed(), options.repeat))
+        return
+    if options.jobs == 1:
+        print(run_misuse(options.first, options.count, options.repeat))
+        return
+    share = -(-options.count // options.jobs)
+    command = [sys.executable, "-m", "tests.crash", "misuse", "--count", str(share), "--repeat", str(options.repeat)]
+    running = [subprocess.Popen([*command, "--first", str(options.first + job * share)]) for job in range(options.jobs)]
+    sys.exit(max(process.wait() for process in running))
 
 
 def main() -> None:
@@ -193,10 +211,17 @@ def main() -> None:
         command.add_argument("--part", type=int, default=None, help="only this part of the work, from 0")
         command.add_argument("--parts", type=int, default=16, help="into how many it is divided")
         command.set_defaults(do=damage, kind=kind)
-    command = commands.add_parser("fuzz", help="mutations that know the formats")
+    command = commands.add_parser("fuzz", help="mutations that know the formats, and hostile files")
     command.add_argument("--first", type=int, default=0, help="the first seed")
     command.add_argument("--count", type=int, default=1000)
+    command.add_argument("--kind", choices=("both", "formats", "files"), default="both")
     command.set_defaults(do=mutate)
+    command = commands.add_parser("misuse", parents=[shared], help="programs that use the library wrongly")
+    command.add_argument("--first", type=int, default=0, help="the first seed")
+    command.add_argument("--count", type=int, default=1000, help="how many seeds")
+    command.add_argument("--repeat", type=int, default=1, help="how often each program runs")
+    command.add_argument("--directed", action="store_true", help="only the programs that find the planted bugs")
+    command.set_defaults(do=misuse)
     options = parser.parse_args()
     options.do(options)
 

@@ -40,9 +40,9 @@ from .damage import (
 from .disk import SimulatedDisk
 from .explorer import DIRECTORY
 from .exploring import ViolationError
+from .hostile import MEMORY_BYTES, hostile
 from .images import Image, image
 
-_MEMORY_BYTES = 512 * 1024 * 1024
 _FILE_BYTES_MAX = 1 << 24
 _CASE_SECONDS = 10.0
 _FUZZED_BYTES = (400, 2000)
@@ -242,7 +242,7 @@ def _fuzz(first: int, count: int) -> Report:
 
 
 def _limit_memory() -> None:
-    resource.setrlimit(resource.RLIMIT_AS, (_MEMORY_BYTES, _MEMORY_BYTES))
+    resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES, MEMORY_BYTES))
 
 
 def fuzz(count: int, first: int = 0) -> Report:
@@ -258,3 +258,12 @@ def fuzz(count: int, first: int = 0) -> Report:
             return pool.submit(_fuzz, first, count).result()
         except BrokenProcessPool as error:
             raise ViolationError(f"the process died of a seed from {first} to {first + count - 1}") from error
+
+
+def fuzz_files(count: int, first: int = 0) -> str:
+    """Plant hostile files in every place of a queue's directory, open it by every entry, and return what came of it.
+
+    Each case runs in a fork of one process; see ``hostile``. Raises ``ViolationError``.
+    """
+    with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+        return pool.submit(hostile, first, count).result()

@@ -22,6 +22,7 @@ from typing import NamedTuple
 import persistentqueue
 
 from .explorer import STYLES
+from .misuse import MISUSE
 from .retries import RETRIES
 from .several import SEVERAL
 
@@ -200,6 +201,11 @@ MUTANTS = (
     # --- envelopes
     Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
     Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
+    # --- misuse
+    Mutant("an item may be larger than a block can say", "items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
+    Mutant("a marker may be of any type", "items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
+    Mutant("what a codec refuses is held with all behind it", "typed", "                self._give_back(len(data) - max(len(items), 1))\n", "                pass\n", "misuse"),
+    Mutant("a transaction is over anything", "together", "        if not isinstance(queue, PersistentQueue | Subscription):", "        if False:", "misuse"),
     # --- failing calls
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        broken = BrokenQueueError(", "        broken = BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
@@ -235,20 +241,15 @@ def plant(mutant: Mutant, package: Path) -> None:
 
 
 def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
+    if mutant.where == MISUSE:
+        return _hunt_misuse(mutant, root)
     arguments = ["random", "--first", str(mutant.first), "--schedules", str(schedules), "--progress", str(batch)]
     style = mutant.where.removesuffix(" faults")
     if style != mutant.where or style == "faults":
         arguments.append("--faults")
     if style in {*STYLES, SEVERAL, RETRIES}:
         arguments += ["--style", style]
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.crash", *arguments],
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": str(root)},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    done = _campaign(root, arguments)
     counts = [int(line.split()[0]) for line in done.stdout.splitlines() if " schedules" in line]
     last = done.stderr.strip().splitlines()
     how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
@@ -256,3 +257,25 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     if done.returncode != 0 and (not violations or any(f" {blunder}:" in violations[-1] for blunder in _BLUNDERS)):
         raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stderr}")
     return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])
+
+
+def _hunt_misuse(mutant: Mutant, root: Path) -> Verdict:
+    """Run the directed programs, which misuse the queue in one way each, until one notices the bug."""
+    done = _campaign(root, ["misuse", "--directed"])
+    last = done.stderr.strip().splitlines()
+    violations = [line for line in last if line.startswith("tests.crash.exploring.ViolationError: ")]
+    if done.returncode != 0 and not violations:
+        raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stderr}")
+    return Verdict(mutant, done.returncode != 0, 0, violations[-1][:100] if violations else "")
+
+
+def _campaign(root: Path, arguments: list[str]) -> subprocess.CompletedProcess[str]:
+    """A campaign of ``tests.crash`` in this copy of the package."""
+    return subprocess.run(
+        [sys.executable, "-m", "tests.crash", *arguments],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )

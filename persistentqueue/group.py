@@ -27,9 +27,9 @@ from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
-    DiskFullError,
     PersistentQueueError,
     QueueFullError,
+    ResourceError,
     SubscriptionNotFoundError,
 )
 from .intervals import Run
@@ -446,7 +446,7 @@ class Group:
             finally:
                 with self.mutex:
                     self._waiters.wake_all()
-        with suppress(DiskFullError):  # what only it needed goes with a later trim then
+        with suppress(ResourceError):  # what only it needed goes with a later trim then
             self.trim()
 
     def browse(self, reader: Reader) -> Iterator[list[bytes]]:

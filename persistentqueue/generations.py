@@ -99,6 +99,8 @@ class Generations:
         """Of the log that counts."""
         self.number = 0
         """Of the generation; 0 before there is one."""
+        self.shortage: OSError | None = None
+        """Why the spare is shorter than the log, if it is: then only a part of the log is for enqueueing."""
         self.settling: Settling | None = None
         self.trims = 0
         self._leftover: dict[str, bool] = {}
@@ -198,9 +200,9 @@ class Generations:
         self._retire(old_path, drained, keep_old)
         try:  # while there is room, so that the next trim finds a spare when there is none
             most_bytes = max(self._slack * self._wanted_bytes, log.capacity_bytes)
-            spare_bytes = self.spare.fill(log.capacity_bytes, most_bytes)
-        except OSError:
-            spare_bytes = self.spare.size_bytes()
+            spare_bytes, self.shortage = self.spare.fill(log.capacity_bytes, most_bytes), None
+        except OSError as error:
+            spare_bytes, self.shortage = self.spare.size_bytes(), error
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))

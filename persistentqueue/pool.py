@@ -114,9 +114,9 @@ class Pool:
         What was yielded is written durably, but for its name. Raises ``ResourceError``, ``OSError``; no half of a file
         stays then.
         """
-        while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
-            part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
-            with unless_lacking(self.directory, "to fill the pool", "then fill it again"):
+        with unless_lacking(self.directory, "to fill the pool", "then fill it again"):
+            while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
+                part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
                 if self._make(part, file_bytes):
                     yield file_bytes
 

@@ -494,7 +494,7 @@ class PersistentQueue(Generic[T]):
 
     def stats(self) -> Stats:
         """The queue at this moment, and what was measured since it was opened. Costs a look into its directories, and
-        waits for no flush."""
+        waits for no flush. Raises ``TooManyFilesError`` where there is no descriptor to look with."""
         return look(self._open(), self._disk, self._sessions)
 
     def close(self) -> None:

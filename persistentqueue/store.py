@@ -22,7 +22,19 @@ from .adopt import Adopter
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
-from .disk import PAGE_BYTES, Disk, basename, join, make_directory, make_parts, relpath, sync_directory, sync_names
+from .disk import (
+    LACKING,
+    NO_SPACE,
+    PAGE_BYTES,
+    Disk,
+    basename,
+    join,
+    make_directory,
+    make_parts,
+    relpath,
+    sync_directory,
+    sync_names,
+)
 from .doubt import Decide, ask, forget_settled
 from .envelope import PLAIN
 from .errors import (
@@ -499,7 +511,8 @@ class Store:
         As far as the limits of the queue allow. For any thread. Raises ``ResourceError``, ``OSError``.
         """
         if self.settings.pool_max_bytes:
-            self.pool.clean()
+            with unless_lacking(self.pool.directory, "to look into the pool", "then fill it again"):
+                self.pool.clean()
             try:
                 yield from self.pool.fill(self.settings.pool_min_bytes, self.segments.next_bytes)
             except DiskFullError as error:
@@ -516,8 +529,12 @@ class Store:
             self.trim(extra_bytes=body_bytes, enqueues=enqueues)
             log = self.generations.log
             if log is not None and not log.has_room(body_bytes, enqueues):
+                path, shortage = self.places.path(LOG_DIRECTORY), self.generations.shortage
+                if shortage is not None and shortage.errno in LACKING - NO_SPACE:
+                    with unless_lacking(path, "to keep a spare log"):
+                        raise shortage
                 reason = "what room there is, is for dequeueing"
-                raise DiskFullError(self.places.path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
+                raise DiskFullError(path, errno.ENOSPC, reason) from self._quota.refusal
         except ResourceError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:

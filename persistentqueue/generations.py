@@ -5,9 +5,10 @@ The write order of a trim (``trim.1`` …), which begins a new generation of the
 1. Write the blocks that stayed in memory, and sync the segments with blocks that only the log made durable so far.
 2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
    **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
-   same.*
+   same.* The directory is opened before 3, so that behind 4 nothing but a sync can fail. If there is no room for the
+   name, nothing has changed.
 6. The old generation becomes the spare; segments that the checkpoint does not name are retired. *A crash leaves files
-   that the next opening sweeps.*
+   that the next opening sweeps.* An old generation that cannot be renamed is renamed, or deleted, by the next trim.
 7. Retired segments go to the pool, or are deleted, in ``give_back``, which may come later and from another thread. *A
    crash leaves the same.*
 

@@ -351,6 +351,26 @@ def test_row_12_a_process_without_descriptors(tmp_path: Path) -> None:
     assert (report.problems, report.items) == ((), 39)
 
 
+def test_row_12_a_compaction_without_memory_to_read() -> None:
+    """A compaction that has no memory to read a segment says so; it is not taken for damaged, and compacted later."""
+    simulated = SimulatedDisk()
+    settings = {"segment_bytes": 600, "memory_bytes": 0, "log_bytes": 4096}
+    with PersistentQueue("/queues", "q", disk=simulated.disk, **settings) as queue:  # type: ignore[arg-type]
+        put_each(queue, [b"%d" % number * 100 for number in range(20)])
+        with queue.session() as session:
+            items = session.dequeue_many(9)
+            session.put_back(1)
+            assert session.flush()
+        code = errno.ENOMEM
+        simulated.fault = lambda call, path: OSError(code, os.strerror(code), path) if call == "pread" else None
+        with pytest.raises(OutOfMemoryError, match="then compact again"):
+            queue.compact(below=1.0)
+        simulated.fault = None
+        assert queue.stats().damage_found == 0
+        assert queue.compact(below=1.0).segments > 0
+        assert drain(queue)[0] == items[-1]
+
+
 # --- row 21: no room for a name, and no room for a spare -------------------------------------------------------------
 
 

@@ -175,7 +175,7 @@ class Queue(queue.Queue[T]):
         """Put an item in; it is durable on return. Waits for room, if there is a ``maxsize``, up to ``timeout`` seconds
         (None: for ever).
 
-        Raises ``Full``, ``ShutDown``, ``CodecError`` and ``DiskFullError``: the item is not in the queue. ``Full`` also
+        Raises ``Full``, ``ShutDown``, ``CodecError`` and ``ResourceError``: the item is not in the queue. ``Full`` also
         tells of the limits of ``PersistentQueue``, if it was opened with any. ``BrokenQueueError``: nobody knows.
         """
         self._add([item], block, timeout)
@@ -212,7 +212,7 @@ class Queue(queue.Queue[T]):
         """Tell that the oldest item which this thread has got is done (where there is none, the oldest of all threads).
 
         It is gone for good on return. Raises ``ValueError`` when nothing was got that is not done, and
-        ``DiskFullError``: it is not done, call again after making room.
+        ``ResourceError``: it is not done, call again after making room.
         """
         with self.mutex:
             own = self._own_tasks()
@@ -494,7 +494,7 @@ class FifoQueue:
         return len(self._persistent)
 
     def push(self, item: bytes) -> None:
-        """Put an item in; durable on return. Raises ``TypeError`` for what is not bytes, ``DiskFullError``,
+        """Put an item in; durable on return. Raises ``TypeError`` for what is not bytes, ``ResourceError``,
         ``QueueFullError``: it is not in the queue."""
         if not isinstance(item, bytes):
             raise TypeError(f"a FIFO of bytes takes bytes, not {type(item).__name__}")

@@ -50,7 +50,7 @@ from .disk import (
     wipe_file,
 )
 from .doubt import find_unsettled
-from .errors import CorruptionError, DataPathError, InDoubtError, InvalidNameError, QueueNotFoundError
+from .errors import CorruptionError, DataPathError, InDoubtError, InvalidNameError, QueueNotFoundError, unless_lacking
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
 from .place import (
@@ -181,9 +181,14 @@ def delete_all(disk: Disk, places: Places, names: Iterable[str], wipe: bool) -> 
     """Delete files that are named with their part; ``wipe`` them before, durably."""
     for path in map(places.path, names):
         with suppress(FileNotFoundError):  # deleted by an owner who ended just now, and went on with that
-            if wipe:
-                wipe_file(disk, path)
-            disk.unlink(path)
+            delete_file(disk, path, wipe)
+
+
+def delete_file(disk: Disk, path: str, wipe: bool) -> None:
+    """Delete a file; ``wipe`` it before, durably. Raises ``OSError``."""
+    if wipe:
+        wipe_file(disk, path)
+    disk.unlink(path)
 
 
 def keep_copy(disk: Disk, path: str) -> str | None:
@@ -223,9 +228,14 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
     stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
     where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
-    what became of a transaction over both.
+    what became of a transaction over both. Raises ``ResourceError``: call it again, also if some files are gone.
     """
     directory = queue_directory(path, name)
+    with unless_lacking(directory, "to delete the queue", "then delete it again"):
+        _delete_queue(disk, directory, name, lock_timeout)
+
+
+def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float) -> None:
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
         raise missing

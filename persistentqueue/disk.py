@@ -20,11 +20,14 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
+from functools import partial
 
 import portalocker
+
+from .errors import DiskFullError, OutOfMemoryError, TooManyFilesError
 
 try:
     import fcntl
@@ -46,8 +49,12 @@ basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.
 DSYNC = getattr(os, "RWF_DSYNC", 2)
 """Flag of ``Disk.pwritev``: return only when the bytes, and what is needed to read them back, are durable."""
 
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_SPACE = DiskFullError.errnos
 """The errors that mean "no room": nothing is wrong with the device, and the same write may succeed later."""
+NO_FILES = TooManyFilesError.errnos
+"""The errors that mean "no descriptor": the call was not begun. No sync and no write raises them."""
+LACKING = NO_SPACE | NO_FILES | OutOfMemoryError.errnos
+"""The errors that mean that the system lacks something: the same call may succeed later, if it is no sync."""
 
 # One call takes at most this many buffers (IOV_MAX on Linux) and this many bytes (MAX_RW_COUNT on Linux).
 BUFFERS_PER_CALL = 1024
@@ -212,9 +219,19 @@ def page_memory(size_bytes: int) -> memoryview:
 
 def sync_directory(disk: Disk, path: str) -> None:
     """Make the names in the directory durable: those that came as well as those that went."""
+    with names_of(disk, path) as sync:
+        sync()
+
+
+@contextmanager
+def names_of(disk: Disk, path: str) -> Iterator[Callable[[], None]]:
+    """Yield what makes the names in the directory durable, and needs no descriptor for it any more.
+
+    A step that must not fail for want of a descriptor opens the directory before it begins.
+    """
     fd = disk.open(path, READ | DIRECTORY, 0)
     try:
-        disk.fsync(fd)
+        yield partial(disk.fsync, fd)
     finally:
         disk.close(fd)
 

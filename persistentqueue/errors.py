@@ -15,7 +15,10 @@
     ├── ReentrantUseError        the call interrupts one of the same queue: make it later, from outside of that
     ├── InvalidTransactionError  what it dequeues is not its own to consume: nothing was committed, roll it back
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
-    ├── DiskFullError            nothing was committed: free space, then flush the same session again
+    ├── ResourceError            the system lacks something, nothing was committed: flush the same session again later
+    │   ├── DiskFullError        … once space is free
+    │   ├── TooManyFilesError    … once files are closed, or more may be open
+    │   └── OutOfMemoryError     … once memory is free                 (also a MemoryError)
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments are, or would be, elsewhere than was asked: name that, or move them
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
@@ -34,7 +37,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno as _errno
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 
 class PersistentQueueError(Exception):
@@ -147,15 +152,84 @@ class ClosedError(PersistentQueueError):
     """The queue or the session was closed by its user, or belongs to the parent of a forked process."""
 
 
-class DiskFullError(PersistentQueueError):
+class ResourceError(PersistentQueueError):
+    """The operating system lacks something that the call needs. Nothing was committed, and the queue is not broken.
+
+    The session keeps its operations and can flush again. ``path`` is the file or directory of the call that failed,
+    ``errno`` the operating system's error number.
+    """
+
+    lacks = "nothing left"
+    """What there is not, for the message."""
+    remedy = "free some of it"
+    """What the caller can do, for the message."""
+    errnos: frozenset[int] = frozenset()
+    """The error numbers that the operating system tells it with."""
+
+    def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
+        self.path, self.errno = path, errno
+        super().__init__(f"{path}: {reason}; nothing was committed: {self.remedy}, {advice}")
+
+
+class DiskFullError(ResourceError):
     """There was no room for the data. Nothing was committed, the session keeps its operations and can flush again.
 
     ``errno`` is the operating system's: ``ENOSPC``, ``EDQUOT`` or ``EFBIG``. Dequeueing still works.
     """
 
-    def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
-        self.path, self.errno = path, errno
-        super().__init__(f"{path}: {reason}; nothing was committed: free some space, {advice}")
+    lacks = "no room"
+    remedy = "free some space"
+    errnos = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
+
+
+class TooManyFilesError(ResourceError):
+    """The process, or the machine, has too many files open. Nothing was committed, and the queue is not broken.
+
+    The session keeps its operations and can flush again. ``errno`` is the operating system's: ``EMFILE`` for the
+    process, ``ENFILE`` for the machine. Raised by dequeueing, the items stay ready, in their order.
+    """
+
+    lacks = "too many files are open"
+    remedy = "close files, or raise the limit (ulimit -n)"
+    errnos = frozenset({_errno.EMFILE, _errno.ENFILE})
+
+
+class OutOfMemoryError(ResourceError, MemoryError):
+    """The operating system has no memory for a call that wrote nothing. Nothing was committed; flush again.
+
+    The session keeps its operations. ``errno`` is ``ENOMEM``. A ``MemoryError`` of Python's own is another one.
+    """
+
+    lacks = "no memory"
+    remedy = "free some memory"
+    errnos = frozenset({_errno.ENOMEM})
+
+
+def lacking(error: OSError, path: str, purpose: str, advice: str = "then flush again") -> ResourceError | None:
+    """Return the error that says what the operating system lacks; None if ``error`` says something else.
+
+    Args:
+        error: What a call raised before anything was committed.
+        path: The file or directory that the call was for.
+        purpose: What the call was for, such as "to open the queue".
+        advice: What to do once the resource is there.
+    """
+    for kind in (DiskFullError, TooManyFilesError, OutOfMemoryError):
+        if error.errno in kind.errnos:
+            return kind(path, error.errno, f"{kind.lacks} {purpose}", advice)
+    return None
+
+
+@contextmanager
+def unless_lacking(path: str, purpose: str, advice: str = "then flush again") -> Iterator[None]:
+    """Raise ``ResourceError``, as ``lacking`` makes it, for an ``OSError`` of the block that tells of one."""
+    try:
+        yield
+    except OSError as error:
+        lack = lacking(error, path, purpose, advice)
+        if lack is None:
+            raise
+        raise lack from error
 
 
 class QueueFullError(PersistentQueueError):

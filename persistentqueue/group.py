@@ -34,10 +34,10 @@ from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
-    DiskFullError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
+    ResourceError,
     SubscriptionNotFoundError,
 )
 from .insist import Insist
@@ -555,7 +555,7 @@ class Group(Calls):
             finally:
                 with self.mutex:
                     self._waiters.wake_all()
-        with suppress(DiskFullError):  # what only it needed goes with a later trim then
+        with suppress(ResourceError):  # what only it needed goes with a later trim then
             self._trim()
 
     def browse(self, reader: Reader) -> Iterator[list[bytes]]:

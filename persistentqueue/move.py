@@ -37,7 +37,7 @@ from .directory import (
 )
 from .disk import (
     DISK,
-    NO_SPACE,
+    LACKING,
     Disk,
     StrPath,
     abspath,
@@ -47,7 +47,7 @@ from .disk import (
     sync_directory,
     sync_names,
 )
-from .errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
+from .errors import DataMissingError, DataPathError, QueueNotFoundError, lacking
 from .lock import LOCK_NAME, Lock
 from .place import (
     CLOSED_DIRECTORY,
@@ -100,7 +100,7 @@ def move_data(
     ``data.path`` failed: then the next opening tells.
 
     Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
-    this queue's), ``DataMissingError`` (the segments are not where they should be), ``DiskFullError``, ``OSError``.
+    this queue's), ``DataMissingError`` (the segments are not where they should be), ``ResourceError``, ``OSError``.
     """
     directory = queue_directory(path, name)
     target = place_path(directory, name, data_path)
@@ -218,7 +218,7 @@ def sweep_others(disk: Disk, places: Places) -> Places:
     try:
         write_places(disk, remaining)
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in LACKING:
             raise
         return places
     for other in swept:
@@ -247,9 +247,10 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
             if now.place == places.place:  # else a sync has failed, and the next opening looks where the segments are
                 sweep_others(disk, now)
                 reopen_inbox(disk, places)
-        if error.errno in NO_SPACE:
-            raise DiskFullError(path, error.errno, "no room to move the segments to", "then move again") from error
-        raise
+        lack = lacking(error, path, "to move the segments to", "then move again")
+        if lack is None:
+            raise
+        raise lack from error
     disk.failpoint("move.5 sweep source")
     return sweep_others(disk, moved), files, copied_bytes
 

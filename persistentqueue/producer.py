@@ -10,17 +10,19 @@ from typing import Any, Generic, cast, overload
 
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import find_generations, names_in, queue_directory
-from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
+from .disk import DISK, LACKING, Disk, StrPath, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
     ClosedError,
     CorruptionError,
     DataPathError,
-    DiskFullError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
+    lacking,
+    unless_lacking,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
@@ -50,7 +52,7 @@ class Producer(Generic[T]):
 
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
-    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError``, ``MissingExtraError``,
+    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``ResourceError``, ``MissingExtraError``,
     ``WrongKeyError`` and ``OSError``.
     """
 
@@ -89,9 +91,10 @@ class Producer(Generic[T]):
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
-        if create:
-            _create(disk, self._directory)
-        self._inbox = find_inbox(disk, self._directory)
+        with unless_lacking(self._directory, "to find the queue's inbox", "then make the producer"):
+            if create:
+                _create(disk, self._directory)
+            self._inbox = find_inbox(disk, self._directory)
         self._versions = Versions(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:
@@ -129,7 +132,7 @@ class Producer(Generic[T]):
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
         Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, ``ClosedError``, and
-        ``DiskFullError`` or ``OSError`` where the producer outgrew the memory and could not write ahead; the item is
+        ``ResourceError`` or ``OSError`` where the producer outgrew the memory and could not write ahead; the item is
         then not taken.
         """
         self._check()
@@ -165,16 +168,18 @@ class Producer(Generic[T]):
         and nothing is published, if that is known here already, from the log or from what else is published.
 
         Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
-        nothing is published. ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
+        nothing is published. ``ResourceError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
         moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
-        only a full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
+        only ``ResourceError`` leaves it as it was, and ``pending`` tells that the items were dropped. Raises
         ``QueueNotFoundError``: the queue was deleted. Interrupted, by a ``KeyboardInterrupt`` for instance, an empty
         producer may have published it: a marker tells.
         """
         self._check()
         if marker is not None:
             marker = checked_marker(marker)
-            if self._versions.is_reached(self._inbox, *marker):
+            with unless_lacking(self._inbox, "to look for the marker"):
+                is_reached = self._versions.is_reached(self._inbox, *marker)
+            if is_reached:
                 self.rollback()
                 return False
             self._time_ns = max(self._time_ns, self._versions.latest_ns)
@@ -241,7 +246,7 @@ class Producer(Generic[T]):
         if draft is None:
             return
         is_ahead = draft is self._draft
-        if draft.is_published or (is_ahead and not (draft.is_intact and _is_full(error))):
+        if draft.is_published or (is_ahead and not (draft.is_intact and _is_lacking(error))):
             self.rollback()
         if not is_ahead:
             draft.drop()  # what it was made of is in memory
@@ -252,7 +257,7 @@ class Producer(Generic[T]):
         raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
         if isinstance(raised, DataPathError):
             self._inbox = find_inbox(self._disk, self._directory)
-        return error if isinstance(raised, DiskFullError) and not is_kept else raised
+        return error if isinstance(raised, ResourceError) and not is_kept else raised
 
     def _begin(self) -> Draft:
         try:
@@ -276,9 +281,7 @@ def explained(
     if isinstance(error, FileNotFoundError):
         found = "none: the segments are being moved, or were"
         return DataPathError(directory, f"an inbox at {inbox}", found, advice)
-    if _is_full(error):
-        return DiskFullError(inbox, error.errno or 0, "no room to publish", f"then {advice}")
-    return error
+    return lacking(error, inbox, "to publish", f"then {advice}") or error
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
@@ -349,5 +352,5 @@ def _create(disk: Disk, directory: str) -> None:
                 raise
 
 
-def _is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in NO_SPACE
+def _is_lacking(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in LACKING

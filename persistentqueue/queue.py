@@ -107,7 +107,7 @@ class PersistentQueue(Generic[T]):
 
     Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
-    there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
+    there), ``CorruptionError``, ``UnsupportedFormatError``, ``ResourceError``, ``InDoubtError`` (another queue knows
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
     (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
     directory cannot be used.
@@ -337,7 +337,7 @@ class PersistentQueue(Generic[T]):
         the queue still holds, and with ``"latest"`` what is enqueued from now on.
 
         Beside it the plain ``session()`` goes on as a consumer of its own, which keeps what it has not consumed; a
-        queue that was made with ``fan_out`` has none. Durable on return. Raises ``DiskFullError``,
+        queue that was made with ``fan_out`` has none. Durable on return. Raises ``ResourceError``,
         ``BrokenQueueError``, and ``ValueError`` for a name that is empty or longer than 65,535 bytes.
         """
         checked_name(name)
@@ -354,7 +354,7 @@ class PersistentQueue(Generic[T]):
     def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and give back what only it has kept. Its sessions go on, without what they held.
 
-        Durable on return. Raises ``SubscriptionNotFoundError``, ``DiskFullError`` and ``BrokenQueueError``.
+        Durable on return. Raises ``SubscriptionNotFoundError``, ``ResourceError`` and ``BrokenQueueError``.
         """
         self._open().unsubscribe(name)
 
@@ -429,7 +429,7 @@ class PersistentQueue(Generic[T]):
     def trim(self) -> None:
         """Shorten the log to what is live and delete drained segments now; it is done by itself when it is worth it.
 
-        Everything committed is durable on return, whatever ``sync`` is. Raises ``DiskFullError``, ``BrokenQueueError``.
+        Everything committed is durable on return, whatever ``sync`` is. Raises ``ResourceError``, ``BrokenQueueError``.
         """
         self._open().trim()
 
@@ -447,7 +447,7 @@ class PersistentQueue(Generic[T]):
         the compaction, and must not close or compact the queue. With ``bytes_per_second`` it pauses so that it copies
         no more than that, on average. The extra room that it takes is at most one segment, and the log. On return
         everything committed is durable. Segments that are damaged, or that the device cannot read, are left as they
-        are. Raises ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a
+        are. Raises ``ResourceError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a
         segment cannot be written, which leaves the queue as it was.
         """
         if not 0 <= below <= 1:
@@ -510,14 +510,14 @@ class PersistentQueue(Generic[T]):
 
     def stats(self) -> Stats:
         """The queue at this moment, and what was measured since it was opened. Costs a look into its directories, and
-        waits for no flush."""
+        waits for no flush. Raises ``TooManyFilesError`` where there is no descriptor to look with."""
         return look(self._open(), self._disk, self._sessions)
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.
 
         Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
-        ``ClosedError``. Raises ``DiskFullError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
+        ``ClosedError``. Raises ``ResourceError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
         the same, its lock free, and the next opening recovers. The queue of its dead letters is closed as well, if it
         was opened with this one.
         """

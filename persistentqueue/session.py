@@ -126,7 +126,7 @@ class Session(Generic[T]):
     def enqueue(self, item: Any) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
-        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` or
+        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``ResourceError`` or
         ``QueueFullError`` where the session outgrew the memory and could not spill, also with ``full="block"``; the
         item is then not in the session.
         """
@@ -337,7 +337,7 @@ class Session(Generic[T]):
         all there is and enqueues more than that waits for nobody, so give it a timeout. With ``full="raise"`` nothing
         waits, and a ``timeout`` above 0 is a ``ValueError``.
 
-        Raises ``QueueFullError`` (a limit) and ``DiskFullError``: nothing was committed, the session keeps its
+        Raises ``QueueFullError`` (a limit) and ``ResourceError``: nothing was committed, the session keeps its
         operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
         reopen the queue. Raises ``InvalidTransactionError``: nothing was committed, roll the session back. Interrupted,
         by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was committed, the session is empty; if

@@ -123,7 +123,8 @@ def _write_part(part: Part, before: Sequence[Operation] = (), behind: Sequence[O
         group, inline = store.committer.write_blocks([part.transaction])
         if not group:
             return None
-        store.committer.sync_blocks(inline)
+        if not store.committer.sync_blocks(group, inline):
+            return None
         return store.make_frame(group, inline, before, behind)
     except BaseException as error:
         store.doubt(error)

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from .directory import sizes_in
 from .disk import Disk
+from .errors import unless_lacking
 from .group import Group
 from .meters import Histogram
 from .place import DATA_DIRECTORY
@@ -133,8 +134,9 @@ class Holding(Protocol):
 def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
     """The queue at this moment. Costs a look into its directories."""
     store = group.store
-    pooled = store.pool.files()
-    sizes = {part: sizes_in(disk, part) for part in store.places.parts()}
+    with unless_lacking(store.directory, "to look into its directories", "then ask again"):
+        pooled = store.pool.files()
+        sizes = {part: sizes_in(disk, part) for part in store.places.parts()}
     data = sizes[store.places.path(DATA_DIRECTORY)]
 
     def gather() -> Stats:

@@ -240,7 +240,7 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
     def refuse(*_: Any) -> Any:
         raise OSError(28, "No space left on device")
 
-    with pytest.raises(OSError, match="No space"):
+    with pytest.raises(DiskFullError, match="then open it"):
         PersistentQueue(tmp_path / "q", disk=replace(DISK, mkdir=refuse))
     opened = [0]
 

@@ -425,7 +425,7 @@ def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> Non
         quota = queue._open().store._quota
         assert quota.used_bytes == sum(os.path.getsize(path) for path in quota._files)
         for _ in range(2):
-            with pytest.raises(OSError, match="No space"):
+            with pytest.raises(DiskFullError, match="then dequeue again"):
                 session.dequeue()
         fails[0] = False
         assert session.dequeue() == b"second"

@@ -79,7 +79,7 @@ class Queue(asyncio.Queue[T]):
     It is for the loop that used it first: another one's tasks hear a ``RuntimeError``.
 
     Raises what ``PersistentQueue`` raises: ``ClosedError`` before ``open`` and after ``close``, ``CorruptionError`` and
-    ``CodecError`` from ``get``, in the item's turn (then ``task_done`` is due as for any other), ``DiskFullError`` from
+    ``CodecError`` from ``get``, in the item's turn (then ``task_done`` is due as for any other), ``ResourceError`` from
     ``put``, which has put nothing then, or from ``flush``, which may be called again.
     """
 

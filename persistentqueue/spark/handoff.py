@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from persistentqueue import (
     CorruptionError,
-    DiskFullError,
     PersistentQueue,
     PersistentQueueError,
+    ResourceError,
     Subscription,
     SubscriptionNotFoundError,
 )
@@ -123,7 +123,7 @@ class StageHandoff:
         ``progress`` is called twice a second, by a thread of its own, with how many of Spark's tasks are done, of those
         that it knows of, and once at the end; what it raises is raised here.
 
-        The order of rows is not kept. Raises what Spark raises while it writes, and ``DiskFullError``, with nothing
+        The order of rows is not kept. Raises what Spark raises while it writes, and ``ResourceError``, with nothing
         handed over and the files removed; and what else ``Session.flush`` raises, after which the next opening removes
         them, if they were not handed over. ``TypeError`` or ``ValueError`` for a marker that cannot be.
         """
@@ -153,7 +153,7 @@ class StageHandoff:
             with self._queue.session() as session:
                 session.enqueue(_encode(manifest))
                 committed = session.flush(marker=marker)
-        except DiskFullError:
+        except ResourceError:
             self._payloads.remove(directory)
             raise
         if not committed:

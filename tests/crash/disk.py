@@ -30,7 +30,7 @@ from functools import lru_cache
 from itertools import chain, pairwise
 from typing import Any
 
-from persistentqueue.disk import DSYNC, NO_SPACE, PAGE_BYTES, Buffers, Disk
+from persistentqueue.disk import DSYNC, LACKING, PAGE_BYTES, Buffers, Disk
 
 SECTOR_BYTES = 512
 _ROOT = -1
@@ -136,7 +136,7 @@ class SimulatedDisk:
         """What it says that it has free, whatever is written."""
         self.sync_failure = "ext4"
         self.refused: set[str] = set()
-        """The calls that found no room in this life."""
+        """The calls that in this life found no room, no descriptor or no memory."""
         self.sync_failed = False
         """Whether a sync has failed in this life, so that what was pending may be gone without a power cut."""
         self.owed: set[int] = set()
@@ -309,6 +309,8 @@ class SimulatedDisk:
         return door
 
     def open(self, path: str, flags: int, mode: int) -> int:
+        if self.fault is not None:
+            self._may_fail("descriptor", path)
         number = self.names.get(path)
         if number is None:
             if not flags & _TO_CREATE:
@@ -328,6 +330,8 @@ class SimulatedDisk:
         return self._descriptor(number, path, False)
 
     def open_direct(self, path: str) -> int | None:
+        if self.fault is not None and isinstance(self.fault("descriptor", path), OSError):
+            return None
         return self._descriptor(self._number(path), path, True)
 
     def close(self, fd: int) -> None:
@@ -439,7 +443,9 @@ class SimulatedDisk:
         self._tick("mkdir", path)
 
     def rmdir(self, path: str) -> None:
-        if self.listdir(path):
+        if self._number(path) > 0:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        if self.directories[self._number(path)]:
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
         number, entry = self.names.pop(path), self._entry(path)
         self._pend(entry, None, number)
@@ -447,6 +453,8 @@ class SimulatedDisk:
         self._tick("rmdir", path)
 
     def listdir(self, path: str) -> list[str]:
+        if self.fault is not None:
+            self._may_fail("descriptor", path)
         number = self._number(path)
         if number > 0:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
@@ -486,7 +494,7 @@ class SimulatedDisk:
             return
         failure = self.fault(call, path)
         if isinstance(failure, OSError):
-            if failure.errno in NO_SPACE:
+            if failure.errno in LACKING:
                 self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")

@@ -28,11 +28,11 @@ from persistentqueue.envelope import Encryption, Envelopes
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
-    DiskFullError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
 )
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.limits import LOGS_LEAST
@@ -294,12 +294,11 @@ class Explorer:
                     self._delete(disk, model)
             else:
                 store.abandon()
-        except (BrokenQueueError, DiskFullError, OSError) as error:
+        except (BrokenQueueError, ResourceError, OSError) as error:
             if not self._faults:
                 raise
-            is_full = bool(disk.refused) and "rename" not in disk.refused and not disk.sync_failed
-            if is_full and not isinstance(error, DiskFullError):
-                raise  # a full disk breaks nothing
+            if disk.refused and not disk.sync_failed and not isinstance(error, ResourceError):
+                raise  # a full disk breaks nothing, and neither does what else the system lacks
             if isinstance(error, BrokenQueueError):
                 self._need_broken(store)
             store.abandon()
@@ -406,8 +405,10 @@ class Explorer:
             model.settle(adopting(model.content, model.others.published[:done], held), durable=self.settings.sync)
 
     def _waiting(self, disk: SimulatedDisk, store: Store) -> int:
-        """How many publications are still in the inbox."""
-        return sum(name.startswith(store.adopter.directory) and name.endswith(".seg") for name in disk.names)
+        """How many publications are still in the inbox, and not adopted under the names that they have there."""
+        adopted = set(store.segments.in_inbox.values())
+        inbox = store.adopter.directory
+        return sum(path.startswith(inbox) and path.endswith(".seg") and path not in adopted for path in disk.names)
 
     def _intrude(self, disk: SimulatedDisk) -> None:
         """Somebody else comes while the queue is owned, to open or to delete it, and is refused."""
@@ -611,8 +612,8 @@ class Explorer:
                     model.settle(model.content, durable=False)
             elif chance() < 0.9:
                 return
-        except (DiskFullError, OSError) as error:
-            at_limit = isinstance(error, DiskFullError) and self.settings.max_disk_bytes is not None
+        except (ResourceError, OSError) as error:
+            at_limit = isinstance(error, ResourceError) and self.settings.max_disk_bytes is not None
             if isinstance(error, BrokenQueueError) or not (self._faults or at_limit):
                 raise
         if copies:
@@ -642,7 +643,7 @@ class Explorer:
     def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except (DiskFullError, QueueFullError, OSError) as error:
+        except (ResourceError, QueueFullError, OSError) as error:
             if isinstance(error, BrokenQueueError) or not (self._faults or isinstance(error, QueueFullError)):
                 raise
 

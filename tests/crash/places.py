@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from persistentqueue import fsck
 from persistentqueue.directory import delete_queue
-from persistentqueue.errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
+from persistentqueue.errors import DataMissingError, DataPathError, QueueNotFoundError, ResourceError
 from persistentqueue.move import move_data
 from persistentqueue.place import OWN, read_record
 from persistentqueue.store import Store
@@ -71,7 +71,7 @@ class Places:
         if self._random.random() < self._odds:
             try:
                 move_data(self._path, self._name, data_path=self._random.choice([None, *MEDIA]), disk=disk.disk)
-            except (QueueNotFoundError, DiskFullError):
+            except (QueueNotFoundError, ResourceError):
                 return
 
     def _open(self, disk: SimulatedDisk, settings: Settings, data_path: str | None) -> Store:

@@ -18,14 +18,14 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
 ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``,
-``direct``, ``quota``, ``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``,
-``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory``
-· ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``,
-``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox``
-· ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group``
-(threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session``
-· ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
-``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
+``direct``, ``quota``, ``roots``, ``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``,
+``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
+``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``,
+``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage``
+· ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
+``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` ·
+``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``,
+``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .deadletter import DeadLetter
@@ -45,6 +45,7 @@ from .errors import (
     ItemTooLargeError,
     MissingExtraError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
@@ -107,6 +108,7 @@ __all__ = [
     "MissingExtraError",
     "ClosedError",
     "DiskFullError",
+    "QueueDeletedError",
     "QueueFullError",
     "DataPathError",
     "DeadLetterError",

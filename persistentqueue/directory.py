@@ -225,7 +225,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
     what became of a transaction over both.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
         raise missing
@@ -234,6 +234,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
         raise missing from None
+    disk = lock.disk
     try:
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
@@ -250,7 +251,8 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         disk.unlink(lock.path)
         if name is not None:
             _remove_directory(disk, directory)
-            sync_directory(disk, dirname(directory) or ".")
+            with suppress(FileNotFoundError):  # another name of the directory, or of the one above, is not ours to sync
+                sync_directory(disk, dirname(directory) or ".")
     finally:
         lock.release()
     if not found:

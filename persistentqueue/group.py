@@ -29,6 +29,7 @@ from .errors import (
     CorruptionError,
     DiskFullError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueFullError,
     SubscriptionNotFoundError,
 )
@@ -104,7 +105,7 @@ class Group:
         """What the queue has of a memory budget, if it has joined one."""
         with telling():
             self.store = open_store(self.mutex, self._reading)
-        self._waiters = Waiters(self.mutex, self.store.adopter.directory)
+        self._waiters = Waiters(self.mutex, self.store.adopter.opened)
         """Who waits for an item."""
         self._give_back_soon()
 
@@ -363,8 +364,10 @@ class Group:
 
     def _look_by_the_way(self) -> None:
         """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
-        try:  # noqa: SIM105 - suppress is slower
+        try:
             self._look()
+        except QueueDeletedError:
+            raise
         except (PersistentQueueError, OSError):
             pass
 
@@ -373,6 +376,9 @@ class Group:
         if not insists and self.writing.locked():
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
+            if self.store.adopter.is_gone:
+                with self.alone():
+                    self.store.need_directory()
             return False
         with self.alone():
             state = self.store.state

@@ -8,16 +8,19 @@ keeps it wakes another one, who keeps it then.
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 
 from .bell import LONGEST_SECONDS, POLL_SECONDS, Bell
 
 
 class Waiters:
-    """All of one queue. ``mutex`` is held by whoever calls, but for ``abandon``."""
+    """All of one queue. ``mutex`` is held by whoever calls, but for ``abandon``. ``opened`` opens the directory that
+    other processes publish in, and closes it again."""
 
-    def __init__(self, mutex: threading.Lock, directory: str) -> None:
+    def __init__(self, mutex: threading.Lock, opened: Callable[[], AbstractContextManager[int]]) -> None:
         self._mutex = mutex
-        self._directory = directory
+        self._opened = opened
         self._sleeping = threading.Condition(mutex)
         self._bell: Bell | None = None
         self._is_kept = False
@@ -39,7 +42,8 @@ class Waiters:
                 self._keep(self._bell, timeout_seconds)
             else:
                 try:
-                    self._bell = Bell(self._directory)  # what came before may not have rung: look once more
+                    with self._opened() as directory:
+                        self._bell = Bell(directory)  # what came before may not have rung: look once more
                 except OSError:
                     self._sleeping.wait(min(timeout_seconds, POLL_SECONDS))
         finally:

@@ -16,7 +16,7 @@ FLOORS = [
     {"errors", "checksum"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact", "delivery"},
-    {"block", "frame", "pages", "direct", "quota", "cursor", "attempts"},
+    {"block", "frame", "pages", "direct", "quota", "roots", "cursor", "attempts"},
     {"envelope"},
     {"items", "deadletter", "state", "segment", "pool", "spare", "lock", "log", "place"},
     {"publication", "ready", "doubt"},

@@ -7,7 +7,7 @@ nothing; tests hand in others that fail, crash or forget. Two real ones exist:
 - ``DISK``, what ``import`` chose for this system: ``pwritev`` with ``RWF_DSYNC`` where Linux has it.
   There calls go from the descriptors of the directories that an owner holds (see ``roots``).
 - ``PORTABLE``, which needs neither and passes the same tests: write, then sync. Before each call below a held directory
-  it looks whether the directory's name still leads there, and raises ``OSError`` otherwise.
+  it looks whether the directory's name still leads there, and raises ``QueueNotFoundError`` otherwise.
 
 A ``Disk`` knows nothing of queues. The three helpers below it only spell out what one call of the kernel may leave
 undone: short writes, short reads, and names that are durable only once their directory is synced.
@@ -29,6 +29,8 @@ from functools import partial
 from typing import TypeVar
 
 import portalocker
+
+from .errors import QueueNotFoundError
 
 try:
     import fcntl
@@ -181,11 +183,12 @@ class Below(str):
     root: Root
     rest: str
 
-    def __new__(cls, path: str, root: Root, rest: str) -> Below:
-        """Make one of the whole path, for messages, and of its two parts."""
-        self = super().__new__(cls, path)
-        self.root, self.rest = root, rest
-        return self
+
+def below(path: str, root: Root, rest: str) -> Below:
+    """Make the path one below the root."""
+    found = Below(path)
+    found.root, found.rest = root, rest
+    return found
 
 
 def join(directory: str, name: str) -> str:
@@ -387,9 +390,13 @@ def _reach_by_name(call: Callable[..., T], path: str, *arguments: object) -> T:
 
 
 def _need_name(root: Root) -> None:
-    with root:
-        if not root.is_found(os.stat(root.path)):
-            raise OSError(errno.ESTALE, "the directory has another name by now, and something else has this", root.path)
+    with root, suppress(FileNotFoundError, NotADirectoryError):
+        if root.is_found(os.stat(root.path)):
+            return
+    raise QueueNotFoundError(
+        f"{root.path}: the directory was renamed or deleted while it was open, and on this disk no call can follow it: "
+        "close the queue, and open it by the name that it has now"
+    )
 
 
 def _open(path: str, flags: int, mode: int) -> int:

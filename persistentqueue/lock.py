@@ -48,6 +48,7 @@ class Lock:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
+        self._directory = dirname(path) or "."
         self._fd: int | None = None
         self.roots = Roots(disk)
         """The directories that are held as long as the lock: that of the queue, and what its owner adds."""
@@ -59,11 +60,11 @@ class Lock:
 
     def is_named(self) -> bool:
         """Return whether the directory still has the name that it was opened by."""
-        return self.roots.is_named(dirname(self.path) or ".")
+        return self.roots.is_named(self._directory)
 
     def is_deleted(self) -> bool:
         """Return whether the directory was deleted since it was opened."""
-        return self.roots.is_deleted(dirname(self.path) or ".")
+        return self.roots.is_deleted(self._directory)
 
     def hold_only(self, *directories: str) -> None:
         """Hold these directories from now on, those below one of them with it, and no others. Raises ``OSError``."""
@@ -92,26 +93,25 @@ class Lock:
             self._disk.close(fd)
 
     def _try(self) -> bool:
-        directory, fd = dirname(self.path) or ".", -1
-        roots = Roots(self._disk)
+        fd = -1
         try:
-            roots.hold(directory, DIRECTORY | NO_LINK)
-            fd = roots.disk.open(self.path, CREATE, 0o600)
-            if self._disk.lock(fd) and self._is_named(roots, fd) and roots.is_named(directory):
+            self.roots.hold(self._directory, DIRECTORY | NO_LINK)
+            fd = self.disk.open(self.path, CREATE, 0o600)
+            if self._disk.lock(fd) and self._is_named(fd) and self.is_named():
                 self._fd, fd = fd, -1
-                self.roots, roots = roots, self.roots
                 return True
         finally:
-            roots.close()
+            if self._fd is None:
+                self.roots.keep(())  # another directory may have the name at the next try
             if fd >= 0:
                 self._disk.close(fd)
         return False
 
-    def _is_named(self, roots: Roots, fd: int) -> bool:
+    def _is_named(self, fd: int) -> bool:
         """Whether the open file still has the name: else the queue was deleted while we waited for it."""
         ours = self._disk.fstat(fd)
         try:
-            named = roots.disk.lstat(self.path)
+            named = self.disk.lstat(self.path)
         except FileNotFoundError:
             return False
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)

@@ -111,8 +111,8 @@ def _need_neighbours(parts: Sequence[Part]) -> None:
                 if _is_same(one.store.disk.lstat(path), other.store.disk.lstat(other.store.directory)):
                     continue
             raise QueueNotFoundError(
-                f"{path}: not the directory of the open queue {other.name}, since one of both was moved or deleted: put "
-                "them beside each other again, or commit in each queue by itself"
+                f"{path}: not the directory of the open queue {other.name}, since one of both was moved or deleted: "
+                "put them beside each other again, or commit in each queue by itself"
             )
 
 

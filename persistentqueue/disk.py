@@ -458,7 +458,11 @@ def _rest(path: str) -> str:
 
 
 def _listdir(path: str) -> list[str]:
-    return _with_directory(os.listdir, path)
+    return _with_directory(_names_at, path)
+
+
+def _names_at(path: str | int) -> list[str]:
+    return os.listdir(path)
 
 
 def _with_directory(call: Callable[[str | int], T], path: str) -> T:

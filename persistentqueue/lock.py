@@ -66,12 +66,9 @@ class Lock:
         """Return whether the directory was deleted since it was opened."""
         return self.roots.is_deleted(self._directory)
 
-    def hold_only(self, *directories: str) -> None:
-        """Hold these directories from now on, those below one of them with it, and no others. Raises ``OSError``."""
-        for directory in directories:
-            if not any(directory.startswith(join(above, "")) for above in directories):
-                self.roots.hold(directory)
-        self.roots.keep(directories)
+    def hold_above(self, directory: str) -> None:
+        """Hold the directory that a held one is in. Raises ``OSError``."""
+        self.roots.hold(dirname(directory) or ".", through=join(directory, ".."))
 
     def acquire(self, timeout_seconds: float) -> None:
         """Take the lock, waiting for it up to ``timeout_seconds``, and say in the file who has it.

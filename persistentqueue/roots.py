@@ -41,11 +41,14 @@ class Roots:
             hold=self.hold,
         )
 
-    def hold(self, path: str, flags: int = DIRECTORY) -> None:
-        """Hold the directory that has this path now, unless the path is held already. Raises ``OSError``."""
+    def hold(self, path: str, flags: int = DIRECTORY, through: str = "") -> None:
+        """Hold the directory that has this path now, unless the path is held already. Raises ``OSError``.
+
+        Of one above a held directory ``through`` is the way: ``..`` is where that is by now.
+        """
         if any(root.path == path for root in self._roots):
             return
-        fd = self._disk.open(path, READ | flags, 0)
+        fd = self._open(through or path, READ | flags, 0)
         try:
             found = self._disk.fstat(fd)
         except BaseException:

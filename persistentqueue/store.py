@@ -193,8 +193,11 @@ class Store:
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
+        if self.settings.shared_pool:
+            self._lock.hold_above(self.places.data_root)
         unsynced = make_parts(self.disk, dict.fromkeys([*parts, self.pool.directory]))
-        self._lock.hold_only(self.directory, self.places.data_root, self.pool.directory)
+        if self.settings.shared_pool:
+            self._lock.roots.hold(self.pool.directory)
         self._quota.learn(path for path in parts if path != self.adopter.directory)
         self._quota.pressing = True
         if recovered is None:
@@ -206,6 +209,7 @@ class Store:
             for path in unsynced:  # a copy may have lacked what was empty
                 sync_directory(self.disk, path)
             self._go_on(recovered)
+        self._lock.roots.keep((self.directory, self.places.data_root, self.pool.directory))
         self._quota.pressing = False
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
 

@@ -61,13 +61,20 @@ def adopt(queue: PersistentQueue) -> None:
     assert queue.wait(0) == bool(list(queue.browse()))
 
 
+def subscribe(queue: PersistentQueue) -> None:
+    """Make a subscription, and remove it."""
+    queue.subscribe("s")
+    queue.trim()
+    queue.unsubscribe("s")
+
+
 ACTIONS: dict[str, Action] = {
     "flush": flush,
     "trim": PersistentQueue.trim,
     "clear": PersistentQueue.clear,
     "maintain": PersistentQueue.maintain,
-    "compact": lambda queue: (flush(queue), queue.compact(below=1.0)),
-    "subscribe": lambda queue: (queue.subscribe("s"), queue.trim(), queue.unsubscribe("s")),
+    "compact": lambda queue: queue.compact(below=1.0),
+    "subscribe": subscribe,
     "adopt": adopt,
     "stats": lambda queue: (queue.stats(), queue.explain()),
     "close": PersistentQueue.close,

@@ -300,7 +300,7 @@ class Explorer:
             if self.random.random() < 0.7:
                 store.close()
                 model.settle(model.content, durable=True)
-                if self.random.random() < 0.15 and not self._renames.at(disk).is_elsewhere:
+                if self.random.random() < 0.15 and self._renames.is_there(disk):
                     self._delete(disk, model)
             else:
                 store.abandon()
@@ -423,6 +423,7 @@ class Explorer:
         with living(), self._renames.busy(False):
             model = Model(allowed[0], Others(*self._others))
             self._live(crashed, model, list(allowed), list(after_cut), depth + 1, quiet)
+        self._places.lead(self._renames.at(disk).path)
 
     # --- others ------------------------------------------------------------------------------------------------------
 
@@ -496,6 +497,7 @@ class Explorer:
         disk.on_tick = come
         model.others.inbox = ""
         model.under_way = [self._nothing._replace(adopted=len(model.others.published))]
+        self._renames.closed(disk)
         directory = self._renames.at(disk).path
         above, _, name = directory.rpartition("/")
         with self._renames.busy(True):
@@ -631,7 +633,7 @@ class Explorer:
             if work.transaction.settled:
                 held = _without(held, work)
                 works[works.index(work)] = Work()
-            else:
+            elif not self._renames.is_gone(disk):
                 self._need_reason(work, held_before)
             work.transaction.error = None
             work.transaction.marker = None

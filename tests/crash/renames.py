@@ -48,7 +48,7 @@ class Situation(NamedTuple):
     place: str = ""
     """Of the place of its segments, if that is another."""
     is_elsewhere: bool = False
-    """Whether the place was renamed, so that an opening has to name it."""
+    """Whether the place was renamed, so that an opening has to name it: what it records a power cut may still take."""
     is_open: bool = False
     is_gone: bool = False
     """Whether the directory was deleted."""
@@ -92,6 +92,11 @@ class Renames:
         """Whether its directory was deleted in this life."""
         return self.at(disk).is_gone
 
+    def is_there(self, disk: SimulatedDisk) -> bool:
+        """Whether directory and place are where the next opening looks for them."""
+        now = self.at(disk)
+        return not now.is_gone and not now.is_elsewhere
+
     def begin(self, disk: SimulatedDisk, settings: Settings) -> Content | None:
         """Begin a life: what the queue must hold if it is another one by now, under the old name; None if not."""
         now = self.at(disk)
@@ -101,7 +106,9 @@ class Renames:
         if now.is_gone:
             heir = next((each for each in now.strangers if each.path == now.path), None)
             found = heir.content if heir is not None else Content(nobody=() if settings.fan_out else None)
-            now = now._replace(place="", strangers=tuple(each for each in now.strangers if each is not heir))
+            now = now._replace(
+                place="", is_elsewhere=False, strangers=tuple(each for each in now.strangers if each is not heir)
+            )
         disk.situation = now._replace(is_open=False, is_gone=False, pool=0, guarded=())
         for stranger in now.strangers:
             with disk.undisturbed():
@@ -117,7 +124,13 @@ class Renames:
         if self._used:
             place = "" if store.places.data_root == store.directory else store.places.data_root
             pool = disk.names.get(store.pool.directory, 0)
-            disk.situation = self.at(disk)._replace(place=place, is_elsewhere=False, is_open=True, pool=pool)
+            disk.situation = self.at(disk)._replace(place=place, is_open=True, pool=pool)
+
+    def closed(self, disk: SimulatedDisk) -> None:
+        """The owner has closed the queue: the next one may hold another pool."""
+        if disk.situation is not None:
+            disk.situation = self.at(disk)._replace(is_open=False, pool=0)
+            self._guard(disk)
 
     def perhaps(self, disk: SimulatedDisk, settings: Settings, odds: float, has_places: bool) -> bool:
         """Let another process come, perhaps; whether one came. Raises ``ViolationError`` if the owner has touched what
@@ -233,7 +246,7 @@ class Renames:
 
     def _end(self, store: Store) -> None:
         """End it cleanly, or as a crash does, with all files that it needs to recover."""
-        store.close() if self._random.random() < 0.4 else store.release()
+        (store.close if self._random.random() < 0.4 else store.release)()
 
     def _open(self, disk: SimulatedDisk, settings: Settings, path: str, data_path: str | None = None) -> Store:
         settings = replace(settings, sync=True, max_items=None, max_bytes=None, max_disk_bytes=None)

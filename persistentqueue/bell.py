@@ -4,8 +4,8 @@ Where Linux has it (``inotify``, and ``eventfd``) that takes no processor time a
 system gives no more of them to this user, the thread looks every 50 ms. This is a door to the operating system, as
 ``disk`` is.
 
-The directory is watched by its descriptor, through ``/proc``, since another directory may have its name by now. Where it
-is deleted the system ends the watch; from then on the thread looks every 50 ms.
+The directory is watched by its descriptor, through ``/proc``, since another directory may have its name by now. When
+the directory is deleted the system ends the watch; from then on the thread looks every 50 ms.
 """
 
 from __future__ import annotations

@@ -6,8 +6,9 @@ hides:
 - **Contents.** A file has what is durable, what the page cache holds, and the writes between the two, in order. A sync
   moves them over; a durable write moves its own bytes only.
 - **Names** are apart from contents, and belong to the directory itself, not to its path: one that is deleted and made
-  again is another. A path below a held directory is reached from there, wherever that is by now. Creating, renaming and deleting become durable by the sync of the directory (of the one that a file
-  is renamed *to*), never by the sync of the file.
+  again is another. A path below a held directory is reached from there, wherever that is by now. Creating, renaming
+  and deleting become durable by the sync of the directory (of the one that a file is renamed *to*), never by the sync
+  of the file.
 - **A kill** leaves the cache, and all that is pending stays pending: a power cut in a later life still takes it.
 - **A power cut** leaves what is durable, and of everything pending what ``pick`` says: each write kept, dropped, cut
   after a sector of 512 bytes, or its sectors mixed from old, new, zeros and garbage; each name kept or dropped.
@@ -590,8 +591,8 @@ class SimulatedDisk:
         self.pending_names.append((directory, gone, came, number))
 
     def _where(self, path: str) -> str:
-        """The path as it is now, of what may be below a held directory. Raises ``FileNotFoundError`` if that was deleted,
-        and ``OSError`` if it is not held any more."""
+        """The path as it is now, of what may be below a held directory. Raises ``FileNotFoundError`` if that was
+        deleted, and ``OSError`` if it is not held any more."""
         if type(path) is not Below:
             return path
         root = path.root

@@ -1,4 +1,4 @@
-"""Directories that are renamed or deleted while a queue in them is open, for the explorer, and queues under their names.
+"""Directories that are renamed or deleted while a queue in them is open, and queues that get their names.
 
 Another process does it, durably, between the calls of the owner and in the middle of them: to the queue's directory, to
 the one above, to the place of its segments, to the shared pool. Often another queue is then made under the old name. It
@@ -38,6 +38,8 @@ class Stranger(NamedTuple):
 
     path: str
     content: Content
+    place: str = ""
+    """Of its segments, if that is another."""
 
 
 class Situation(NamedTuple):
@@ -72,7 +74,7 @@ class Renames:
 
     @contextmanager
     def busy(self, is_busy: bool) -> Iterator[None]:
-        """Whether somebody is at work in the block beside whom nothing is renamed; a crash in it begins another life."""
+        """Whether somebody is at work in the block beside whom nothing is renamed; a crash begins another life."""
         before, self._is_busy = self._is_busy, is_busy
         try:
             yield
@@ -162,7 +164,6 @@ class Renames:
         kinds += ["place", "place"] * bool(now.place) + ["pool"] * settings.shared_pool + ["stranger"] * 2
         kind = self._random.choice(kinds)
         above, _, name = now.path.rpartition("/")
-        data_path = None
         if kind == "stranger":
             self._visit(disk, settings)
             return
@@ -188,8 +189,7 @@ class Renames:
             if disk.names.get(pool) != now.pool:
                 return
             disk.move_durably(pool, f"{pool}.{next(self._numbers)}")
-            data_path = None
-            self._add(disk, settings, f"{above}/s.{next(self._numbers)}", data_path)
+            self._add(disk, settings, f"{above}/s.{next(self._numbers)}", None)
             return
         else:
             disk.remove_durably(now.path)
@@ -197,7 +197,7 @@ class Renames:
                 disk.remove_durably(now.place)
             disk.situation = now._replace(is_gone=True)
         if self._random.random() < 0.8:
-            self._add(disk, settings, now.path, data_path)
+            self._add(disk, settings, now.path, None)
 
     def _make_above(self, disk: SimulatedDisk, path: str) -> None:
         above = path.rpartition("/")[0]
@@ -213,7 +213,7 @@ class Renames:
         now = self.at(disk)
         if len(now.strangers) < _STRANGERS_MAX:
             content = self._work(disk, settings, path, data_path)
-            disk.situation = now._replace(strangers=(*now.strangers, Stranger(path, content)))
+            disk.situation = now._replace(strangers=(*now.strangers, Stranger(path, content, data_path or "")))
 
     def _visit(self, disk: SimulatedDisk, settings: Settings) -> None:
         """Let the owner of a stranger go on with it."""
@@ -255,7 +255,7 @@ class Renames:
     def _guard(self, disk: SimulatedDisk) -> None:
         """Note what the strangers' directories hold, and the pools that are not the owner's."""
         now = self.at(disk)
-        paths = dict.fromkeys(each.path for each in now.strangers)
+        paths = dict.fromkeys(path for each in now.strangers for path in (each.path, each.place) if path)
         if now.pool:
             pools = [f"{each.path.rpartition('/')[0]}/.pool" for each in now.strangers]
             paths |= dict.fromkeys(pool for pool in pools if disk.names.get(pool, now.pool) != now.pool)

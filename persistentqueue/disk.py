@@ -161,9 +161,9 @@ class Root:
         if fd >= 0:
             self._disk.close(fd)
 
-    def is_found(self, found: os.stat_result | None) -> bool:
+    def is_found(self, found: os.stat_result) -> bool:
         """Return whether this is what was found under a name."""
-        return found is not None and (found.st_dev, found.st_ino) == self._identity
+        return (found.st_dev, found.st_ino) == self._identity
 
     def is_deleted(self) -> bool:
         """Return whether the directory was deleted."""

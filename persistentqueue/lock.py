@@ -62,6 +62,10 @@ class Lock:
         """Return whether the directory still has the name that it was opened by."""
         return self.roots.is_named(self._directory)
 
+    def is_on(self, found: StatResult) -> bool:
+        """Return whether this is the directory that is held."""
+        return self.roots.is_held(self._directory, found)
+
     def is_deleted(self) -> bool:
         """Return whether the directory was deleted since it was opened."""
         return self.roots.is_deleted(self._directory)

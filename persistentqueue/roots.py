@@ -71,7 +71,12 @@ class Roots:
 
     def is_named(self, path: str) -> bool:
         """Return whether the held directory of this path still has it as its name."""
-        return any(root.path == path and root.is_found(self._named(path)) for root in self._roots)
+        found = self._named(path)
+        return found is not None and self.is_held(path, found)
+
+    def is_held(self, path: str, found: StatResult) -> bool:
+        """Return whether this is the held directory of this path."""
+        return any(root.path == path and root.is_found(found) for root in self._roots)
 
     def is_deleted(self, path: str) -> bool:
         """Return whether the held directory of this path was deleted."""

@@ -30,7 +30,7 @@ from functools import partial
 from typing import NamedTuple
 
 from .commit import Written
-from .disk import Disk, StatResult, basename, join
+from .disk import Disk, basename, join
 from .errors import QueueNotFoundError
 from .frame import Operation
 from .generations import Settling
@@ -108,16 +108,12 @@ def _need_neighbours(parts: Sequence[Part]) -> None:
         for one, other in ((coordinator, part), (part, coordinator)):
             path = join(one.store.directory, f"../{other.name}")
             with suppress(FileNotFoundError, NotADirectoryError):
-                if _is_same(one.store.disk.lstat(path), other.store.disk.lstat(other.store.directory)):
+                if other.store.is_in(one.store.disk.lstat(path)):
                     continue
             raise QueueNotFoundError(
                 f"{path}: not the directory of the open queue {other.name}, since one of both was moved or deleted: "
                 "put them beside each other again, or commit in each queue by itself"
             )
-
-
-def _is_same(one: StatResult, other: StatResult) -> bool:
-    return (one.st_dev, one.st_ino) == (other.st_dev, other.st_ino)
 
 
 def _admits(part: Part) -> bool:

@@ -22,7 +22,18 @@ from .adopt import Adopter
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
-from .disk import NO_SPACE, PAGE_BYTES, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
+from .disk import (
+    NO_SPACE,
+    PAGE_BYTES,
+    Disk,
+    StatResult,
+    join,
+    make_directory,
+    make_parts,
+    relpath,
+    sync_directory,
+    sync_names,
+)
 from .doubt import Decide, ask, forget_settled
 from .envelope import PLAIN
 from .errors import (
@@ -308,6 +319,10 @@ class Store:
         """Raise ``QueueDeletedError``, from now on always, if the queue's directory was deleted."""
         if self.broken is None and self._lock.is_deleted():
             raise self._break(FileNotFoundError(errno.ENOENT, "the directory was deleted", self.directory))
+
+    def is_in(self, found: StatResult) -> bool:
+        """Return whether this is the queue's directory, whatever its name."""
+        return self._lock.is_on(found)
 
     def need_name(self) -> None:
         """Raise ``QueueNotFoundError`` if the queue's directory has another name than it was opened by."""

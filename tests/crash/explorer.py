@@ -358,6 +358,11 @@ class Explorer:
         if self._renames.perhaps(disk, self.settings, odds, self._places.used) and model.others.inbox:
             model.others.inbox = self._renames.inbox(disk)
 
+    @property
+    def renames(self) -> int:
+        """How often another process came to rename or delete a directory, or to use a queue beside."""
+        return self._renames.count
+
     def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:
         if self._renames.is_gone(disk):
             return allowed[0]  # it is of no interest any more

@@ -71,6 +71,8 @@ class Renames:
         self._content_of = content_of
         self._numbers = count(1)
         self._is_busy = False
+        self.count = 0
+        """How often another process came."""
 
     @contextmanager
     def busy(self, is_busy: bool) -> Iterator[None]:
@@ -144,6 +146,7 @@ class Renames:
         can = now.is_open or not has_places  # what an opening leaves at a place is known by the queue's path
         if now.is_gone or not can or not disk.is_locked(f"{now.path}/lock") or self._random.random() >= odds:
             return False
+        self.count += 1
         with self.busy(True):
             self._come(disk, settings, now)
             self._guard(disk)

@@ -18,10 +18,10 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 
 The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``starting`` · ``disk``, ``intervals``, ``header``,
 ``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the
-formats), ``pages``, ``direct``, ``quota``, ``cursor``, ``attempts``, ``shield``, ``calls`` · ``envelope`` · ``items``,
-``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``,
-``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` ·
-``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``,
+formats), ``pages``, ``direct``, ``quota``, ``roots``, ``cursor``, ``attempts``, ``shield``, ``calls`` · ``envelope`` ·
+``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``,
+``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting``
+· ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``,
 ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``,
 ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``,
 ``remote``, ``view`` · ``retries`` · ``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` ·
@@ -52,6 +52,7 @@ from .errors import (
     MissingExtraError,
     OutOfMemoryError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
@@ -124,6 +125,7 @@ __all__ = [
     "DiskFullError",
     "TooManyFilesError",
     "OutOfMemoryError",
+    "QueueDeletedError",
     "QueueFullError",
     "DataPathError",
     "DeadLetterError",

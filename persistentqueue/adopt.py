@@ -31,7 +31,7 @@ from contextlib import contextmanager, suppress
 from logging import ERROR, WARNING
 
 from .directory import DAMAGED_SUFFIX, names_in, set_aside
-from .disk import READ, Disk, basename, join, names_of, sync_directory
+from .disk import DIRECTORY, READ, Disk, basename, join, names_of, sync_directory
 from .errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
@@ -93,6 +93,17 @@ class Adopter:
         self._swept_ns = 0
         self._sync_names: Callable[[], None] | None = None
         """Syncs the inbox while it is ``opened``."""
+        self.is_gone = False
+        """Whether the directory was not there when it was last looked at."""
+
+    @contextmanager
+    def watched(self) -> Iterator[int]:
+        """Open the directory, for as long as the block lasts. Raises ``OSError``."""
+        fd = self._disk.open(self.directory, READ | DIRECTORY, 0)
+        try:
+            yield fd
+        finally:
+            self._disk.close(fd)
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
@@ -113,9 +124,12 @@ class Adopter:
         if not insists and self._listed_ns <= self._disk.time_ns() < self._listed_ns + self._patience_ns:
             return False
         try:
-            return self._is_doubtful or self._disk.lstat(self.directory).st_mtime_ns != self._seen_ns
+            changed_ns = self._disk.lstat(self.directory).st_mtime_ns
         except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
+            self.is_gone = True
             return False
+        self.is_gone = False
+        return self._is_doubtful or changed_ns != self._seen_ns
 
     def begin(self, next_sequence: int) -> list[Transaction]:
         """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;

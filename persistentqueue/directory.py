@@ -230,7 +230,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
     where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
     what became of a transaction over both. Raises ``ResourceError``: call it again, also if some files are gone.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     with unless_lacking(directory, "to delete the queue", "then delete it again"):
         _delete_queue(disk, directory, name, lock_timeout)
 
@@ -244,6 +244,7 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
         raise missing from None
+    disk = lock.disk
     try:
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
@@ -260,7 +261,8 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
         disk.unlink(lock.path)
         if name is not None:
             _remove_directory(disk, directory)
-            sync_directory(disk, dirname(directory) or ".")
+            with suppress(FileNotFoundError):  # another name of the directory, or of the one above, is not ours to sync
+                sync_directory(disk, dirname(directory) or ".")
     finally:
         lock.release()
     if not found:

@@ -24,6 +24,7 @@
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
     ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
+    │   └── QueueDeletedError    the open queue's directory was deleted, and its items with it: close the queue
     ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
@@ -306,6 +307,25 @@ class BrokenQueueError(PersistentQueueError):
     A failed sync is never retried, since the kernel may have dropped the data that it was to write. Every call
     raises this until the queue is closed and opened again; recovery then tells what was committed.
     """
+
+
+class QueueDeletedError(BrokenQueueError):
+    """The directory of an open queue was deleted: its items are gone, also those that the last flushes enqueued.
+
+    The owner notices it at the next call that looks into the directory; a flush looks once in a millisecond. From then
+    on every call raises this, until the queue is closed. A new queue under the old name is another one, and untouched.
+    A directory that was only renamed raises nothing: the queue goes on where it is.
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.directory = directory
+
+    def __str__(self) -> str:
+        return (
+            f"{self.directory}: the queue's directory was deleted while the queue was open, and its items with it: "
+            "close the queue, and open it again to make a new one"
+        )
 
 
 class WrongKeyError(PersistentQueueError):

@@ -258,7 +258,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     ``DataMissingError``: the place of the segments must be there; ``InDoubtError`` where another queue still knows what
     became of a transaction: repair that one first.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     places = read_places(disk, directory)
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise QueueNotFoundError(f"{directory}: no queue here to repair")

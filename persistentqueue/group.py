@@ -35,6 +35,7 @@ from .errors import (
     ClosedError,
     CorruptionError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueFullError,
     QueueLockedError,
     ResourceError,
@@ -128,7 +129,7 @@ class Group(Calls):
         try:
             with telling():
                 self._open_store(open_store, _now() + lock_timeout_seconds)
-            self._waiters = Waiters(self.mutex, self.store.adopter.directory)
+            self._waiters = Waiters(self.mutex, self.store.adopter.watched)
             """The threads that wait for an item."""
             self._give_back_soon()
             self.closed = None
@@ -448,8 +449,10 @@ class Group(Calls):
 
     def _look_by_the_way(self) -> None:
         """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
-        try:  # noqa: SIM105 - suppress is slower
+        try:
             self._look()
+        except QueueDeletedError:
+            raise
         except (PersistentQueueError, OSError):
             pass
 
@@ -458,6 +461,9 @@ class Group(Calls):
         if not insists and self.writing.locked():
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
+            if self.store.adopter.is_gone:
+                with self.alone():
+                    self.store.need_directory()
             return False
         self.shielded(partial(self._adopt_published, insists))
         return True

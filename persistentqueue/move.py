@@ -102,7 +102,7 @@ def move_data(
     Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
     this queue's), ``DataMissingError`` (the segments are not where they should be), ``ResourceError``, ``OSError``.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     target = place_path(directory, name, data_path)
     missing = QueueNotFoundError(f"{directory}: no queue here to move")
     if not find_generations(disk, directory):
@@ -112,6 +112,7 @@ def move_data(
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # somebody deleted it meanwhile, and its directory with it
         raise missing from None
+    disk = lock.disk
     try:
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):

@@ -484,8 +484,12 @@ class PersistentQueue(Generic[T]):
         group.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
-        """A look at the queue as it is on the disk, which outlives it, and is for any other process, too."""
+        """A look at the queue as it is on the disk, which outlives it, and is for any other process, too.
+
+        Raises ``QueueNotFoundError`` if the queue's directory has another name than the one it was opened by.
+        """
         store = self._open().store
+        store.need_name()
         view = View(store.directory, disk=self._disk)
         view.envelopes = store.settings.envelopes or view.envelopes
         return view
@@ -511,7 +515,7 @@ class PersistentQueue(Generic[T]):
     def stats(self) -> Stats:
         """The queue at this moment, and what was measured since it was opened. Costs a look into its directories, and
         waits for no flush. Raises ``TooManyFilesError`` where there is no descriptor to look with."""
-        return look(self._open(), self._disk, self._sessions)
+        return look(self._open(), self._sessions)
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.

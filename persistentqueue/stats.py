@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .directory import sizes_in
-from .disk import Disk
 from .errors import unless_lacking
 from .group import Group
 from .meters import Histogram
@@ -131,9 +130,10 @@ class Holding(Protocol):
         """Since when, by the group's clock, it keeps something; None if it does not."""
 
 
-def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
+def look(group: Group, sessions: Iterable[Holding]) -> Stats:
     """The queue at this moment. Costs a look into its directories."""
     store = group.store
+    disk = store.disk
     with unless_lacking(store.directory, "to look into its directories", "then ask again"):
         pooled = store.pool.files()
         sizes = {part: sizes_in(disk, part) for part in store.places.parts()}

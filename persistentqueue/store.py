@@ -27,6 +27,7 @@ from .disk import (
     NO_SPACE,
     PAGE_BYTES,
     Disk,
+    StatResult,
     basename,
     join,
     make_directory,
@@ -42,6 +43,7 @@ from .errors import (
     CorruptionError,
     DiskFullError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueLockedError,
     QueueNotFoundError,
     ResourceError,
@@ -186,21 +188,22 @@ class Store:
                     lock.acquire(lock_timeout_seconds)
                     break
             store = None
+            own = lock.disk  # of this queue, whatever becomes of its name; its neighbours go by theirs
             try:
-                places = open_places(disk, directory, data_path)
+                places = open_places(own, directory, data_path)
                 recover_other = partial(cls._recover_other, disk, others)
                 recovered = read(
-                    disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
+                    own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
                 )
-                if recovered is not None and recovered.state.decisions:
+                if recovered is not None and recovered.state.decisions and lock.is_named():
                     forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
-                places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
+                places = sweep_others(own, settle(own, places, data_path, recovered is None))
                 state = _new_state(settings) if recovered is None else recovered.state
                 # Logged before any frame of this opening.
                 state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
                 if settings.fan_out and 0 in state.subscriptions:
                     raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
-                store = cls(disk, places, settings, lock, state, mutex, reading, insist)
+                store = cls(own, places, settings, lock, state, mutex, reading, insist)
                 store._begin(recovered)
                 if adopts:
                     store._adopt()
@@ -228,7 +231,11 @@ class Store:
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
+        if self.settings.shared_pool:
+            self._lock.hold_above(self.places.data_root)
         unsynced = make_parts(self.disk, dict.fromkeys([*parts, self.pool.directory]))
+        if self.settings.shared_pool:
+            self._lock.roots.hold(self.pool.directory)
         self._quota.learn(path for path in parts if path != self.adopter.directory)
         self._quota.pressing = True
         if recovered is None:
@@ -240,6 +247,7 @@ class Store:
             for path in unsynced:  # a copy may have lacked what was empty
                 sync_directory(self.disk, path)
             self._go_on(recovered)
+        self._lock.roots.keep((self.directory, self.places.data_root, self.pool.directory))
         self._quota.pressing = False
         self.generations.make_spare()
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
@@ -338,8 +346,27 @@ class Store:
         self.abandon()
         self._lock.release()
 
+    def need_directory(self) -> None:
+        """Raise ``QueueDeletedError``, from now on always, if the queue's directory was deleted."""
+        if self.broken is None and self._lock.is_deleted():
+            raise self._break(FileNotFoundError(errno.ENOENT, "the directory was deleted", self.directory))
+
+    def is_in(self, found: StatResult) -> bool:
+        """Return whether this is the queue's directory, whatever its name."""
+        return self._lock.is_on(found)
+
+    def need_name(self) -> None:
+        """Raise ``QueueNotFoundError`` if the queue's directory has another name than it was opened by."""
+        if not self._lock.is_named():
+            raise QueueNotFoundError(
+                f"{self.directory}: the queue is open, and its directory was renamed or deleted meanwhile: name the "
+                "directory that it is in now"
+            )
+
     def check(self) -> None:
         """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
+        if isinstance(self.broken, QueueDeletedError):
+            raise QueueDeletedError(self.directory) from self.broken.__cause__
         if self.broken is not None:
             raise BrokenQueueError(
                 f"{self.directory}: an earlier sync or log write failed ({self.broken!r}): close the queue and open "
@@ -490,6 +517,7 @@ class Store:
     ) -> Copy | None:
         """Begin a compaction, as ``Compactor.begin`` does; None where there is nothing to be compacted."""
         self.check()
+        self.need_directory()
         return self.compactor.begin(below, settled_only, hole_items, before)
 
     def end_compaction(self, copy: Copy) -> None:
@@ -522,6 +550,7 @@ class Store:
         Raises ``ResourceError`` (nothing is lost) and ``BrokenQueueError``.
         """
         self.check()
+        self.need_directory()
         with unless_lacking(self.adopter.directory, "to look for drafts", "then tidy up again"):
             self.adopter.sweep()
         drained, current = self._drained(True), self.segments.current
@@ -539,6 +568,7 @@ class Store:
         As far as the limits of the queue allow. For any thread. Raises ``ResourceError``, ``OSError``.
         """
         if self.settings.pool_max_bytes:
+            self.need_directory()
             with unless_lacking(self.pool.directory, "to look into the pool", "then fill it again"):
                 self.pool.clean()
             try:
@@ -684,6 +714,10 @@ class Store:
         LOGGER.error("%s: whether a flush is durable is unknown, since it was interrupted: %r", self.directory, error)
 
     def _break(self, error: OSError) -> BrokenQueueError:
+        if isinstance(error, FileNotFoundError) and self._lock.is_deleted():
+            self.broken = gone = QueueDeletedError(self.directory)
+            LOGGER.error("%s", gone)
+            return gone
         self.broken = error
         broken = BrokenQueueError(
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "

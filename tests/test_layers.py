@@ -16,7 +16,7 @@ FLOORS = [
     {"errors", "checksum", "insist", "starting"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact", "delivery"},
-    {"block", "frame", "pages", "direct", "quota", "cursor", "attempts", "shield"},
+    {"block", "frame", "pages", "direct", "quota", "roots", "cursor", "attempts", "shield"},
     {"calls"},
     {"envelope"},
     {"items", "deadletter", "state", "segment", "pool", "spare", "lock", "log", "place"},

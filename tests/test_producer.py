@@ -846,16 +846,18 @@ def test_where_the_system_has_less(
 
 def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is nothing to watch the bell looks every 50 ms."""
-    bell = Bell(str(tmp_path / "nowhere"))
+    bell = Bell(-1)
     bell.ring()
     bell.wait(60)
     begun = time.monotonic()
     bell.wait(60)
     assert time.monotonic() - begun >= 0.04
     bell.close()
-    assert _watch(str(tmp_path / "nowhere")) == -1
+    assert _watch(-1) == -1
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a system without it
-    assert _watch(str(tmp_path)) == -1
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert _watch(fd) == -1
+    os.close(fd)
 
 
 def test_what_cannot_be_read_stays(directory: Path) -> None:

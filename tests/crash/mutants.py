@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant("live segments are swept", "recovery", "number not in known:", "number in known:"),
     Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created", "drains"),
     # --- owners and deletion
-    Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
+    Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd)", "if self._is_named(fd)"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
     Mutant("what is being deleted is opened", "move", "finish_deletion(disk, places) if DELETED_DIRECTORY in names else places", "places"),
     Mutant("segments are deleted before it is durable that they may", "directory", "    sync_directory(disk, directory)\n    disk.failpoint(\"delete.3", "    disk.failpoint(\"delete.3"),
@@ -206,6 +206,14 @@ MUTANTS = (
     Mutant("a marker may be of any type", "items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
     Mutant("what a codec refuses is held with all behind it", "typed", "                self._give_back(len(data) - max(len(items), 1))\n", "                pass\n", "misuse"),
     Mutant("a transaction is over anything", "together", "        if not isinstance(queue, PersistentQueue | Subscription):", "        if False:", "misuse"),
+    # --- directories that are renamed
+    Mutant("an owner goes by the name of its directory", "store", "store = cls(own, places", "store = cls(disk, places", "renames"),
+    Mutant("what is given back is deleted by its path", "roots", "self._disk.unlink(self._below(path))", "self._disk.unlink(path)", "renames"),
+    Mutant("a generation gets its name by its path", "roots", "self._disk.rename(self._below(source), self._below(target))", "self._disk.rename(self._below(source), target)", "renames"),
+    Mutant("files are opened by their paths", "roots", "self._disk.open(self._below(path), flags, mode)", "self._disk.open(path, flags, mode)", "renames"),
+    Mutant("an inbox is listed by its path", "roots", "self._disk.listdir(self._below(path))", "self._disk.listdir(path)", "renames"),
+    Mutant("a place of segments goes by its name", "place", "        disk.hold(root)  # what bears", "        pass  # what bears", "renames"),
+    Mutant("a shared pool goes by its name", "store", "            self._lock.roots.hold(self.pool.directory)\n", "            pass\n", "renames"),
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults"),
     Mutant("a log that finds no room for its name breaks the queue", "log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened\n", "            with ExitStack():\n", "faults"),

@@ -31,11 +31,35 @@
 
 from __future__ import annotations
 
+import pickle
 from collections.abc import Sequence
+from typing import Any, Final
+
+_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types of attributes that need no test: every pickle takes them."""
 
 
 class PersistentQueueError(Exception):
-    """The base of every error that this package raises on its own account."""
+    """The base of every error that this package raises on its own account.
+
+    Each error survives ``pickle``, ``copy.copy`` and ``copy.deepcopy`` with its message and its attributes, so that it
+    reaches the parent of a process pool. An attribute that cannot be pickled arrives there as its ``repr``.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what rebuilds the error without its constructor, whose arguments are not in ``args``."""
+        reduced: Any = super().__reduce__()
+        _, arguments, *state = reduced
+        attributes = [{name: _portable(value) for name, value in each.items()} for each in state if each]
+        return (_rebuilt, (type(self), *arguments), *attributes)
+
+    def __copy__(self) -> PersistentQueueError:
+        """Return a copy that shares the attributes, also those that cannot be pickled."""
+        reduced: Any = super().__reduce__()
+        _, arguments, *_ = reduced
+        copied = _rebuilt(type(self), *arguments)
+        copied.__dict__.update(self.__dict__)
+        return copied
 
 
 class QueueLockedError(PersistentQueueError):
@@ -239,3 +263,25 @@ class UnsupportedFormatError(PersistentQueueError):
             f"{file}: written in format version {found}, this release reads up to version {supported}: "
             "upgrade persistentqueue"
         )
+
+
+def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:
+    """Return an error of this kind with these ``args``, as the built-in class that it descends from makes one."""
+    error = kind.__new__(kind, *arguments)
+    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    built_in.__init__(error, *arguments)  # an ``OSError`` or ``ImportError`` keeps more than ``args``
+    return error
+
+
+def _portable(value: object) -> object:
+    """Return the value if it can be pickled, else its ``repr``."""
+    if type(value) in _PLAIN:
+        return value
+    try:
+        pickle.dumps(value)
+    except Exception:
+        try:
+            return repr(value)
+        except Exception:
+            return f"a {type(value).__name__}"
+    return value

@@ -26,6 +26,7 @@ from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, parse_name, read_publication
 from .splits import Onlooker
+from .stationary import Stationary
 from .store import Store
 from .transaction import Settings
 
@@ -34,7 +35,7 @@ SPILL_BYTES = 4 * 1024 * 1024
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
-class Producer(Generic[T]):
+class Producer(Stationary, Generic[T]):
     """Puts items into a queue that another process owns, or nobody for now, without its lock.
 
     ``path``, ``name`` and ``codec`` are those of ``PersistentQueue``. Any number of producers, in any processes of this
@@ -68,6 +69,8 @@ class Producer(Generic[T]):
         "_time_ns",
         "_versions",
     )
+
+    _elsewhere = "pass its path, and make another Producer there"
 
     def __init__(
         self,

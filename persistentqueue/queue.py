@@ -6,7 +6,7 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, islice
@@ -30,6 +30,7 @@ from .requeue import requeue
 from .retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session, checked_timeout, flush_all
 from .settings import check_settings, check_some
+from .stationary import Stationary, stationary_block
 from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
@@ -41,7 +42,7 @@ from .view import View
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
-class PersistentQueue(Generic[T]):
+class PersistentQueue(Stationary, Generic[T]):
     """A queue in a directory on disk: ACID, for one process at a time, for any number of its threads.
 
     Its items are bytes, or what a ``codec`` makes of bytes: a ``PersistentQueue[str]`` with ``codec=codecs.TEXT``.
@@ -112,6 +113,7 @@ class PersistentQueue(Generic[T]):
     directory cannot be used.
     """
 
+    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
     _group: Group | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
@@ -269,7 +271,7 @@ class PersistentQueue(Generic[T]):
             self._sessions.add(session)
         return session
 
-    @contextmanager
+    @stationary_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:

@@ -18,6 +18,7 @@ from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
 from .retries import Retries, Trial
+from .stationary import Stationary
 from .transaction import Transaction
 
 SPILL_BYTES = 4 * 1024 * 1024
@@ -26,7 +27,7 @@ Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | N
 """A flush of several sessions, with the marker of one of them."""
 
 
-class Session(Generic[T]):
+class Session(Stationary, Generic[T]):
     """One transaction after the other on a queue; made by ``PersistentQueue.session()``, or by that of one of its
     subscriptions, and used in a ``with`` block.
 
@@ -53,6 +54,8 @@ class Session(Generic[T]):
         "_trial",
         "name",
     )
+
+    _elsewhere = "get another one from queue.session() in the process that has opened the queue, or use a Producer"
 
     def __init__(
         self,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from itertools import chain
 from typing import Generic
 
@@ -11,15 +10,18 @@ from .codecs import Codec, T, decode_each
 from .group import Group
 from .reader import Reader
 from .session import Session, checked_timeout
+from .stationary import Stationary, stationary_block
 
 
-class Subscription(Generic[T]):
+class Subscription(Stationary, Generic[T]):
     """One consumer of a queue, by its name, beside the others: each gets every item, which is stored once.
 
     What it has consumed, and where it stands, is durable, and is the same in any process that opens the queue later.
     Its sessions hold, flush and roll back for it alone; they enqueue like any other. An item is kept as long as any
     subscription has not consumed it. For any number of threads.
     """
+
+    _elsewhere = "pass its name, and call queue.subscribe(name) in the process that has opened the queue"
 
     def __init__(
         self, group: Group, reader: Reader, codec: Codec[T], session: Callable[[str | None, Reader], Session[T]]
@@ -56,7 +58,7 @@ class Subscription(Generic[T]):
         """A new session that dequeues for this subscription; otherwise like ``PersistentQueue.session``."""
         return self._session(name, self._reader)
 
-    @contextmanager
+    @stationary_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:

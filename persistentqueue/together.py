@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from typing import Any, TypeVar, overload
 
 from .disk import basename
@@ -12,6 +12,7 @@ from .joint import require_neighbours
 from .queue import PersistentQueue
 from .retries import commit_tried
 from .session import Session, checked_timeout
+from .stationary import stationary_block
 from .subscription import Subscription
 
 A = TypeVar("A")
@@ -80,7 +81,7 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     return _transaction(queues, name)
 
 
-@contextmanager
+@stationary_block
 def _transaction(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
 ) -> Iterator[tuple[Session[Any], ...]]:

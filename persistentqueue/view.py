@@ -29,6 +29,7 @@ from .recovery import Recovered
 from .segment import segment_name
 from .spare import SPARE_NAME
 from .splits import Found, Onlooker, Split, find_behind, plan, read
+from .stationary import Stationary
 
 Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
 """Is told of a block that is damaged, and which sequences that costs."""
@@ -163,7 +164,7 @@ class _Closed(Envelopes):
 _CLOSED = _Closed()
 
 
-class View:
+class View(Stationary):
     """A look at a queue that anybody may own: another process, this one, or nobody.
 
     It takes no lock, waits for nobody, and is noticed by nobody. Nothing on the disk is changed: no lock file is made,
@@ -179,6 +180,8 @@ class View:
     All methods raise ``QueueNotFoundError`` (also where it was deleted, and perhaps made anew, since the first look),
     ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``, and ``OSError``.
     """
+
+    _elsewhere = "pass its path, and make another View there"
 
     def __init__(
         self, path: StrPath, name: str | None = None, *, encryption: Encryption | None = None, disk: Disk = DISK

@@ -13,7 +13,7 @@ import persistentqueue
 PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
-    {"errors", "checksum"},
+    {"errors", "checksum", "stationary"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact", "delivery"},
     {"block", "frame", "pages", "direct", "quota", "cursor", "attempts"},
@@ -71,6 +71,7 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
         "remote",
         "settings",
         "splits",
+        "stationary",
     )
 }
 """The public names, and the rooms that were made for those who write, read, or fill a pool beside the owner."""

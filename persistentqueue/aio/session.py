@@ -12,6 +12,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError
 from persistentqueue.codecs import T
+from persistentqueue.stationary import Stationary
 
 from .flushes import Marker
 from .threads import Landing, over
@@ -39,13 +40,15 @@ class Host(Protocol):
         ...
 
 
-class Session(Generic[T]):
+class Session(Stationary, Generic[T]):
     """One transaction after the other; the methods are those of ``persistentqueue.Session``, to be awaited, and raise
     what those do. Made by ``PersistentQueue.session()``, and used in an ``async with`` block.
 
     A session is for one task at a time, which a ``RuntimeError`` says; any number of sessions go on beside each other.
     Leaving the block without a flush, also by a cancellation, gives dequeued items back to the front, in their order.
     """
+
+    _elsewhere = persistentqueue.Session._elsewhere
 
     def __init__(self, host: Host, core: persistentqueue.Session[T], watch: Watch, ready: Callable[[], int]) -> None:
         self._host = host

@@ -1,0 +1,235 @@
+"""Errors that travel, objects that do not, items that cannot be decoded, work that is dropped: one test a row."""
+
+from __future__ import annotations
+
+import asyncio
+import copy
+import importlib
+import multiprocessing
+import pickle
+import pkgutil
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+import pytest
+
+import persistentqueue
+from persistentqueue import (
+    CodecError,
+    CorruptionError,
+    DataMissingError,
+    DataPathError,
+    DeadLetterError,
+    DiskFullError,
+    Encryption,
+    InDoubtError,
+    MemoryBudget,
+    MissingExtraError,
+    PersistentQueue,
+    PersistentQueueError,
+    Producer,
+    QueueFullError,
+    QueueLockedError,
+    SubscriptionNotFoundError,
+    UnsupportedFormatError,
+    View,
+    WrongKeyError,
+    aio,
+    codecs,
+    compat,
+    transaction,
+)
+from persistentqueue.fields import FieldError
+from persistentqueue.reader import UnreadableError
+from persistentqueue.splits import GoneError
+from persistentqueue.state import StateError
+
+
+def _pickled(protocol: int, value: object) -> Any:
+    return pickle.loads(pickle.dumps(value, protocol))
+
+
+_PROTOCOLS = range(pickle.HIGHEST_PROTOCOL + 1)
+_WAYS: list[Callable[[Any], Any]] = [copy.copy, copy.deepcopy, *(partial(_pickled, each) for each in _PROTOCOLS)]
+
+# --- row 14: errors survive pickle, copy and ``raise … from`` ---------------------------------------------------------
+
+
+def _every_module() -> None:
+    for module in pkgutil.walk_packages(persistentqueue.__path__, "persistentqueue."):
+        if module.name != "persistentqueue.__main__":
+            importlib.import_module(module.name)
+
+
+def _subclasses(kind: type[BaseException]) -> Iterator[type[BaseException]]:
+    for each in kind.__subclasses__():
+        if each.__module__.startswith("persistentqueue"):
+            yield each
+        yield from _subclasses(each)
+
+
+def _samples() -> dict[str, BaseException]:
+    """Return an error of each kind whose constructor wants more than a message."""
+    damage = CorruptionError("data/1.seg", 64, "a block", "zeros", "its items are set aside")
+    samples: list[BaseException] = [
+        QueueLockedError("q", 7, "here", "2026-01-01T00:00:00Z"),
+        SubscriptionNotFoundError("a", ["b", "c"]),
+        DeadLetterError("an envelope", "b'x'"),
+        CodecError("decode", codecs.JSON, b"{", ValueError("no")),
+        MissingExtraError("MessagePack", "msgpack"),
+        DiskFullError("q", 28, "no room"),
+        QueueFullError("q", "max_items", 2, 2, 1, False),
+        DataPathError("q", "a", "b", "name it"),
+        DataMissingError("q", "place", "id", ("other", "name")),
+        InDoubtError("q", b"\x01" * 16, "a", "it is not there", True),
+        WrongKeyError("key", "not given", "data/1.seg", 64),
+        damage,
+        UnsupportedFormatError("log", 9, 1),
+        GoneError("q", "data/1.seg", 3),
+        UnreadableError(damage, 1, 5),
+        StateError("this", "that"),
+        FieldError("this", "that"),
+    ]
+    try:
+        from persistentqueue.spark.options import Place, StreamOptions
+        from persistentqueue.spark.stream import DataLossError
+
+        place = Place("q", None)
+        samples.append(DataLossError(StreamOptions(place, "s"), 3, "it was removed"))
+    except ImportError:
+        pass
+    return {type(each).__qualname__: each for each in samples}
+
+
+def _attributes(error: BaseException) -> dict[str, Any]:
+    names = ("args", "errno", "strerror", "filename", "msg", "name")
+    found = {name: getattr(error, name) for name in names if hasattr(error, name)}
+    return found | {name: repr(value) for name, value in vars(error).items()}
+
+
+def test_row_14_every_error_survives_pickle_and_copy() -> None:
+    """Each error of the package keeps its kind, message and attributes over pickle, copy, deepcopy and ``from``."""
+    _every_module()
+    samples = _samples()
+    kinds = {*_subclasses(PersistentQueueError), StateError, FieldError, UnreadableError}
+    assert len(kinds) > 20
+    for kind in kinds:
+        error = samples.get(kind.__qualname__) or kind(f"{kind.__qualname__}: a message")
+        error.add_note("a note")
+        for way in _WAYS:
+            survivor: Any = way(error)
+            assert type(survivor) is kind
+            assert survivor is not error
+            assert str(survivor) == str(error)
+            if kind is not UnreadableError:  # which holds another error, equal by its text alone
+                assert _attributes(survivor) == _attributes(error)
+        with pytest.raises(kind) as caught:
+            raise error from KeyError("why")
+        assert isinstance(caught.value.__cause__, KeyError)
+
+
+def test_row_14_an_item_that_cannot_be_pickled_does_not_keep_its_error() -> None:
+    """An error whose item cannot be pickled arrives with the item's ``repr``; a copy has the item itself."""
+
+    class Odd:
+        def __repr__(self) -> str:
+            raise RuntimeError
+
+    lock = Lock()
+    error = CodecError("encode", codecs.JSON, lock, TypeError("no"))
+    assert copy.copy(error).item is lock
+    survivor = pickle.loads(pickle.dumps(error))
+    assert (survivor.item, str(survivor)) == (repr(lock), str(error))
+    assert pickle.loads(pickle.dumps(CodecError("encode", codecs.JSON, Odd(), TypeError("no")))).item == "a Odd"
+
+
+def _open_and_close(path: str) -> None:
+    PersistentQueue(path).close()
+
+
+def test_row_14_a_process_pool_hears_that_a_queue_is_locked(tmp_path: Path) -> None:
+    """The error of a child process reaches its parent, which then goes on using the pool."""
+    context = multiprocessing.get_context("spawn")
+    with PersistentQueue(tmp_path), ProcessPoolExecutor(1, mp_context=context) as pool:
+        with pytest.raises(QueueLockedError, match="the queue is open in process") as caught:
+            pool.submit(_open_and_close, str(tmp_path)).result(timeout=60)
+        assert caught.value.path == str(tmp_path / "lock")
+        assert pool.submit(abs, -1).result(timeout=60) == 1
+
+
+# --- row 15: what belongs to one process refuses to be copied ---------------------------------------------------------
+
+
+def _refuses(value: object, advice: str) -> None:
+    for way in _WAYS:
+        with pytest.raises(TypeError, match=f"cannot be copied, pickled or sent to another process: .*{advice}"):
+            way(value)
+
+
+@pytest.mark.parametrize("codec", [codecs.BYTES, codecs.JSON])
+def test_row_15_a_queue_and_its_objects_refuse_to_be_copied(tmp_path: Path, codec: Any) -> None:
+    """Copies and pickles raise a ``TypeError`` that says what to do instead, and the original goes on."""
+    with PersistentQueue(tmp_path, "a", codec=codec) as queue, PersistentQueue(tmp_path, "b", codec=codec) as other:
+        _refuses(queue, "open a Producer there")
+        _refuses(queue.view(), "make another View there")
+        _refuses(queue.subscribe("s"), r"queue\.subscribe")
+        for block in (queue.transaction(), queue.subscribe("s").transaction(), transaction(queue, other)):
+            _refuses(block, r"begin another transaction\(\)")
+        with queue.session() as session:
+            _refuses(session, r"queue\.session\(\)")
+        with Producer(tmp_path, "a", codec=codec) as producer:
+            _refuses(producer, "make another Producer there")
+        with queue.transaction() as session:
+            session.enqueue(b"one" if codec is codecs.BYTES else [1])
+        assert len(queue) == 1
+    _refuses(View(tmp_path, "a"), "make another View there")
+    _refuses(MemoryBudget(1024), "make another MemoryBudget there")
+
+
+async def _aio_objects(path: Path) -> None:
+    async with aio.PersistentQueue(path / "a") as queue:
+        _refuses(queue, "open a Producer there")
+        _refuses(await queue.subscribe("s"), r"queue\.subscribe")
+        async with queue.session() as session:
+            _refuses(session, r"queue\.session\(\)")
+    async with aio.Queue(path / "b") as standard:
+        _refuses(standard, "open a Producer there")
+
+
+def test_row_15_the_faces_refuse_to_be_copied(tmp_path: Path) -> None:
+    """The queues of ``compat`` and ``aio``, and the sessions of the latter, refuse, too."""
+    with compat.Queue[Any](tmp_path / "c") as queue:
+        _refuses(queue, "open a Producer there")
+    fifo = compat.FifoQueue(tmp_path / "d")
+    _refuses(fifo, "open a Producer there")
+    fifo.close()
+    asyncio.run(_aio_objects(tmp_path))
+
+
+def test_row_15_a_pool_says_what_to_do_with_a_queue(tmp_path: Path) -> None:
+    """A queue as an argument of ``Pool.map`` raises the advice in the parent, and the pool goes on."""
+    context = multiprocessing.get_context("spawn")
+    with PersistentQueue(tmp_path) as queue, context.Pool(1) as pool:
+        with pytest.raises(TypeError, match="pass its path, and open a Producer there"):
+            pool.map(len, [queue])
+        assert pool.map(abs, [-1]) == [1]
+        pool.close()
+        pool.join()
+
+
+def _key(key_id: str) -> bytes:
+    return key_id.encode().ljust(16)
+
+
+def test_row_15_values_can_be_pickled(tmp_path: Path) -> None:
+    """What is a value goes anywhere: statistics, snapshots, codecs, a description of an encryption."""
+    with PersistentQueue(tmp_path) as queue:
+        for value in (queue.stats(), queue.view().look(), queue.recovery, Encryption("a", _key)):
+            assert pickle.loads(pickle.dumps(value)) == value
+            assert copy.deepcopy(value) == value
+    for codec in (codecs.BYTES, codecs.TEXT, codecs.JSON, codecs.UNSAFE_PICKLE):
+        assert type(pickle.loads(pickle.dumps(codec))) is type(codec)

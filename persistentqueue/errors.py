@@ -9,7 +9,7 @@
     ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
-    ├── CodecError               the codec refuses this item: see the error it came from (also a ValueError)
+    ├── CodecError               the codec refuses this item: reject it, or skip it by a flush (also a ValueError)
     ├── MissingExtraError        an optional package is not there: install it  (also an ImportError)
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
     ├── DiskFullError            nothing was committed: free space, then flush the same session again
@@ -112,16 +112,32 @@ class CodecError(PersistentQueueError, ValueError):
     """The codec of the queue could not encode an item, or decode the bytes of one. The queue and its other items are as
     usable as before.
 
-    ``item`` is what was to be encoded, or the bytes that were to be decoded; ``__cause__`` is what the codec raised.
-    What could not be encoded is not enqueued. What could not be decoded is on hold in the session that dequeued it:
-    ``flush`` consumes it, ``rollback`` gives it back; opened with ``codecs.BYTES`` the queue has it as it is.
+    ``item`` is the object that was to be encoded, or the bytes that were to be decoded. ``path`` is the directory of
+    the queue, and ``sequence`` the number of a stored item; each is None if it is not known. ``__cause__`` is the error
+    of the codec. An item that could not be encoded is not enqueued.
+
+    An item that could not be decoded is on hold in the session that dequeued it, like any other. To go on behind it:
+
+    - ``session.reject(error, retry=False)`` and ``flush`` move it to the dead letters (see ``Session.reject``);
+    - ``flush`` alone consumes it, with all else that the session holds: that skips it;
+    - ``rollback`` gives it back: another opening, with ``codecs.BYTES`` for instance, has it as it is.
     """
 
-    def __init__(self, action: str, codec: object, item: object, reason: Exception) -> None:
-        self.item = item
+    def __init__(
+        self,
+        action: str,
+        codec: object,
+        item: object,
+        reason: Exception,
+        path: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        self.item, self.path, self.sequence = item, path, sequence
         what = f"{len(item)} bytes" if isinstance(item, bytes) else f"a {type(item).__name__}"
         name = type(codec).__name__.lstrip("_")
-        super().__init__(f"{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
+        where = f"{path}: " if path is not None else ""
+        which = f"item {sequence}: " if sequence is not None else ""
+        super().__init__(f"{where}{which}{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
 
 
 class MissingExtraError(PersistentQueueError, ImportError):

@@ -81,6 +81,8 @@ class Group:
         """How many items came back from sessions that had dequeued them."""
         self.rejected = self.dead = 0
         """How many items were rejected, and how many were moved to the dead letters."""
+        self.undecodable = 0
+        """How often a codec refused an item that was dequeued."""
         self.closed: str | None = None
         """Why nothing goes any more; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
@@ -449,9 +451,10 @@ class Group:
         with suppress(DiskFullError):  # what only it needed goes with a later trim then
             self.trim()
 
-    def browse(self, reader: Reader) -> Iterator[list[bytes]]:
-        """The items that are ready for this reader, in lists, in order, without holding them."""
-        batches = reader.browse()
+    def browse(self, reader: Reader) -> Iterator[tuple[int, list[bytes]]]:
+        """The items that are ready for this reader, in lists, in order, without holding them; each list with the
+        sequence of its first item."""
+        batches = reader.browse_numbered()
         while True:
             self.check()
             self.store.check()

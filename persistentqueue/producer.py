@@ -137,7 +137,7 @@ class Producer(Stationary, Generic[T]):
         """
         self._check()
         if self._codec is not BYTES:
-            item = encode(self._codec, item)
+            item = encode(self._codec, item, self._directory)
         data = item if type(item) is bytes else as_bytes(item)
         self._batch.add(data, self._spill)
 
@@ -156,7 +156,7 @@ class Producer(Stationary, Generic[T]):
         for chunk in chunks(items):
             self._check()
             if self._codec is not BYTES:
-                chunk = [encode(self._codec, item) for item in chunk]  # noqa: PLW2901 - the same, as bytes
+                chunk = [encode(self._codec, item, self._directory) for item in chunk]  # noqa: PLW2901 - as bytes
             data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             self._batch.extend(data, self._spill)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from types import TracebackType
 from typing import Any, Generic, cast
@@ -349,17 +349,17 @@ class PersistentQueue(Stationary, Generic[T]):
 
         Reads as it goes, so that a queue larger than memory can be browsed. What is enqueued, dequeued or rolled back
         meanwhile may be seen or not; what is ready throughout is seen once. Raises ``CorruptionError`` like
-        ``dequeue``.
+        ``dequeue``, and ``CodecError`` in the turn of an item that cannot be decoded: the next one comes behind it.
         """
         group = self._open()
-        return decode_each(self._codec, chain.from_iterable(group.browse(group.store.reader)))
+        return decode_each(self._codec, group.browse(group.store.reader), group.store.directory)
 
     def browse_all(self) -> Iterator[T]:
         """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
         group = self._open()
         with group.mutex:
             reader = group.store.subscriptions.of_all()
-        return decode_each(self._codec, chain.from_iterable(group.browse(reader)))
+        return decode_each(self._codec, group.browse(reader), group.store.directory)
 
     def peek(self, n: int = 1) -> list[T]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""

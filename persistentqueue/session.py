@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, overload
 
 from .block import ITEM_BYTES_MAX
 from .codecs import T
-from .errors import ClosedError, PersistentQueueError, SubscriptionNotFoundError
+from .errors import ClosedError, CodecError, PersistentQueueError, SubscriptionNotFoundError
 from .explain import Hold
 from .group import Group, Taken
 from .intervals import join_runs
@@ -288,7 +288,9 @@ class Session(Stationary, Generic[T]):
         if transaction is not None:
             self._group.give_up(transaction)
 
-    def reject(self, item: T, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
+    def reject(
+        self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
+    ) -> None:
         """Say of an item that this session holds that it has failed: the first that equals it, behind the one that was
         rejected last if there is one.
 
@@ -301,14 +303,27 @@ class Session(Stationary, Generic[T]):
         Raises ``ValueError`` where the session holds no such item that it has not rejected yet, for a delay that cannot
         be waited, where the queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``, and
         for ``retry=False`` without ``dead_letter``.
+
+        An item that the codec could not decode is rejected by its ``CodecError``, whose text is the default reason.
         """
         transaction = self._open()
         if self._trial is None:
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
-        self._trial.reject(
-            transaction, self._consumer(), lambda raw: self._matches(raw, item), reason, retry, delay_seconds
-        )
+        if isinstance(item, CodecError):
+            reason = reason or str(item)
+        self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
+
+    def undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
+        """Return the error for the item that was dequeued last, which its codec refuses, and count it.
+
+        For a face that decodes by itself what it has dequeued.
+        """
+        transaction, group = self._transaction, self._group
+        with group.mutex:
+            group.undecodable += 1
+        sequence = sum(transaction.runs[-1]) - 1 if transaction is not None and transaction.runs else None
+        return CodecError("decode", codec, data, reason, group.store.directory, sequence)
 
     def rollback(self) -> None:
         """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on.
@@ -344,6 +359,13 @@ class Session(Stationary, Generic[T]):
         if self._trial is None:
             return self._group.take(self._consumer(), max_items, timeout)
         return self._trial.take(transaction, self._consumer(), max_items, timeout)
+
+    def _meaning(self, item: object) -> Callable[[int, bytes], bool]:
+        """Return the test for the held item that the caller means, by its sequence and bytes."""
+        if isinstance(item, CodecError) and item.sequence is not None:
+            wanted, is_here = item.sequence, item.path == self._group.store.directory
+            return lambda sequence, _: is_here and sequence == wanted
+        return lambda _, raw: self._matches(raw, item)
 
     def _matches(self, raw: bytes, item: object) -> bool:
         """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from itertools import chain
 from typing import Generic
 
 from .codecs import Codec, T, decode_each
@@ -72,4 +71,4 @@ class Subscription(Stationary, Generic[T]):
 
     def browse(self) -> Iterator[T]:
         """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""
-        return decode_each(self._codec, chain.from_iterable(self._group.browse(self._reader)))
+        return decode_each(self._codec, self._group.browse(self._reader), self._group.store.directory)

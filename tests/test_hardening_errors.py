@@ -23,6 +23,7 @@ from persistentqueue import (
     CorruptionError,
     DataMissingError,
     DataPathError,
+    DeadLetter,
     DeadLetterError,
     DiskFullError,
     Encryption,
@@ -233,3 +234,139 @@ def test_row_15_values_can_be_pickled(tmp_path: Path) -> None:
             assert copy.deepcopy(value) == value
     for codec in (codecs.BYTES, codecs.TEXT, codecs.JSON, codecs.UNSAFE_PICKLE):
         assert type(pickle.loads(pickle.dumps(codec))) is type(codec)
+
+
+# --- row 16: an item that its codec cannot decode ------------------------------------------------------------------
+
+
+def _put_raw(path: Path, *items: bytes) -> None:
+    with PersistentQueue(path) as queue, queue.transaction() as session:
+        session.enqueue_many(items)
+
+
+def test_row_16_the_error_names_the_queue_and_the_item(tmp_path: Path) -> None:
+    """The error has the queue's directory, the sequence and the bytes, and each refused delivery is counted."""
+    _put_raw(tmp_path, b"1", b"{", b"3", b"]", b"5")
+    with PersistentQueue(tmp_path, codec=codecs.JSON) as queue:
+        with queue.session() as session:
+            assert session.dequeue_many(10) == [1]
+            with pytest.raises(CodecError) as many:
+                session.dequeue_many(10)
+            assert session.dequeue() == 3
+            with pytest.raises(CodecError, match=rf"^{tmp_path}: item 3: Json cannot decode 1 bytes: ") as one:
+                session.dequeue()
+            session.rollback()
+        found = [(each.value.path, each.value.sequence, each.value.item) for each in (many, one)]
+        assert found == [(str(tmp_path), 1, b"{"), (str(tmp_path), 3, b"]")]
+        assert isinstance(one.value.__cause__, ValueError)
+        assert queue.stats().undecodable == 2
+        looked = queue.browse()
+        assert next(looked) == 1
+        with pytest.raises(CodecError, match=f"^{tmp_path}: item 1: "):
+            next(looked)
+        assert next(looked) == 3
+        assert queue.stats().undecodable == 2
+        with queue.session() as session, pytest.raises(CodecError, match=f"^{tmp_path}: Json cannot encode a set: "):
+            session.enqueue({1})
+        with Producer(tmp_path, codec=codecs.JSON) as producer, pytest.raises(CodecError, match=f"^{tmp_path}: Json"):
+            producer.enqueue_many([{1}])
+
+
+def test_row_16_a_flush_skips_it(tmp_path: Path) -> None:
+    """One handler with one line goes through the queue: what is sound comes once, what is not is consumed."""
+    _put_raw(tmp_path, b"1", b"{", b"2", b"]", b"}", b"3")
+    with PersistentQueue(tmp_path, codec=codecs.JSON) as queue:
+        found = []
+        with queue.session() as session:
+            while len(queue):
+                try:
+                    found += session.dequeue_many(2)
+                except CodecError:
+                    session.flush()
+            session.flush()
+        assert found == [1, 2, 3]
+        assert (len(queue), queue.stats().held, queue.stats().undecodable) == (0, 0, 3)
+
+
+@pytest.mark.parametrize("many", [True, False])
+def test_row_16_reject_moves_it_to_the_dead_letters(tmp_path: Path, many: bool) -> None:
+    """``reject(error)`` takes the item by its number: an equal one that was held before is not taken for it."""
+    settings: dict[str, Any] = {"max_attempts": 3, "dead_letter": "dead"}
+    with PersistentQueue(tmp_path, "raw") as queue, queue.transaction() as session:
+        session.enqueue_many([b"{", b"1", b"{", b"2"])
+    with PersistentQueue(tmp_path, "raw", codec=codecs.JSON, **settings) as queue:
+        found, errors = [], []
+        with queue.session() as session:
+            while len(queue):
+                try:
+                    found += session.dequeue_many(4) if many else [session.dequeue()]
+                except CodecError as error:
+                    errors.append(error)
+            with pytest.raises(ValueError, match="holds no such item"):
+                session.reject(CodecError("decode", codecs.JSON, b"{", ValueError(), "elsewhere", 2))
+            session.reject(errors[1], retry=False)
+            session.reject(errors[0], "no JSON", retry=False)
+            with pytest.raises(ValueError, match="holds no such item"):
+                session.reject(errors[1], retry=False)
+            session.flush()
+        assert found == [1, 2]
+        letters = [DeadLetter.decode(each) for each in queue.dead_letters.browse()]
+        assert [(each.sequence, each.item) for each in letters] == [(0, b"{"), (2, b"{")]
+        assert [each.reason for each in letters] == ["no JSON", str(errors[1])]
+        assert len(queue) == 0
+
+
+def test_row_16_its_attempts_end(tmp_path: Path) -> None:
+    """A consumer that does not know of it, and fails each time, is rid of it when its attempts are used up."""
+    _put_raw(tmp_path / "raw", b"{", b"1")
+    with PersistentQueue(tmp_path, "raw", codec=codecs.JSON, max_attempts=2, dead_letter="dead") as queue:
+        for _ in range(2):
+            with pytest.raises(CodecError), queue.transaction() as session:
+                session.dequeue()
+        with queue.transaction() as session:
+            assert session.dequeue() == 1
+        assert [DeadLetter.decode(each).item for each in queue.dead_letters.browse()] == [b"{"]
+
+
+def test_row_16_a_codec_that_recurses_without_end_is_a_codec_error(tmp_path: Path) -> None:
+    """``RecursionError`` of a codec is a ``CodecError``, and the next item comes."""
+    _put_raw(tmp_path, b"[" * 100_000, b"1")
+    with PersistentQueue(tmp_path, codec=codecs.JSON) as queue, queue.transaction() as session:
+        with pytest.raises(CodecError, match="RecursionError"):
+            session.dequeue()
+        assert session.dequeue() == 1
+
+
+def test_row_16_compat_names_it_and_goes_on(tmp_path: Path) -> None:
+    """``compat.Queue`` raises the error once; ``task_done`` drops the item."""
+    _put_raw(tmp_path, b"{", b"1")
+    with compat.Queue[Any](tmp_path) as queue:
+        with pytest.raises(CodecError, match=f"^{tmp_path}: item 0: "):
+            queue.get_nowait()
+        queue.task_done()
+        assert queue.get_nowait() == 1
+        queue.task_done()
+        assert queue.persistent.stats().undecodable == 1
+
+
+async def _aio_goes_on(path: Path) -> None:
+    async with aio.Queue[Any](path / "a") as queue:
+        with pytest.raises(CodecError, match=f"^{path / 'a'}: item 0: ") as caught:
+            await queue.get()
+        assert (caught.value.sequence, caught.value.item) == (0, b"{")
+        queue.task_done()
+        assert await queue.get() == 1
+        queue.task_done()
+        await queue.join()
+    async with aio.PersistentQueue(path / "b", codec=codecs.JSON) as other, other.session() as session:
+        with pytest.raises(CodecError, match=f"^{path / 'b'}: item 0: "):
+            await session.dequeue()
+        assert await session.dequeue() == 1
+        await session.flush()
+
+
+def test_row_16_aio_names_it_and_goes_on(tmp_path: Path) -> None:
+    """Both queues of ``aio`` name the item; done, or flushed, it is gone."""
+    for name in ("a", "b"):
+        _put_raw(tmp_path / name, b"{", b"1")
+    asyncio.run(_aio_goes_on(tmp_path))

@@ -262,7 +262,7 @@ class Queue(Stationary, asyncio.Queue[T]):
         self._queue: deque[Entry] = deque()
 
     def _put(self, item: T) -> None:
-        entry = Entry(codecs.encode(self._codec, item), self._codec)
+        entry = Entry(codecs.encode(self._codec, item, self._path), self._codec)
         if entry.error is not None:
             raise entry.error
         if self._away or not self._has_room():

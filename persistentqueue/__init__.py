@@ -49,6 +49,7 @@ from .errors import (
     QueueLockedError,
     QueueNotFoundError,
     SubscriptionNotFoundError,
+    UnflushedWarning,
     UnsupportedFormatError,
     WrongKeyError,
 )
@@ -116,5 +117,6 @@ __all__ = [
     "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
+    "UnflushedWarning",
 ]
 __version__ = "0.1.0"

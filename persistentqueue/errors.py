@@ -22,9 +22,11 @@
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
-    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``; in what Spark reports of a job there
-    may be ``GoneError``: read again, ``DataLossError``: see what became of the subscription, ``ExpiredPartError``:
-    write again, and ``TooManyPartsError``: in fewer parts.)
+    (``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError``: bring the file back or skip the stage, and
+    ``JavaNotFoundError``. A Spark job may report ``GoneError``: read again, ``DataLossError``: look what became of the
+    subscription, ``ExpiredPartError``: write again, and ``TooManyPartsError``: use fewer parts.)
+
+``UnflushedWarning``, a ``ResourceWarning``, is no error unless a filter of ``warnings`` makes it one.
 
 ``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
 """
@@ -279,6 +281,16 @@ class UnsupportedFormatError(PersistentQueueError):
             f"{file}: written in format version {found}, this release reads up to version {supported}: "
             "upgrade persistentqueue"
         )
+
+
+class UnflushedWarning(ResourceWarning):
+    """A ``with`` block of a session or a producer ended well, with work that was neither flushed nor rolled back.
+
+    The work is lost: the session is rolled back and closed, also if a filter turns the warning into an error. Python
+    hides it by default, as each ``ResourceWarning``. ``python -W error::ResourceWarning`` shows it as an error, and so
+    does ``warnings.simplefilter("error", UnflushedWarning)``. A ``rollback`` before the end of the block, or a
+    ``close``, says that the work is to be dropped. There is no warning if an exception leaves the block.
+    """
 
 
 def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:

@@ -21,6 +21,7 @@ from .errors import (
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    UnflushedWarning,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
@@ -44,7 +45,8 @@ class Producer(Stationary, Generic[T]):
     than once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
     producer come in their order.
 
-    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
+    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it, with an
+    ``UnflushedWarning`` (see there). What is published
     counts for the limits of the queue only once it is adopted; where they leave no room it waits.
 
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
@@ -103,7 +105,12 @@ class Producer(Stationary, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        dropped = self.pending if kind is None and self._pid == self._disk.getpid() else 0
         self.close()
+        if dropped:
+            message = f"{self._directory}: the block of a producer ended without a flush: {dropped} items are dropped"
+            advice = "call flush(), or rollback() if this is meant"
+            warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2, source=self)
 
     def __del__(self) -> None:
         pid: int | None = getattr(self, "_pid", None)  # nothing is there of one that could not be made

@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeAlias, overload
 
 from .block import ITEM_BYTES_MAX
 from .codecs import T
-from .errors import ClosedError, CodecError, PersistentQueueError, SubscriptionNotFoundError
+from .errors import ClosedError, CodecError, PersistentQueueError, SubscriptionNotFoundError, UnflushedWarning
 from .explain import Hold
 from .group import Group, Taken
 from .intervals import join_runs
@@ -33,7 +33,8 @@ class Session(Stationary, Generic[T]):
 
     What is enqueued is invisible until ``flush``, also to this session. What is dequeued is on hold: no other session
     gets it. Leaving the block without a flush gives dequeued items back to the front of the queue, in their old order,
-    and drops what was enqueued.
+    and drops what was enqueued. If that was not said by ``rollback`` or ``close``, and no exception leaves the block,
+    there is an ``UnflushedWarning``, which Python hides by default.
 
     A session is for one thread at a time; any number of sessions run in parallel. All methods but ``rollback`` and
     ``close`` raise ``ClosedError`` once the session or its queue is closed, and ``BrokenQueueError`` once a sync
@@ -88,11 +89,14 @@ class Session(Stationary, Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        unflushed = self.unflushed() if kind is None else None
         try:
             if error is not None and self._trial is not None and self._transaction is not None:
                 self._trial.fail(self._transaction, self._reader, error)
         finally:  # also interrupted
             self.close()
+        if unflushed is not None:
+            warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
     def __del__(self) -> None:
         transaction = getattr(self, "_transaction", None)
@@ -339,6 +343,20 @@ class Session(Stationary, Generic[T]):
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, None
             self._discard(transaction)
+
+    def unflushed(self) -> str | None:
+        """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing."""
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            return None
+        enqueued, dequeued = transaction.count, sum(count for _, count in transaction.runs)
+        if not (enqueued or dequeued):
+            return None
+        return (
+            f"{group.store.directory}: the block of the session {self.name!r} ended without a flush: {enqueued} "
+            f"enqueued items are dropped, {dequeued} dequeued items are given back: call flush(), or rollback() if "
+            "this is meant"
+        )
 
     def keeps(self) -> Hold | None:
         """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""

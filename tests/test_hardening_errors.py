@@ -5,9 +5,12 @@ from __future__ import annotations
 import asyncio
 import copy
 import importlib
+import json
 import multiprocessing
 import pickle
 import pkgutil
+import sys
+import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
@@ -35,7 +38,9 @@ from persistentqueue import (
     Producer,
     QueueFullError,
     QueueLockedError,
+    Session,
     SubscriptionNotFoundError,
+    UnflushedWarning,
     UnsupportedFormatError,
     View,
     WrongKeyError,
@@ -48,6 +53,9 @@ from persistentqueue.fields import FieldError
 from persistentqueue.reader import UnreadableError
 from persistentqueue.splits import GoneError
 from persistentqueue.state import StateError
+
+from .conftest import OpenQueue
+from .support import put
 
 
 def _pickled(protocol: int, value: object) -> Any:
@@ -236,7 +244,7 @@ def test_row_15_values_can_be_pickled(tmp_path: Path) -> None:
         assert type(pickle.loads(pickle.dumps(codec))) is type(codec)
 
 
-# --- row 16: an item that its codec cannot decode ------------------------------------------------------------------
+# --- row 16: an item that its codec cannot decode ---------------------------------------------------------------------
 
 
 def _put_raw(path: Path, *items: bytes) -> None:
@@ -370,3 +378,190 @@ def test_row_16_aio_names_it_and_goes_on(tmp_path: Path) -> None:
     for name in ("a", "b"):
         _put_raw(tmp_path / name, b"{", b"1")
     asyncio.run(_aio_goes_on(tmp_path))
+
+
+# --- row 19: work that a block drops ----------------------------------------------------------------------------------
+
+
+def _warned(block: Callable[[], int]) -> list[tuple[str, int]]:
+    """Return the text and the line, counted from that which ``block`` returns, of each hint."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        line = block()
+    assert all(each.category is UnflushedWarning and each.filename == __file__ for each in caught)
+    return [(str(each.message), each.lineno - line) for each in caught]
+
+
+def _here() -> int:
+    return sys._getframe(1).f_lineno
+
+
+def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: OpenQueue, directory: Path) -> None:
+    """The hint names queue, session and counts, at the line of the ``with``; the work is dropped as before."""
+    queue = open_queue()
+    put(queue, b"1", b"2")
+
+    def block() -> int:
+        with queue.session("mine") as session:
+            session.enqueue(b"3")
+            session.dequeue()
+        return _here() - 3
+
+    ((text, line),) = _warned(block)
+    assert text.startswith(f"{directory}: the block of the session 'mine' ended without a flush: 1 enqueued items are")
+    assert "1 dequeued items are given back" in text
+    assert line == 0
+    assert (queue.peek(9), queue.stats().held, queue.stats().sessions) == ([b"1", b"2"], 0, 0)
+
+
+def test_row_19_silence_where_it_was_meant(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """No hint after a flush, a rollback, a close, an exception, nor of a transaction, nor of a closed queue."""
+    queue, other = open_queue(), open_queue("other")
+    put(queue, *map(bytes, range(9)))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for end in (Session.flush, Session.rollback, Session.close):
+            with queue.session() as session:
+                session.dequeue()
+                session.enqueue(b"")
+                end(session)
+        with queue.session():
+            pass
+        with pytest.raises(KeyError), queue.session() as session:
+            session.dequeue()
+            raise KeyError
+        with queue.transaction() as session:
+            session.dequeue()
+        with transaction(queue, other) as (a, b):
+            b.enqueue(a.dequeue() or b"")
+        with Producer(tmp_path / "p") as producer:
+            producer.enqueue(b"1")
+            producer.rollback()
+        with pytest.raises(KeyError), Producer(tmp_path / "p") as producer:
+            producer.enqueue(b"1")
+            raise KeyError
+        with queue.session() as session:
+            session.dequeue()
+            queue.close()
+
+
+def test_row_19_as_an_error_it_leaves_nothing_open(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Where a filter makes an error of the hint, session and producer are rolled back and closed all the same."""
+    queue = open_queue()
+    put(queue, b"1")
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", UnflushedWarning)
+        with pytest.raises(UnflushedWarning), queue.session() as session:
+            session.dequeue()
+        with pytest.raises(UnflushedWarning, match="1 items are dropped"), Producer(tmp_path / "p") as producer:
+            producer.enqueue(b"1")
+    assert session.closed
+    assert producer.closed
+    assert (len(queue), queue.stats().held) == (1, 0)
+
+
+def test_row_19_a_producer_hints_at_it(tmp_path: Path) -> None:
+    """The hint of a producer names the queue and the line of its ``with``."""
+
+    def block() -> int:
+        with Producer(tmp_path) as producer:
+            producer.enqueue_many([b"1", b"2"])
+        return _here() - 2
+
+    ((text, line),) = _warned(block)
+    assert (line, text.startswith(f"{tmp_path}: the block of a producer ended")) == (0, True)
+
+
+async def _aio_drops(path: Path) -> int:
+    async with aio.PersistentQueue(path) as queue:
+        async with queue.session() as session:
+            await session.enqueue(b"1")
+        line = _here() - 2
+        async with queue.session() as session:
+            await session.enqueue(b"2")
+            await session.rollback()
+        async with queue.transaction() as session:
+            await session.enqueue(b"3")
+        with pytest.raises(KeyError):
+            async with queue.session() as session:
+                await session.enqueue(b"4")
+                raise KeyError
+    return line
+
+
+def test_row_19_aio_hints_at_it(tmp_path: Path) -> None:
+    """A session of ``aio`` hints at the line of its ``async with``, and only where it was not meant."""
+    ((_, line),) = _warned(lambda: asyncio.run(_aio_drops(tmp_path)))
+    assert line == 0
+
+
+# --- row 22: a Spark payload that is gone -----------------------------------------------------------------------------
+
+
+def _stages(path: Path, *, whole: int, lost: int) -> list[str]:
+    """Put stages as a hand-off does, without Spark, of which number ``lost`` has lost a file; their directories."""
+    names = []
+    with PersistentQueue(path, "q") as queue, queue.transaction() as session:
+        for number in range(whole):
+            name = f"stage-{queue.identity[:16]}-{number:032x}"
+            payload = path / "q+payload" / name
+            payload.mkdir(parents=True)
+            (payload / "a.parquet").write_bytes(b"12345")
+            (payload / "b.parquet").write_bytes(b"123")
+            if number == lost:
+                (payload / "b.parquet").unlink()
+            manifest = {"directory": name, "schema": {}, "files": ["a.parquet", "b.parquet"], "sizes": [5, 3]}
+            rest = {"format": "persistentqueue stage 1", "bytes": 8, "rows": 1, "marker": None}
+            session.enqueue(json.dumps(manifest | rest).encode())
+            names.append(name)
+    return names
+
+
+def _left(path: Path) -> set[str]:
+    return {each.name for each in (path / "q+payload").iterdir()}
+
+
+def test_row_22_a_lost_payload_can_be_skipped(tmp_path: Path) -> None:
+    """The error names the file and has the manifest; ``skip`` takes the stage out of the way, and deletes nothing."""
+    spark = pytest.importorskip("persistentqueue.spark")
+    first, second = _stages(tmp_path, whole=2, lost=0)
+    with spark.StageHandoff(None, tmp_path, "q") as handoff:
+        lost = pytest.raises(spark.PayloadLostError, match=r"b\.parquet.*expected 3 bytes, found no file")
+        with lost as caught, handoff.take():
+            pass
+        assert isinstance(caught.value, CorruptionError)
+        assert pickle.loads(pickle.dumps(caught.value)).manifest == caught.value.manifest
+        assert [each.directory for each in handoff.waiting()] == [first, second]
+        assert handoff.skip(caught.value.manifest)
+        assert not handoff.skip(caught.value.manifest)
+        assert [each.directory for each in handoff.waiting()] == [second]
+        assert _left(tmp_path) == {f"{first}.lost", second}
+    with spark.StageHandoff(None, tmp_path, "q"):  # whose opening sweeps
+        assert _left(tmp_path) == {f"{first}.lost", second}
+
+
+def test_row_22_a_lost_payload_can_be_buried(tmp_path: Path) -> None:
+    """With ``dead_letter`` the manifest and the reason are kept; the stages before it wait as before, in order."""
+    spark = pytest.importorskip("persistentqueue.spark")
+    names = _stages(tmp_path, whole=3, lost=1)
+    with spark.StageHandoff(None, tmp_path, "q", dead_letter="dead") as handoff:
+        assert handoff.skip(list(handoff.waiting())[1], "no file")
+        assert [each.directory for each in handoff.waiting()] == [names[0], names[2]]
+    with PersistentQueue(tmp_path, "dead") as dead:
+        (letter,) = [DeadLetter.decode(each) for each in dead.browse()]
+    assert (letter.queue, letter.sequence, letter.reason) == ("q", 1, "no file")
+    assert json.loads(letter.item)["directory"] == names[1]
+
+
+def test_row_22_other_consumers_keep_the_payload(tmp_path: Path) -> None:
+    """A consumer that skips a stage takes it from nobody else; with the last of them its payload is set aside."""
+    spark = pytest.importorskip("persistentqueue.spark")
+    (name,) = _stages(tmp_path, whole=1, lost=0)
+    with spark.StageHandoff(None, tmp_path, "q") as handoff:
+        handoff.subscribe("audit")
+        (manifest,) = handoff.waiting()
+        assert handoff.skip(manifest)
+        assert [each.directory for each in handoff.waiting("audit")] == [name]
+        assert _left(tmp_path) == {name}
+        assert handoff.skip(manifest, subscription="audit")
+        assert _left(tmp_path) == {f"{name}.lost"}

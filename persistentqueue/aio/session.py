@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -10,7 +11,7 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 import persistentqueue
-from persistentqueue import CodecError, PersistentQueueError
+from persistentqueue import CodecError, PersistentQueueError, UnflushedWarning
 from persistentqueue.codecs import T
 from persistentqueue.stationary import Stationary
 
@@ -64,7 +65,10 @@ class Session(Stationary, Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        unflushed = self._core.unflushed() if kind is None else None
         await self.close()
+        if unflushed is not None:
+            warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
     @property
     def name(self) -> str:

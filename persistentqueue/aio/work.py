@@ -91,6 +91,7 @@ def work_on(core: PersistentQueue[bytes], work: Work) -> Found:
         with core.session("aio.Queue") as putting:
             putting.enqueue_many([entry.data for entry in work.entries])
             *consumed, saved = core.flush_all([*work.done, putting])  # in this order: what is consumed makes room
+            putting.rollback()  # what could not be saved is put once more
         if isinstance(saved, Exception):
             save_error = saved
         for hold, each in zip(work.done, consumed, strict=True):

@@ -129,6 +129,7 @@ def test_waiting_wakes_on_a_rollback(open_queue: OpenQueue) -> None:
         wait_for(lambda: queue._group._waiters.count == 1)  # type: ignore[union-attr]
         holder.rollback()
         assert waiting.result(SECONDS) == [b"x"]
+        session.rollback()
 
 
 def test_waiting_ends_in_time(open_queue: OpenQueue) -> None:

@@ -58,6 +58,7 @@ def test_items_on_hold_count(open_queue: OpenQueue) -> None:
         assert holder.dequeue_many(2) == [b"a", b"b"]
         with pytest.raises(QueueFullError):
             put(queue, b"c")
+        holder.rollback()
     with pytest.raises(QueueFullError):
         put(queue, b"c")
     assert drain(queue) == [b"a", b"b"]

@@ -30,6 +30,7 @@ from persistentqueue import (
     Producer,
     QueueLockedError,
     QueueNotFoundError,
+    UnflushedWarning,
     check,
     delete_queue,
     move_data,
@@ -246,7 +247,7 @@ def test_two_that_publish_the_same_marker_at_once(
 def test_rollback_and_leaving_drop(open_queue: OpenQueue, directory: Path) -> None:
     """Nothing that was not flushed is seen, nor stays as a file."""
     queue = open_queue()
-    with Producer(directory) as producer:
+    with pytest.warns(UnflushedWarning), Producer(directory) as producer:
         producer.enqueue(b"a")
         producer.rollback()
         assert producer.flush()
@@ -361,6 +362,8 @@ def test_no_queue(directory: Path) -> None:
         for each in (producer, other):
             with pytest.raises(QueueNotFoundError):
                 each.flush()
+        other.rollback()
+        producer.rollback()
 
 
 # --- room ------------------------------------------------------------------------------------------------------------
@@ -693,6 +696,7 @@ def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
     with queue.session() as session:
         assert len(session.dequeue_many(4)) == 2
         assert session.dequeue_many(4) == [b"a", b"b"]
+        session.rollback()
     crash(queue)
     assert inbox(directory) == []
     log.write_bytes(before)
@@ -914,6 +918,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() is None
+        session.rollback()
     # The marker that stands for what is deleted must outlive the power first.
     assert queue.stats().generation > generation
     assert inbox(directory) == []
@@ -921,6 +926,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() == b"b"
+        session.rollback()
     crash(queue)
     with PersistentQueue(directory) as queue:
         assert not queue.recovery.clean
@@ -1139,6 +1145,7 @@ def test_an_adoption_that_a_power_cut_took_of_a_damaged_file(directory: Path) ->
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"own"]
         assert session.dequeue() == b"a"
+        session.rollback()
     crash(queue)
     log.write_bytes(before)
     segment = max((directory / "data").glob("*.seg"))

@@ -5,6 +5,11 @@
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
+    ├── UnusablePathError        the system refuses the path: make it usable, or name another (also an OSError)
+    │   ├── PathDeniedError          this process may not use it      (also a PermissionError)
+    │   ├── PathMissingError         it cannot be made                (also a FileNotFoundError)
+    │   ├── PathNotADirectoryError   a file or a link is there        (also a NotADirectoryError)
+    │   └── PathIsADirectoryError    a directory is there             (also an IsADirectoryError)
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
@@ -28,17 +33,41 @@
 
 ``UnflushedWarning``, a ``ResourceWarning``, is no error unless a filter of ``warnings`` makes it one.
 
-``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
+What else may come out of a call:
+
+- ``TypeError`` and ``ValueError`` for arguments that are wrong in themselves, before anything is written;
+  ``RuntimeError`` in ``aio``, for a session of two tasks or an object of another event loop.
+- ``OSError`` if the operating system fails for a reason that is not the queue's: a device that cannot be read
+  (``EIO``), or too many open files (``EMFILE``). An error of a sync, or of a write of the log, is a
+  ``BrokenQueueError``.
+- ``MemoryError``, ``KeyboardInterrupt``, and the errors of the caller's own functions: of a ``progress``, a ``stop``, a
+  ``retry_delay_seconds``. An ``Exception`` of a codec is a ``CodecError``, also a ``RecursionError`` or
+  ``MemoryError``; one of an ``Encryption.key`` is a ``WrongKeyError``.
+- Those of the interface that a face has: ``Empty``, ``Full`` and ``ShutDown`` of ``compat``, ``QueueEmpty``,
+  ``QueueFull`` and ``QueueShutDown`` of ``aio.Queue``, and the errors of Spark and Scrapy.
 """
 
 from __future__ import annotations
 
+import errno
 import pickle
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from typing import Any, Final
 
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
 """Types of attributes that need no test: every pickle takes them."""
+_ADVICE: Final = {
+    errno.ENOTDIR: "give the path of a directory, no file and no link to one",
+    errno.EISDIR: "move the directory away, a file belongs there",
+    errno.EACCES: "change its owner or its mode, or run as its owner",
+    errno.EPERM: "change its owner or its mode, or run as its owner",
+    errno.EROFS: "mount the file system for writing, or look at the queue by a View",
+    errno.ENAMETOOLONG: "give a shorter path",
+    errno.ELOOP: "remove the symbolic links that lead to each other",
+    errno.ENOENT: "make its parent, or give a path on a file system that can be written",
+}
+"""What to do about an error of the operating system that is about the path of a queue."""
 
 
 class PersistentQueueError(Exception):
@@ -79,6 +108,39 @@ class QueueLockedError(PersistentQueueError):
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
     """There is no queue at the path, and ``create=False`` forbids making one."""
+
+
+class UnusablePathError(PersistentQueueError, OSError):
+    """The operating system refuses a path when a queue is opened, inspected, repaired, moved or deleted.
+
+    What was committed is as it was. ``errno``, ``strerror`` and ``filename`` are those of the ``OSError`` that it came
+    from. Its subclass is of the same built-in kind, so that an ``except PermissionError`` finds it.
+    """
+
+    def __str__(self) -> str:
+        """Return the path, the reason of the operating system, and what to do."""
+        return f"{self.filename}: {self.strerror}: {_ADVICE.get(self.errno or 0, 'make the path usable')}"
+
+    @property
+    def path(self) -> str:
+        """The path that was refused."""
+        return str(self.filename)
+
+
+class PathDeniedError(UnusablePathError, PermissionError):
+    """This process may not use the path."""
+
+
+class PathMissingError(UnusablePathError, FileNotFoundError):
+    """The path is not there, and cannot be made."""
+
+
+class PathNotADirectoryError(UnusablePathError, NotADirectoryError):
+    """A file, or a link, is in the place of a directory."""
+
+
+class PathIsADirectoryError(UnusablePathError, IsADirectoryError):
+    """A directory is in the place of a file."""
 
 
 class SubscriptionNotFoundError(PersistentQueueError, LookupError):
@@ -291,6 +353,20 @@ class UnflushedWarning(ResourceWarning):
     does ``warnings.simplefilter("error", UnflushedWarning)``. A ``rollback`` before the end of the block, or a
     ``close``, says that the work is to be dropped. There is no warning if an exception leaves the block.
     """
+
+
+@contextmanager
+def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
+    """Raise ``UnusablePathError`` for an ``OSError`` whose meaning is known; ``path`` is for one that names no file."""
+    try:
+        yield
+    except PersistentQueueError:
+        raise
+    except OSError as error:
+        if error.errno not in _ADVICE:
+            raise
+        kind = next((kind for kind in UnusablePathError.__subclasses__() if isinstance(error, kind.__bases__[1])), None)
+        raise (kind or UnusablePathError)(error.errno, error.strerror, error.filename or path) from error
 
 
 def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:

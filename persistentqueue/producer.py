@@ -22,6 +22,7 @@ from .errors import (
     QueueLockedError,
     QueueNotFoundError,
     UnflushedWarning,
+    naming_paths,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
@@ -54,7 +55,7 @@ class Producer(Stationary, Generic[T]):
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
     ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError``, ``MissingExtraError``,
-    ``WrongKeyError`` and ``OSError``.
+    ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -94,9 +95,10 @@ class Producer(Stationary, Generic[T]):
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
-        if create:
-            _create(disk, self._directory)
-        self._inbox = find_inbox(disk, self._directory)
+        with naming_paths(self._directory):
+            if create:
+                _create(disk, self._directory)
+            self._inbox = find_inbox(disk, self._directory)
         self._versions = Versions(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:

@@ -18,7 +18,7 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
-from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError
+from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
@@ -109,8 +109,8 @@ class PersistentQueue(Stationary, Generic[T]):
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
     there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
-    directory cannot be used.
+    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, ``UnusablePathError`` if the
+    operating system refuses a path, and ``OSError`` if it fails otherwise.
     """
 
     _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
@@ -179,7 +179,8 @@ class PersistentQueue(Stationary, Generic[T]):
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
         opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
-        self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
+        with naming_paths(directory):
+            self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
         self._upkeep = Upkeep(self._group)
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)

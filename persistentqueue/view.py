@@ -17,7 +17,7 @@ from .block import BlockHeader
 from .directory import queue_directory, sizes_in
 from .disk import DISK, Disk, StrPath, abspath, join
 from .envelope import Encryption, Envelopes
-from .errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError
+from .errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from .explain import left_in_segments
 from .intervals import Intervals, Run, within
 from .lock import LOCK_NAME, Owner, is_held, read_owner
@@ -178,7 +178,8 @@ class View(Stationary):
     calls of the system, and one for each file; else the log is read, of a few MiB at most.
 
     All methods raise ``QueueNotFoundError`` (also where it was deleted, and perhaps made anew, since the first look),
-    ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``, and ``OSError``.
+    ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``,
+    ``UnusablePathError``, and ``OSError``.
     """
 
     _elsewhere = "pass its path, and make another View there"
@@ -291,7 +292,8 @@ class View(Stationary):
         return times
 
     def _look(self) -> tuple[Places, Recovered]:
-        places, recovered = self._onlooker.look()
+        with naming_paths(self._directory):
+            places, recovered = self._onlooker.look()
         if self._identity is None:
             self._identity = recovered.identity
         elif self._identity not in {recovered.identity, ""}:

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import copy
+import errno
 import importlib
 import json
 import multiprocessing
+import os
 import pickle
 import pkgutil
 import sys
 import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from threading import Lock
@@ -33,6 +36,10 @@ from persistentqueue import (
     InDoubtError,
     MemoryBudget,
     MissingExtraError,
+    PathDeniedError,
+    PathIsADirectoryError,
+    PathMissingError,
+    PathNotADirectoryError,
     PersistentQueue,
     PersistentQueueError,
     Producer,
@@ -42,13 +49,20 @@ from persistentqueue import (
     SubscriptionNotFoundError,
     UnflushedWarning,
     UnsupportedFormatError,
+    UnusablePathError,
     View,
     WrongKeyError,
     aio,
+    check,
     codecs,
     compat,
+    delete_queue,
+    list_queues,
+    move_data,
+    repair,
     transaction,
 )
+from persistentqueue.disk import DISK
 from persistentqueue.fields import FieldError
 from persistentqueue.reader import UnreadableError
 from persistentqueue.splits import GoneError
@@ -566,3 +580,90 @@ def test_row_22_other_consumers_keep_the_payload(tmp_path: Path) -> None:
         assert _left(tmp_path) == {name}
         assert handoff.skip(manifest, subscription="audit")
         assert _left(tmp_path) == {f"{name}.lost"}
+
+
+# --- row 18: every error that the library can name --------------------------------------------------------------------
+
+
+def _entries() -> list[Callable[[Any], Any]]:
+    return [
+        PersistentQueue,
+        Producer,
+        check,
+        repair,
+        list_queues,
+        delete_queue,
+        lambda path: View(path).look(),
+        lambda path: move_data(path, data_path=None),
+        lambda path: asyncio.run(aio.PersistentQueue(path).open()),
+        compat.Queue,
+        compat.FifoQueue,
+    ]
+
+
+def _obstacles(root: Path) -> list[Path]:
+    """Return paths that no queue can be at, for a different reason each."""
+    (root / "file").write_bytes(b"")
+    (root / "loop").symlink_to(root / "loop")
+    (root / "lock" / "lock").mkdir(parents=True)
+    (root / "data").mkdir()
+    (root / "data" / "data").write_bytes(b"")
+    long = root / ("x" * 300)
+    return [root / "file", root / "file" / "below", root / "loop", root / "lock", root / "data", long, Path("/proc/q")]
+
+
+@pytest.mark.parametrize("entry", _entries(), ids=lambda each: getattr(each, "__name__", ""))
+def test_row_18_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, entry: Callable[[Any], Any]) -> None:
+    """Each way into a queue answers, or raises a ``PersistentQueueError`` that names the path."""
+    if not Path("/proc/self").exists():
+        pytest.skip("needs a directory that nobody can write to")
+    for path in _obstacles(tmp_path):
+        found: Any = []
+        refusal: Any = FileNotFoundError(str(path))
+        try:
+            found = entry(path)
+        except PersistentQueueError as error:
+            refusal = error
+        assert found == []
+        assert str(path) in str(refusal)
+        assert isinstance(refusal, OSError)
+
+
+@pytest.mark.parametrize("kind", [PathDeniedError, PathMissingError, PathNotADirectoryError, PathIsADirectoryError])
+def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[UnusablePathError]) -> None:
+    """Each refusal has the built-in kind, ``errno``, the path and an advice, also in another process."""
+    (built_in,) = set(kind.__bases__) - {UnusablePathError}
+    numbers = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, IsADirectoryError: errno.EISDIR}
+    number = numbers.get(built_in, errno.ENOTDIR)
+    path = str(tmp_path / "q" / "lock")
+
+    def refuse(*_: object) -> int:
+        raise OSError(number, os.strerror(number), path)
+
+    calls = {"open": refuse} if built_in is not FileNotFoundError else {"mkdir": refuse}
+    with pytest.raises(built_in, match=rf"^{path}: {os.strerror(number)}: \w+") as caught:
+        PersistentQueue(tmp_path, "q", disk=replace(DISK, **calls))
+    for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):
+        assert type(error) is kind
+        assert (error.errno, error.filename, error.path) == (number, path, path)
+        assert "make the path usable" not in str(error)
+
+
+def test_row_18_what_is_not_the_paths_fault_comes_as_it_is(tmp_path: Path) -> None:
+    """A device that fails, or a process without descriptors, is an ``OSError`` of the system's."""
+
+    def fail(*_: object) -> int:
+        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+
+    with pytest.raises(OSError, match="Too many open files") as caught:
+        PersistentQueue(tmp_path, "q", disk=replace(DISK, open=fail))
+    assert type(caught.value) is OSError
+
+
+def test_row_18_the_tree_has_every_error() -> None:
+    """The tree of ``errors`` names each class, and the package exports it."""
+    tree = persistentqueue.errors.__doc__ or ""
+    for name, kind in vars(persistentqueue.errors).items():
+        if isinstance(kind, type) and issubclass(kind, PersistentQueueError | UnflushedWarning):
+            assert name in tree
+            assert name in persistentqueue.__all__

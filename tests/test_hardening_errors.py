@@ -640,7 +640,7 @@ def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[Unusabl
     def refuse(*_: object) -> int:
         raise OSError(number, os.strerror(number), path)
 
-    calls = {"open": refuse} if built_in is not FileNotFoundError else {"mkdir": refuse}
+    calls: dict[str, Any] = {"open": refuse} if built_in is not FileNotFoundError else {"mkdir": refuse}
     with pytest.raises(built_in, match=rf"^{path}: {os.strerror(number)}: \w+") as caught:
         PersistentQueue(tmp_path, "q", disk=replace(DISK, **calls))
     for error in (caught.value, pickle.loads(pickle.dumps(caught.value)), copy.copy(caught.value)):

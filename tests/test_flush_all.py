@@ -461,4 +461,5 @@ def test_give_up_before_it_waits(open_queue: OpenQueue) -> None:
         with pytest.raises(QueueFullError):
             session.flush(timeout=0.01)
         assert queue.stats().refused == 2
+        session.rollback()
     assert drain(queue) == [b"a"]

@@ -361,6 +361,7 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
         with pytest.raises(Interruption):
             session.flush(timeout=0.01)
         group.mutex = group._line._mutex = group._seats._mutex = mutex
+        session.rollback()
     assert queue.stats().waiting == 0
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(drain, queue).result(SECONDS) == [b"a"]

@@ -118,11 +118,14 @@ def _samples() -> dict[str, BaseException]:
         FieldError("this", "that"),
     ]
     try:
+        from persistentqueue.spark import Manifest, PayloadLostError
         from persistentqueue.spark.options import Place, StreamOptions
         from persistentqueue.spark.stream import DataLossError
 
         place = Place("q", None)
         samples.append(DataLossError(StreamOptions(place, "s"), 3, "it was removed"))
+        manifest = Manifest("stage", {}, ("a",), (5,), 5, 1, None)
+        samples.append(PayloadLostError(manifest, "stage/a", "5 bytes", "no file"))
     except ImportError:
         pass
     return {type(each).__qualname__: each for each in samples}

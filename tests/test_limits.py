@@ -77,6 +77,7 @@ def test_what_is_taken_makes_room_for_what_is_put(open_queue: OpenQueue) -> None
         session.enqueue_many([b"C", b"D"])
         with pytest.raises(QueueFullError):
             session.flush()
+        session.rollback()
     assert drain(queue) == [b"c", b"A", b"B"]
 
 

@@ -716,6 +716,7 @@ def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
         producer.enqueue(b"a")
         with pytest.raises(OSError, match="No locks"):
             producer.flush()
+        producer.rollback()
     assert inbox(directory) == []
 
 

@@ -581,6 +581,7 @@ def test_a_crash_moves_it_as_a_whole(open_queue: OpenQueue, step: str) -> None:
         session.enqueue(b"d")
         with pytest.raises(KeyboardInterrupt):
             session.flush()
+        session.rollback()
     crash(queue.dead_letters)
     crash(queue)
     queue = open_queue(**DEAD)

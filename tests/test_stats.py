@@ -31,6 +31,7 @@ def test_flushes_are_measured(open_queue: OpenQueue) -> None:
         session.enqueue(b"d")
         with pytest.raises(QueueFullError):
             session.flush()
+        session.rollback()
     drain(queue)
     stats = queue.stats()
     assert (stats.flush_seconds.count, stats.commit_seconds.count) == (4, 4)

@@ -50,7 +50,15 @@ from .disk import (
     wipe_file,
 )
 from .doubt import find_unsettled
-from .errors import CorruptionError, DataPathError, InDoubtError, InvalidNameError, QueueNotFoundError, unless_lacking
+from .errors import (
+    CorruptionError,
+    DataPathError,
+    InDoubtError,
+    InvalidNameError,
+    QueueNotFoundError,
+    naming_paths,
+    unless_lacking,
+)
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
 from .place import (
@@ -211,6 +219,7 @@ def _damaged_name(disk: Disk, path: str) -> str:
     return damaged
 
 
+@naming_paths()
 def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
     """The names of the queues under ``path``, sorted, whether open or not. Reads only."""
     path = fspath(path)
@@ -222,6 +231,7 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
     ]
 
 
+@naming_paths()
 def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, disk: Disk = DISK) -> None:
     """Delete a queue and all its items, for good; only its own files, and only under its lock.
 

@@ -24,6 +24,7 @@ from .errors import (
     PersistentQueueError,
     QueueNotFoundError,
     UnsupportedFormatError,
+    naming_paths,
 )
 from .header import HEADER_BYTES
 from .log import parse_log_name
@@ -65,6 +66,7 @@ class CheckReport:
         return not self.problems
 
 
+@naming_paths()
 def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> CheckReport:
     """Inspect the queue at ``path/name``. Raises ``QueueNotFoundError`` where there is none; problems are reported.
 
@@ -249,6 +251,7 @@ class RepairReport:
     ``*.damaged``."""
 
 
+@naming_paths()
 def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> RepairReport:
     """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
 

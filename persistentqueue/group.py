@@ -103,6 +103,8 @@ class Group(Calls):
         """How many items came back from sessions that had dequeued them."""
         self.rejected = self.dead = 0
         """How many items were rejected, and how many were moved to the dead letters."""
+        self.undecodable = 0
+        """How often a codec refused an item that was dequeued."""
         self.closed: str | None = "the queue is not open"
         """Why nothing goes; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
@@ -564,9 +566,10 @@ class Group(Calls):
         with suppress(ResourceError):  # what only it needed goes with a later trim then
             self._trim()
 
-    def browse(self, reader: Reader) -> Iterator[list[bytes]]:
-        """The items that are ready for this reader, in lists, in order, without holding them."""
-        batches = reader.browse(self.shielded)
+    def browse(self, reader: Reader) -> Iterator[tuple[int, list[bytes]]]:
+        """The items that are ready for this reader, in lists, in order, without holding them; each list with the
+        sequence of its first item."""
+        batches = reader.browse_numbered(self.shielded)
         while True:
             self.check()
             self.store.check()
@@ -576,7 +579,7 @@ class Group(Calls):
             yield batch
 
     @outermost
-    def _next(self, batches: Iterator[list[bytes]]) -> list[bytes] | None:
+    def _next(self, batches: Iterator[tuple[int, list[bytes]]]) -> tuple[int, list[bytes]] | None:
         try:
             return next(batches, None)
         except CorruptionError:

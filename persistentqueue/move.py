@@ -47,7 +47,7 @@ from .disk import (
     sync_directory,
     sync_names,
 )
-from .errors import DataMissingError, DataPathError, QueueNotFoundError, lacking
+from .errors import DataMissingError, DataPathError, QueueNotFoundError, lacking, naming_paths
 from .lock import LOCK_NAME, Lock
 from .place import (
     CLOSED_DIRECTORY,
@@ -83,6 +83,7 @@ class Moved:
     """Places that may hold files of the queue which do not count, since they are not there or could not be swept."""
 
 
+@naming_paths()
 def move_data(
     path: StrPath,
     name: str | None = None,

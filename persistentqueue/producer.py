@@ -21,13 +21,16 @@ from .errors import (
     QueueLockedError,
     QueueNotFoundError,
     ResourceError,
+    UnflushedWarning,
     lacking,
+    naming_paths,
     unless_lacking,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, parse_name, read_publication
 from .splits import Onlooker
+from .stationary import Stationary
 from .store import Store
 from .transaction import Settings
 
@@ -36,7 +39,7 @@ SPILL_BYTES = 4 * 1024 * 1024
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
-class Producer(Generic[T]):
+class Producer(Stationary, Generic[T]):
     """Puts items into a queue that another process owns, or nobody for now, without its lock.
 
     ``path``, ``name`` and ``codec`` are those of ``PersistentQueue``. Any number of producers, in any processes of this
@@ -45,7 +48,8 @@ class Producer(Generic[T]):
     than once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
     producer come in their order.
 
-    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
+    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it, with an
+    ``UnflushedWarning`` (see there). What is published
     counts for the limits of the queue only once it is adopted; where they leave no room it waits.
 
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
@@ -53,7 +57,7 @@ class Producer(Generic[T]):
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
     ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``ResourceError``, ``MissingExtraError``,
-    ``WrongKeyError`` and ``OSError``.
+    ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -70,6 +74,8 @@ class Producer(Generic[T]):
         "_time_ns",
         "_versions",
     )
+
+    _elsewhere = "pass its path, and make another Producer there"
 
     def __init__(
         self,
@@ -91,7 +97,8 @@ class Producer(Generic[T]):
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
-        with unless_lacking(self._directory, "to find the queue's inbox", "then make the producer"):
+        need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
+        with naming_paths(self._directory), need:
             if create:
                 _create(disk, self._directory)
             self._inbox = find_inbox(disk, self._directory)
@@ -103,7 +110,12 @@ class Producer(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        dropped = self.pending if kind is None and self._pid == self._disk.getpid() else 0
         self.close()
+        if dropped:
+            message = f"{self._directory}: the block of a producer ended without a flush: {dropped} items are dropped"
+            advice = "call flush(), or rollback() if this is meant"
+            warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2, source=self)
 
     def __del__(self) -> None:
         pid: int | None = getattr(self, "_pid", None)  # nothing is there of one that could not be made
@@ -137,7 +149,7 @@ class Producer(Generic[T]):
         """
         self._check()
         if self._codec is not BYTES:
-            item = encode(self._codec, item)
+            item = encode(self._codec, item, self._directory)
         data = item if type(item) is bytes else as_bytes(item)
         self._batch.add(data, self._spill)
 
@@ -156,7 +168,7 @@ class Producer(Generic[T]):
         for chunk in chunks(items):
             self._check()
             if self._codec is not BYTES:
-                chunk = [encode(self._codec, item) for item in chunk]  # noqa: PLW2901 - the same, as bytes
+                chunk = [encode(self._codec, item, self._directory) for item in chunk]  # noqa: PLW2901 - as bytes
             data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             self._batch.extend(data, self._spill)
 

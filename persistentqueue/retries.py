@@ -199,7 +199,7 @@ class Trial:
         self,
         transaction: Transaction,
         reader: Reader,
-        matches: Callable[[bytes], bool],
+        matches: Callable[[int, bytes], bool],
         reason: str,
         retry: bool,
         delay_seconds: float | None,
@@ -220,7 +220,7 @@ class Trial:
         behind, end = next(reversed(self._rejections), -1) + 1, max(map(sum, transaction.runs), default=0)
         runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
         for sequence, item in reader.read(runs):
-            if sequence not in self._rejections and matches(item):
+            if sequence not in self._rejections and matches(sequence, item):
                 break
         else:
             raise ValueError("the session holds no such item, or none that it has not rejected yet")

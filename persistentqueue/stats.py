@@ -116,6 +116,8 @@ class Stats:
     """Items that sessions have rejected, and flushed, since the queue was opened."""
     dead: int
     """Items that were moved to the dead letters since the queue was opened."""
+    undecodable: int
+    """How often, since the queue was opened, the codec refused an item that was dequeued (see ``CodecError``)."""
 
 
 class Holding(Protocol):
@@ -195,6 +197,7 @@ def look(group: Group, sessions: Iterable[Holding]) -> Stats:
             delayed=len(reader.ready.delayed),
             rejected=group.rejected,
             dead=group.dead,
+            undecodable=group.undecodable,
         )
 
     return group.look(gather)

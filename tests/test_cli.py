@@ -729,6 +729,7 @@ def test_compact_gives_files_back(open_queue: OpenQueue, path: Path) -> None:
                 slow.dequeue()
                 quick.dequeue_many(45)
             quick.flush()
+            slow.rollback()
     assert "sparse" in cli("explain", path, "q").text
     done = cli("compact", path, "q", "--json").json
     assert done["segments"] > 3

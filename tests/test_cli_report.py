@@ -189,6 +189,7 @@ def test_what_is_urgent_comes_first(open_queue: OpenQueue, directory: Path) -> N
         assert "holds 1 item for 1 h 1 min" in text
         assert "95 % full by its nearest limit; 2 flushes wait" in text
         assert "urgent" in Outline(page([sight])).classes
+        session.rollback()
 
 
 # --- in a browser --------------------------------------------------------------------------------------------------

@@ -113,6 +113,7 @@ def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: OpenQueue, 
         assert (watched.pace.consumed, watched.snapshot.overtaken, watched.snapshot.depth) == (4, 1, 6)
         assert watched.pace.waited_longest_seconds is not None
         assert list(watched.depths) == [10, 6]
+        slow.rollback()
 
 
 def test_arrivals_between_what_was_seen_are_estimated() -> None:
@@ -170,6 +171,7 @@ def test_the_picture_explains_itself_without_colours(open_queue: OpenQueue, dire
             watched.look()
         watched.resident_bytes = 500_000
         picture = drawn([watched])
+        slow.rollback()
     assert "880 items left" in picture
     assert "3 items were overtaken" in picture
     assert "more than the owner's whole memory" in picture

@@ -238,6 +238,7 @@ def test_acknowledgements_that_piled_up(open_queue: OpenQueue, directory: Path, 
         assert inbox(directory) == []
         assert list(one.browse()) == [*(b"%d" % n for n in range(89, 100)), b"behind"]
         assert list(other.browse()) == [*(b"%d" % n for n in range(94, 100)), b"behind"]
+        session.rollback()
     assert next(one.browse()) == b"0"
 
 
@@ -432,6 +433,7 @@ def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> Non
         with pytest.raises(CorruptionError):
             session.dequeue()
         assert session.dequeue() is None
+        session.rollback()
 
 
 def test_what_was_taken_away(open_queue: OpenQueue, directory: Path) -> None:

@@ -13,7 +13,7 @@ import persistentqueue
 PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
-    {"errors", "checksum", "insist", "starting"},
+    {"errors", "checksum", "insist", "starting", "stationary"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact", "delivery"},
     {"block", "frame", "pages", "direct", "quota", "roots", "cursor", "attempts", "shield"},
@@ -85,6 +85,7 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
         "remote",
         "settings",
         "splits",
+        "stationary",
     )
 }
 """The public names, and the rooms that were made for those who write, read, or fill a pool beside the owner."""

@@ -127,6 +127,7 @@ def test_02_one_bad_record_blocks_nothing(tmp_path: Path) -> None:
             assert caught.value.file == str(segment)
             assert caught.value.offset <= offset
             assert session.dequeue() == b"third"
+            session.rollback()
     repair(tmp_path / "queue")
     assert check(tmp_path / "queue").ok
     with PersistentQueue(tmp_path / "queue") as queue:

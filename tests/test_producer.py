@@ -30,6 +30,7 @@ from persistentqueue import (
     Producer,
     QueueLockedError,
     QueueNotFoundError,
+    UnflushedWarning,
     check,
     delete_queue,
     move_data,
@@ -248,7 +249,7 @@ def test_two_that_publish_the_same_marker_at_once(
 def test_rollback_and_leaving_drop(open_queue: OpenQueue, directory: Path) -> None:
     """Nothing that was not flushed is seen, nor stays as a file."""
     queue = open_queue()
-    with Producer(directory) as producer:
+    with pytest.warns(UnflushedWarning), Producer(directory) as producer:
         producer.enqueue(b"a")
         producer.rollback()
         assert producer.flush()
@@ -363,6 +364,8 @@ def test_no_queue(directory: Path) -> None:
         for each in (producer, other):
             with pytest.raises(QueueNotFoundError):
                 each.flush()
+        other.rollback()
+        producer.rollback()
 
 
 # --- room ------------------------------------------------------------------------------------------------------------
@@ -695,6 +698,7 @@ def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
     with queue.session() as session:
         assert len(session.dequeue_many(4)) == 2
         assert session.dequeue_many(4) == [b"a", b"b"]
+        session.rollback()
     crash(queue)
     assert inbox(directory) == []
     log.write_bytes(before)
@@ -714,6 +718,7 @@ def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
         producer.enqueue(b"a")
         with pytest.raises(OSError, match="No locks"):
             producer.flush()
+        producer.rollback()
     assert inbox(directory) == []
 
 
@@ -918,6 +923,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() is None
+        session.rollback()
     # The marker that stands for what is deleted must outlive the power first.
     assert queue.stats().generation > generation
     assert inbox(directory) == []
@@ -925,6 +931,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() == b"b"
+        session.rollback()
     crash(queue)
     with PersistentQueue(directory) as queue:
         assert not queue.recovery.clean
@@ -1143,6 +1150,7 @@ def test_an_adoption_that_a_power_cut_took_of_a_damaged_file(directory: Path) ->
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"own"]
         assert session.dequeue() == b"a"
+        session.rollback()
     crash(queue)
     log.write_bytes(before)
     segment = max((directory / "data").glob("*.seg"))

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -63,16 +64,23 @@ class Scarce:
             door,
             open=self._open,
             open_direct=lambda _path: None,
-            listdir=lambda path: self._call("listdir", path) or door.listdir(path),
-            rename=lambda source, target: self._call("rename", target) or door.rename(source, target),
-            mkdir=lambda path, mode: self._call("mkdir", path) or door.mkdir(path, mode),
-            fallocate=lambda fd, at, size: self._call("fallocate", str(fd)) or door.fallocate(fd, at, size),
+            listdir=self._guarded("listdir", door.listdir),
+            rename=self._guarded("rename", door.rename),
+            mkdir=self._guarded("mkdir", door.mkdir),
+            fallocate=self._guarded("fallocate", door.fallocate),
             pwritev=self._pwritev,
         )
 
     def heal(self) -> None:
         """From now on nothing fails."""
         self._healed = True
+
+    def _guarded(self, kind: str, call: Callable[..., T]) -> Callable[..., T]:
+        def door(*arguments: Any) -> T:
+            self._call(kind, str(arguments[0]))
+            return call(*arguments)
+
+        return door
 
     def _open(self, path: str, flags: int, mode: int) -> int:
         makes = flags & os.O_CREAT and path not in self.simulated.names
@@ -281,7 +289,8 @@ def test_row_12_files_that_only_reading_needs_give_way(open_queue: OpenQueue) ->
     queue = open_queue(**settings)
     items = [b"%d" % number * 500 for number in range(80)]
     put_each(queue, items)
-    for needs in (lambda: put(queue, *items[:30]), queue.trim):
+    needs: Callable[[], None]
+    for needs in (partial(put, queue, *items[:30]), queue.trim):
         assert len(list(queue.browse())) >= 80
         few.most, before = len(few.open), few.refused
         needs()
@@ -384,7 +393,7 @@ class Small(Scarce):
         self.disk = replace(
             self.disk,
             pwritev=self._write,
-            fallocate=lambda fd, at, size: self._grow(fd, at + size) or self.sound.fallocate(fd, at, size),
+            fallocate=self._reserve,
             rename=self._rename,
         )
 
@@ -405,6 +414,10 @@ class Small(Scarce):
     def _write(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
         self._grow(fd, offset + sum(map(len, buffers)))
         return self.sound.pwritev(fd, buffers, offset, flags)
+
+    def _reserve(self, fd: int, offset: int, length_bytes: int) -> None:
+        self._grow(fd, offset + length_bytes)
+        self.sound.fallocate(fd, offset, length_bytes)
 
     def _rename(self, source: str, target: str) -> None:
         if self.refuses(target):

@@ -156,7 +156,7 @@ MUTANTS = (
     Mutant("a new one shares what is gone", "state", "        if others == 1:\n            self.gone = self.gone.copy()\n", "        if others == 1:\n            pass\n", "subscribes"),
     Mutant("what is dequeued is the plain queue's", "commit", "                    runs.append(Dequeue(subscription, first, count))\n", "                    runs.append(Dequeue(0, first, count))\n", "subscribes"),
     Mutant("a request comes again", "adopt", "            # held.\n            self.sync()\n", "            pass\n", "subscribes"),
-    Mutant("a request comes again whose owner was killed", "store", "            self.adopter.sync()", "            pass", "subscribes", 200),
+    Mutant("a request comes again whose owner was killed", "store", "            self.adopter.sync()", "            pass", "subscribes", 300000),
     Mutant("a request is answered before what was published before it", "adopt", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # what it asks for depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "ready", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes"),
     Mutant("runs of two subscriptions are one", "commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "subscribes", 9000302),

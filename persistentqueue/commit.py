@@ -16,6 +16,10 @@ The long way goes through the steps for any group. The short way is for one whos
 block to enqueue, or one run to consume: the same steps and the same bytes (a test compares them) without the loops and
 the objects. That is the commonest, and after a sync a processor comes back with cold caches: each line costs twice.
 
+A signal handler may raise between any two steps, and within them. Before the frame that leaves dead bytes, as a crash
+does, and the group may be committed again. From the beginning of step 3 on the group is committed: the frame is written
+once more, with the same bytes at the same place, and the state in memory is read from the log. Then the error goes on.
+
 An ``OSError`` out of any of this means that only recovery can tell what is durable; what merely lacks room says so in
 the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the memory and is never held over a write.
 """
@@ -23,12 +27,13 @@ the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from operator import attrgetter
 from typing import NamedTuple
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums
 from .disk import NO_SPACE, Disk
-from .errors import DiskFullError, SubscriptionNotFoundError
+from .errors import DiskFullError, InvalidTransactionError, SubscriptionNotFoundError
 from .frame import (
     COUNT_BYTES,
     LONE_DEQUEUE_BYTES,
@@ -37,16 +42,18 @@ from .frame import (
     Enqueue,
     MarkerSet,
     Operation,
+    SegmentCreated,
     encode_lone_dequeue,
     encode_lone_enqueue,
 )
-from .intervals import Run, join_runs
+from .insist import Insist, call_once, is_interruption
+from .intervals import Intervals, Run, join_runs
 from .limits import Limits, Tally
 from .log import Log
 from .pages import ITEM_OVERHEAD_BYTES, Pages
 from .reader import Guard
 from .segments import DEFERRED_BYTES, Segments
-from .state import State
+from .state import State, StateError
 from .transaction import Settings, Transaction
 
 _LENGTH_BYTES = attrgetter("length_bytes")
@@ -76,6 +83,8 @@ class Committer:
         mutex: Guard,
         limits: Limits,
         make_room: Callable[[OSError], bool],
+        rebuild: Callable[[], None],
+        insist: Insist = call_once,
     ) -> None:
         self._disk = disk
         self._settings = settings
@@ -89,6 +98,9 @@ class Committer:
         self._short_bytes = min(settings.inline_bytes, BLOCK_BYTES)
         self._make_room = make_room
         """Called on a full disk, with what said so: whether it is worth to try again."""
+        self._rebuild = rebuild
+        """Makes the state in memory what the log says, with the mutex held."""
+        self._insist = insist
         self.syncs = 0
         """How many frames were written durably."""
         self.enqueued_bytes = 0
@@ -153,32 +165,95 @@ class Committer:
             result.append(operations)
         return result
 
+    def take_back(self, group: Sequence[Transaction]) -> None:
+        """Forget what was done for a group that was interrupted before its frame: it may be committed again.
+
+        Blocks that are written already are dead bytes, as those of a session that was rolled back.
+        """
+        self._segments.unstage()
+        self._segments.touched = set()
+        for transaction in group:
+            if not transaction.settled:
+                transaction.staged = ()
+        self.come_again(group)
+
     def write_frame(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
         """Step 3, into a log that has room."""
         self._disk.failpoint("commit.3 write frame")
         log.append(body, transactions, operations)
         self.syncs += self._settings.sync
 
+    def commit_frame(self, log: Log, written: Written) -> None:
+        """Steps 3 and 4, into a log that has room. An interruption is raised when both are done."""
+        group, before = written.group, log.number
+        counts = len(written.operations), written.count
+        try:
+            self.write_frame(log, written.body, *counts)
+            self.apply(group, written.operations)
+        except BaseException as error:
+            self._finish(error, group, log, before, written.body, *counts)
+            raise
+
     def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
         """Step 4."""
         self._disk.failpoint("commit.4 apply")
         self._segments.unlogged, self._segments.touched = [], set()
         with self._mutex:
-            sequence = self._state.next_sequence
-            for transaction, its_operations in zip(group, operations, strict=True):
-                for operation in its_operations:
-                    self._state.apply(operation)
-                if transaction.ready is not None:
-                    transaction.ready.consume(transaction.runs)
-                self.enqueued_bytes += sum(map(_LENGTH_BYTES, (*transaction.pieces, *transaction.staged)))
-                if transaction.pieces:
-                    sequence += sum(piece.count for piece in transaction.pieces)
+            if any(transaction.pieces for transaction in group):  # of which the pins are counted
+                self._insist(partial(self._apply, group, operations))
+                return
+            try:
+                self._apply(group, operations)
+            except BaseException:
+                self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                raise
+
+    def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
+        sequence = self._state.next_sequence
+        for transaction, its_operations in zip(group, operations, strict=True):
+            for operation in its_operations:
+                self._state.apply(operation)
+            self.enqueued_bytes += sum(map(_LENGTH_BYTES, (*transaction.pieces, *transaction.staged)))
+            if transaction.pieces:
+                sequence += sum(piece.count for piece in transaction.pieces)
+                self._segments.unpin(piece.segment for piece in transaction.pieces)
+            if transaction.items:
+                self._pages.append(sequence, transaction.items, transaction.cost_bytes)
+                sequence += len(transaction.items)
+        self._pages.drop_below(self._state.gone.frontier)
+        for transaction in group:
+            transaction.settled = True
+
+    def _settle(self, group: Sequence[Transaction]) -> None:
+        """Step 4 once more, from the log, since it was interrupted; the mutex is held."""
+        self._rebuild()
+        self._pages.clear()
+        for transaction in group:
+            transaction.settled = True
+
+    def _finish(
+        self,
+        error: BaseException,
+        group: Sequence[Transaction],
+        log: Log,
+        before: int,
+        body: bytes,
+        transactions: int,
+        operations: int,
+    ) -> None:
+        """Do what is left of steps 3 and 4, which an interruption has ended; not behind a failure of the disk."""
+        if not is_interruption(error) or all(transaction.settled for transaction in group):
+            return
+
+        def finish() -> None:
+            log.append_again(before, body, transactions, operations)
+            self._segments.unlogged, self._segments.touched = [], set()
+            with self._mutex:
+                for transaction in group:
                     self._segments.unpin(piece.segment for piece in transaction.pieces)
-                if transaction.items:
-                    self._pages.append(sequence, transaction.items, transaction.cost_bytes)
-                    sequence += len(transaction.items)
-                transaction.settled = True
-            self._pages.drop_below(self._state.gone.frontier)
+                self._settle(group)
+
+        self._insist(finish)
 
     # --- the short way -----------------------------------------------------------------------------------------------
 
@@ -228,16 +303,25 @@ class Committer:
         disk.failpoint("commit.2 sync blocks")
         checksum = combine_checksums(0, checksum)
         body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks, len(group))
-        disk.failpoint("commit.3 write frame")
-        log.append(body, len(group), 1)
-        self.syncs += self._settings.sync
-        disk.failpoint("commit.4 apply")
-        with self._mutex:
-            state.enqueue(first, count, number, offset, length_bytes, ordinal)
-            self.enqueued_bytes += length_bytes
-            self._pages.append(first, items, payload_bytes + ITEM_OVERHEAD_BYTES * count)
-            for transaction in group:
-                transaction.settled = True
+        before = log.number
+        try:
+            disk.failpoint("commit.3 write frame")
+            log.append(body, len(group), 1)
+            self.syncs += self._settings.sync
+            disk.failpoint("commit.4 apply")
+            with self._mutex:
+                try:
+                    state.enqueue(first, count, number, offset, length_bytes, ordinal)
+                    self.enqueued_bytes += length_bytes
+                    self._pages.append(first, items, payload_bytes + ITEM_OVERHEAD_BYTES * count)
+                    for transaction in group:
+                        transaction.settled = True
+                except BaseException:
+                    self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                    raise
+        except BaseException as error:
+            self._finish(error, group, log, before, body, len(group), 1)
+            raise
         return True
 
     def _commit_run(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
@@ -246,20 +330,31 @@ class Committer:
             return False
         if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1), False):
             return False
-        disk, (first, count), subscription = self._disk, runs[0], ready.number
+        disk, state, (first, count), subscription = self._disk, self._state, runs[0], ready.number
+        try:
+            state.check_dequeue(subscription, first, count)
+        except StateError:
+            return False  # the long way tells whose fault it is
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
-        body = encode_lone_dequeue(subscription, first, count, len(group))
-        disk.failpoint("commit.3 write frame")
-        log.append(body, len(group), 1)
-        self.syncs += self._settings.sync
-        disk.failpoint("commit.4 apply")
-        with self._mutex:
-            self._state.dequeue(subscription, first, count)
-            ready.consume(runs)
-            self._pages.drop_below(self._state.gone.frontier)
-            for transaction in group:
-                transaction.settled = True
+        body, before = encode_lone_dequeue(subscription, first, count, len(group)), log.number
+        try:
+            disk.failpoint("commit.3 write frame")
+            log.append(body, len(group), 1)
+            self.syncs += self._settings.sync
+            disk.failpoint("commit.4 apply")
+            with self._mutex:
+                try:
+                    state.consume(subscription, first, count)
+                    self._pages.drop_below(state.gone.frontier)
+                    for transaction in group:
+                        transaction.settled = True
+                except BaseException:
+                    self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                    raise
+        except BaseException as error:
+            self._finish(error, group, log, before, body, len(group), 1)
+            raise
         return True
 
     # --- helpers -----------------------------------------------------------------------------------------------------
@@ -267,6 +362,7 @@ class Committer:
     def admit(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
         """The transactions of the group that are to be committed; the others are skipped, or have their ``error``."""
         versions: dict[str, int] = {}
+        consumed: dict[int, Intervals] = {}
         kept = []
         tally = Tally(self._counted) if self._counted is not None else None
         for transaction in group:
@@ -280,12 +376,41 @@ class Committer:
             if ready is not None and ready.is_closed and (transaction.runs or transaction.operations):
                 transaction.error = SubscriptionNotFoundError(ready.name)
                 continue
+            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):
+                continue
             if tally is not None and not tally.admit(transaction):
                 continue
             if transaction.marker is not None:
                 versions[name] = version
             kept.append(transaction)
         return kept
+
+    def _is_valid(self, transaction: Transaction, consumed: dict[int, Intervals]) -> bool:
+        """Whether the state will take what the transaction consumes, and its operations; else its ``error`` is set.
+
+        ``consumed`` has what others of the group consume, by subscription, and gets what this one does. No frame is
+        written that the state would refuse: a log with one could not be opened any more.
+        """
+        created = {each.number for each in transaction.operations if isinstance(each, SegmentCreated)}
+        number = transaction.ready.number if transaction.ready is not None else 0
+        try:
+            for first, count in transaction.runs:
+                self._state.check_dequeue(number, first, count)
+            ours = Intervals()
+            others = consumed.setdefault(number, Intervals())
+            for first, count in transaction.runs:
+                if ours.overlap(first, first + count) or others.overlap(first, first + count):
+                    raise StateError("sequences that nobody else consumes", f"{count} from {first} once more")
+                ours.add(first, count)
+            for operation in transaction.operations:
+                self._state.check(operation, created)
+        except StateError as error:
+            transaction.is_invalid = True
+            transaction.error = InvalidTransactionError(self._limits.directory, *error.args)
+            return False
+        for first, count in ours:
+            others.add(first, count)
+        return True
 
     def _write_blocks(
         self, group: Sequence[Transaction], time_ns: int, may_defer: bool, is_first: bool = True
@@ -306,10 +431,10 @@ class Committer:
                 raise
             # First, so that what this try itself took does not count as room that was made. It may have gone to the
             # pool, so that there is room to be made after each try: once is enough.
-            self._segments.drop_tried(next_number)
+            self._insist(partial(self._segments.drop_tried, next_number))
             if is_first:
                 self._segments.touched = set()  # nothing of this group is to stay
-                if self._make_room(error):
+                if self._insist(partial(self._make_room, error)):
                     return self._write_blocks(group, time_ns, may_defer, is_first=False)
             if not self._segments.shrinks:
                 self._segments.shrinks = True

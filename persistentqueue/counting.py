@@ -50,21 +50,20 @@ class CountedReady(Ready):
         self._see_what_is_due()
         return super().next_run(sequence)
 
-    def hand_out(self, count: int) -> list[Run]:
-        """What was delivered before comes alone, the others in order, up to the next such, and up to ``count``."""
+    def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
+        """Hand out an item that was delivered before alone; of the others up to ``count``, up to the next such item."""
         if not len(self):
-            return []
+            return [] if runs is None else runs
         attempts, front = self._state.attempts.get(self.number), self.front()
         suspect = attempts.times.next_from(front) if attempts is not None else None
         if suspect is not None:
             ahead = max(min(suspect, self._state.next_sequence) - self.position, 0)
             count = min(count, max(self.returned.overlap(0, suspect) + ahead, 1))
-        return self.hold(count)
+        return self.hold(count, runs)
 
     def postpone(self, runs: Iterable[Run], seconds: float) -> None:
         """Take back what was handed out, to come again when so many seconds are over."""
         for first, count in runs:
-            self.held -= count
             self.delayed.add(first, count)
             self._wait_for(first, count, seconds)
 

@@ -72,6 +72,10 @@ class DirectAppender:
             return False
         return True
 
+    def begin_anew(self, tail: bytes) -> None:
+        """Go on behind an append that was interrupted; ``tail`` is what the file's last page holds."""
+        self._tail, self._memory = tail, None
+
     def rest(self) -> None:
         """Let the memory go; the next append takes some anew."""
         if self._memory is not None:

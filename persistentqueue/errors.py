@@ -11,6 +11,9 @@
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
     ├── CodecError               the codec refuses this item: see the error it came from (also a ValueError)
     ├── MissingExtraError        an optional package is not there: install it  (also an ImportError)
+    ├── SessionInUseError        the session is in another call: one session for each thread
+    ├── ReentrantUseError        the call interrupts one of the same queue: make it later, from outside of that
+    ├── InvalidTransactionError  what it dequeues is not its own to consume: nothing was committed, roll it back
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
     ├── DiskFullError            nothing was committed: free space, then flush the same session again
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
@@ -106,6 +109,38 @@ class MissingExtraError(PersistentQueueError, ImportError):
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
         super().__init__(f"{what} needs a package that is not installed: pip install 'persistentqueue[{extra}]'")
+
+
+class SessionInUseError(PersistentQueueError):
+    """A session was called while another call of it had not ended: by another thread, or by code that the other call
+    runs, such as a signal handler or a finalizer.
+
+    The call has done nothing, and the other one goes on. A session is for one thread at a time: give each its own.
+    """
+
+
+class ReentrantUseError(PersistentQueueError):
+    """A queue was called by code that runs in the middle of another call of the queue, in the same thread: a signal
+    handler, a finalizer, a handler of ``logging``, or the callable that gives a key.
+
+    The call has done nothing, and the other one goes on. Note what is to be done, and do it when that one has ended.
+    """
+
+
+class InvalidTransactionError(PersistentQueueError):
+    """A transaction contradicts the state of the queue: it consumes what is consumed, for instance.
+
+    Nothing of it was written, and other transactions are not affected. ``expected`` and ``found`` say what is wrong.
+    Roll the session back: what it held is not given back, since that cannot be believed, and is ready when the queue is
+    opened again.
+    """
+
+    def __init__(self, path: str, expected: str, found: str) -> None:
+        self.path, self.expected, self.found = path, expected, found
+        super().__init__(
+            f"{path}: the transaction contradicts the queue: expected {expected}, found {found}; nothing of it was "
+            "committed: roll the session back"
+        )
 
 
 class ClosedError(PersistentQueueError):

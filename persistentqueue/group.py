@@ -8,6 +8,10 @@ writes), the line's ``writing`` (held over the writes of a commit), the store's 
 ``giving_back`` (held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held
 briefly, never over a write or a sync).
 
+A signal handler may raise between any two instructions of the main thread. What changes files, or memory in several
+steps, is therefore made by ``shielded``, which the locks are taken in; the short ways of a commit and a dequeue are
+written so that an interruption finds nothing done, or something that is finished then.
+
 With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
 something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
 enqueues sits down behind those who wait; who dequeues as well tries first, since he may be whom they wait for. So does
@@ -20,9 +24,12 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
+from .bell import LONGEST_SECONDS
+from .calls import Calls, outermost
 from .counting import CountedReady
 from .errors import (
     ClosedError,
@@ -30,8 +37,10 @@ from .errors import (
     DiskFullError,
     PersistentQueueError,
     QueueFullError,
+    QueueLockedError,
     SubscriptionNotFoundError,
 )
+from .insist import Insist
 from .intervals import Run
 from .line import Line
 from .logger import telling
@@ -40,14 +49,15 @@ from .memory import MemoryBudget, Share
 from .meters import Meters
 from .publication import LATEST
 from .reader import Reader
+from .ready import Ready
 from .seats import Seats
 from .store import Store
 from .transaction import Transaction
 from .waiters import Waiters
 
 T = TypeVar("T")
-Taken = tuple[list[Run], list[bytes]]
-"""What a reader holds from now on: the runs, and their items."""
+OpenStore = Callable[[threading.Lock, threading.Lock, Insist], Store]
+"""Opens a store: with the mutex, the lock of readers, and what makes calls that must not be interrupted."""
 _SETTLED = attrgetter("settled")
 _now = time.monotonic
 _AT_ONCE_BYTES = 1024 * 1024
@@ -55,6 +65,8 @@ _AT_ONCE_BYTES = 1024 * 1024
 are left to maintenance."""
 _UNCOUNTED = 256
 """What was measured is counted after so many transactions, or when somebody looks."""
+_POLL_SECONDS = 0.01
+"""How long an opening that waits for the lock pauses before it tries again."""
 
 
 def _nothing() -> None:
@@ -65,11 +77,20 @@ def _never() -> bool:
     return False
 
 
-class Group:
+class Group(Calls):
     """What all sessions of a queue share: the store, and who may use it when. For any number of threads."""
 
-    def __init__(self, open_store: Callable[[threading.Lock, threading.Lock], Store]) -> None:
+    store: Store
+
+    def __init__(
+        self,
+        open_store: OpenStore,
+        lock_timeout_seconds: float = 0.0,
+        keep: Callable[[Group], object] | None = None,
+    ) -> None:
+        """Open the store, waiting for its lock; ``keep`` gets the group before: no interruption loses an open store."""
         self.mutex = threading.Lock()
+        super().__init__()
         self._line = Line(self.mutex, self._check_open, self._write)
         self.writing = self._line.writing
         self._abandoned: list[Transaction] = []
@@ -81,8 +102,8 @@ class Group:
         """How many items came back from sessions that had dequeued them."""
         self.rejected = self.dead = 0
         """How many items were rejected, and how many were moved to the dead letters."""
-        self.closed: str | None = None
-        """Why nothing goes any more; None while the queue is open."""
+        self.closed: str | None = "the queue is not open"
+        """Why nothing goes; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
         """Told of a commit; see ``upkeep``."""
         self.upkeep_is_due = False
@@ -102,11 +123,40 @@ class Group:
         self._compacting = threading.Lock()
         self._share: Share | None = None
         """What the queue has of a memory budget, if it has joined one."""
-        with telling():
-            self.store = open_store(self.mutex, self._reading)
-        self._waiters = Waiters(self.mutex, self.store.adopter.directory)
-        """Who waits for an item."""
-        self._give_back_soon()
+        if keep is not None:
+            keep(self)
+        try:
+            with telling():
+                self._open_store(open_store, _now() + lock_timeout_seconds)
+            self._waiters = Waiters(self.mutex, self.store.adopter.directory)
+            """The threads that wait for an item."""
+            self._give_back_soon()
+            self.closed = None
+        except BaseException:
+            if hasattr(self, "store"):
+                self.shielded(self.store.close)
+            raise
+
+    def _open_store(self, open_store: OpenStore, deadline: float) -> None:
+        """Open the store, which no signal handler interrupts; waiting for the lock may be interrupted."""
+
+        def attempt() -> None:
+            self.store = open_store(self.mutex, self._reading, self.shielded)
+
+        while True:
+            try:
+                self.shielded(attempt)
+            except QueueLockedError:
+                if _now() >= deadline:
+                    raise
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    @property
+    def directory(self) -> str:
+        """Of the queue."""
+        return self.store.directory
 
     @property
     def waiting_for_room(self) -> int:
@@ -123,6 +173,7 @@ class Group:
         """A time in seconds, of which only differences mean anything."""
         return _now()
 
+    @outermost
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
         the timeout (None: for ever).
@@ -147,6 +198,7 @@ class Group:
             raise
         self._note_flush(_now() - began)
 
+    @outermost
     def commit_all(self, transactions: Sequence[Transaction]) -> None:
         """Commit them, each for itself, in one group. Nobody waits for room: a limit is an error, and so are those who
         wait for room for whoever only enqueues.
@@ -173,13 +225,16 @@ class Group:
     def _commit(self, commit: Callable[[T], None], what: T) -> None:
         """Commit it, if there is room."""
         try:
-            commit(what)
+            if self._line.is_led:  # to wait for its leader takes longer than to hand it to another thread
+                self.shielded(partial(commit, what))
+            else:
+                commit(what)
         except PersistentQueueError:
             if self.closed is None:
                 self.follow_up()
             raise
         except BaseException:  # interrupted, maybe behind a commit of which it told nobody
-            self._tell_all()
+            self.shielded(self._tell_all)
             raise
         self.follow_up()
 
@@ -190,10 +245,10 @@ class Group:
         if self.store.generations.retired:
             self._give_back_soon()
         if not self.upkeep_is_due:
-            self.after_commit()
+            self.shielded(self.after_commit)
         share = self._share
         if share is not None and share.is_due():
-            share.budget.balance()
+            self.shielded(share.budget.balance)
         if self.transactions >= self._counts_at:
             self._counts_at = self.transactions + _UNCOUNTED
             with self.mutex:
@@ -255,17 +310,25 @@ class Group:
         if transaction.settled:
             self._note_flush(_now() - came)
 
+    @outermost
     def spill(self, transaction: Transaction) -> None:
         """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
+        self.shielded(partial(self._spill, transaction))
+
+    def _spill(self, transaction: Transaction) -> None:
         with self.alone():
             self.store.spill(transaction)
         transaction.since_seconds = transaction.since_seconds or self.now()
 
+    @outermost
     def trim(self) -> None:
         """Begin a new generation of the log and delete drained segments."""
+        self.shielded(self._trim)
+
+    def _trim(self) -> None:
         with self.alone():
             self.store.trim()
-        self.give_back()
+        self._give_back()
         self._seats.tell()
 
     @contextmanager
@@ -278,8 +341,12 @@ class Group:
             if self._is_disowned:
                 self.store.release()
 
+    @outermost
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
+        self.shielded(partial(self._resize, memory_bytes, segment_bytes))
+
+    def _resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
         with self.writing:
             self.check()
             if memory_bytes is not None:
@@ -299,6 +366,9 @@ class Group:
 
     def give_back(self) -> None:
         """Delete retired segments."""
+        self.shielded(self._give_back)
+
+    def _give_back(self) -> None:
         with self.giving_back:
             was_any = bool(self.store.generations.retired)
             self.store.give_back()
@@ -319,45 +389,60 @@ class Group:
     def _give_back_soon(self) -> None:
         retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.generations.retired))
         if retired_bytes <= _AT_ONCE_BYTES and not self.giving_back.locked():
-            self.give_back()
+            if retired_bytes:
+                self.give_back()
         elif not self._is_giving_back_due:
-            self._is_giving_back_due = True
-            MAINTENANCE.submit(self._give_back_by_itself)
+            self.shielded(self._give_back_later)
+
+    def _give_back_later(self) -> None:
+        self._is_giving_back_due = True
+        MAINTENANCE.submit(self._give_back_by_itself)
 
     def _give_back_by_itself(self) -> None:
         self._is_giving_back_due = False
         self.give_back()
 
-    def take(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
-        """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever).
+    @outermost
+    def take(self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]) -> list[bytes]:
+        """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever), and append
+        their runs to ``runs``. An interruption may leave some there that are not returned.
 
         The caller has seen that the queue is open and not broken. Raises ``CorruptionError``, and
         ``SubscriptionNotFoundError`` where the reader's was removed.
         """
         try:
-            taken = self._take_now(reader, max_items)
-            if not taken[1] and timeout_seconds != 0:
-                taken = self._wait_for_items(reader, max_items, timeout_seconds)
+            taken = self._take_now(reader, max_items, runs)
+            if not taken and timeout_seconds != 0:
+                taken = self._wait_for_items(reader, max_items, timeout_seconds, runs)
         except CorruptionError:
             self._seats.tell()  # what cannot be read counts no more
+            raise
+        except BaseException:  # maybe woken for an item, which another thread is to take then
+            self.shielded(partial(self._pass_on, reader))
             raise
         else:
             return taken
 
-    def _take_now(self, reader: Reader, max_items: int) -> Taken:
+    def _pass_on(self, reader: Reader) -> None:
+        """Wake another thread that waits, if there is an item for it."""
+        with self.mutex:
+            if len(reader.ready):
+                self._wake(1)
+
+    def _take_now(self, reader: Reader, max_items: int, runs: list[Run]) -> list[bytes]:
         """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
         right with that, and ``QueueFullError`` for what never fits, once for each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
         reads, began = reader.page_reads, _now()
-        taken = reader.take(max_items)
+        _, taken = reader.take(max_items, runs, self.shielded)
         if reader.page_reads > reads:
             self.meters.read_seconds.note(_now() - began)
             with self.mutex:
                 self.meters.read_seconds.count()
-        if not taken[1] and max_items and self._look(insists=True):
-            taken = reader.take(max_items)
-        if not taken[1] and self.store.adopter.damage:
+        if not taken and max_items and self._look(insists=True):
+            _, taken = reader.take(max_items, runs, self.shielded)
+        if not taken and self.store.adopter.damage:
             raise self.store.adopter.damage.popleft()
         return taken
 
@@ -374,6 +459,10 @@ class Group:
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
             return False
+        self.shielded(partial(self._adopt_published, insists))
+        return True
+
+    def _adopt_published(self, insists: bool) -> None:
         with self.alone():
             state = self.store.state
             before, gone = state.next_sequence, state.gone_count
@@ -384,30 +473,42 @@ class Group:
                     self._wake(state.next_sequence - before)
                     if state.gone_count > gone:
                         self._seats.tell_first()
-        return True
 
-    def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
+    def _wait_for_items(
+        self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]
+    ) -> list[bytes]:
         deadline = None if timeout_seconds is None else _now() + timeout_seconds
         while self._sleep(reader, deadline):
-            taken = self._take_now(reader, max_items)
-            if taken[1]:
+            taken = self._take_now(reader, max_items, runs)
+            if taken:
                 return taken
-        return [], []
+        return []
 
     def _sleep(self, reader: Reader, deadline: float | None, stop: Callable[[], bool] = _never) -> bool:
         """Until something may have come for this reader, or before; whether it may: else it is to stop, or too late."""
-        with self.mutex:
-            if not len(reader.ready) and not reader.ready.is_closed:
-                self.check()
-                self.store.check()
-                left = None if deadline is None else deadline - _now()
-                if (left is not None and left <= 0) or stop():
-                    return False
-                self._waiters.wait(reader.until_due(left))
+        is_over = False
+
+        def must_wait() -> float | None:
+            nonlocal is_over
+            if len(reader.ready) or reader.ready.is_closed:
+                return None
+            self._check_open()
+            self.store.check()
+            left = None if deadline is None else deadline - _now()
+            is_over = (left is not None and left <= 0) or stop()
+            if is_over:
+                return None
+            left = reader.until_due(left)
+            return LONGEST_SECONDS if left is None else left
+
+        self._waiters.wait(must_wait, self.outside)
+        if is_over:
+            return False
         self.check()
         self.store.check()
         return True
 
+    @outermost
     def wait(self, reader: Reader, timeout_seconds: float | None, stop: Callable[[], bool]) -> bool:
         """Until there is something for this reader, an item or what is wrong with a publication, without holding it;
         whether there is. ``stop`` is asked before each sleep, with the mutex held."""
@@ -429,17 +530,25 @@ class Group:
         with self.mutex:
             self._waiters.wake_all()
 
+    @outermost
     def subscribe(self, name: str, start: str) -> Reader:
         """The subscription of this name, which begins at the ``start`` if it is new; it is durable. Raises
         ``DiskFullError``, ``BrokenQueueError``."""
+        return self.shielded(partial(self._subscribe, name, start))
+
+    def _subscribe(self, name: str, start: str) -> Reader:
         with self.alone():
             state = self.store.state
             if state.number_of(name) is None:
                 self.store.subscribe(name, LATEST if start == "latest" else 0)
             return self.store.subscriptions.find(name)
 
+    @outermost
     def unsubscribe(self, name: str) -> None:
         """Remove the subscription; durable on return. Raises ``SubscriptionNotFoundError``, and like ``subscribe``."""
+        self.shielded(partial(self._unsubscribe, name))
+
+    def _unsubscribe(self, name: str) -> None:
         with self.alone():
             try:
                 self.store.unsubscribe(self.store.subscriptions.find(name).ready.number)
@@ -447,31 +556,57 @@ class Group:
                 with self.mutex:
                     self._waiters.wake_all()
         with suppress(DiskFullError):  # what only it needed goes with a later trim then
-            self.trim()
+            self._trim()
 
     def browse(self, reader: Reader) -> Iterator[list[bytes]]:
         """The items that are ready for this reader, in lists, in order, without holding them."""
-        batches = reader.browse()
+        batches = reader.browse(self.shielded)
         while True:
             self.check()
             self.store.check()
-            try:
-                batch = next(batches, None)
-            except CorruptionError:
-                self._seats.tell()
-                raise
+            batch = self._next(batches)
             if batch is None:
                 return
             yield batch
+
+    @outermost
+    def _next(self, batches: Iterator[list[bytes]]) -> list[bytes] | None:
+        try:
+            return next(batches, None)
+        except CorruptionError:
+            self._seats.tell()
+            raise
 
     def discard(self, transaction: Transaction) -> None:
         """Give back what it holds and forget the rest; wakes whoever waits for an item."""
         if self.closed is not None:
             return
+        if transaction.runs or transaction.pieces:
+            self._discard_whole(transaction)
+        else:
+            transaction.items = []
+
+    @outermost
+    def _discard_whole(self, transaction: Transaction) -> None:
         wrote = bool(transaction.pieces)
-        self._discard(transaction)
+        self.shielded(partial(self._discard, transaction))
         if wrote:
             self._seats.tell()
+
+    def put_back(self, transaction: Transaction, count: int) -> None:
+        """Give back the last ``count`` sequences that the transaction holds; wakes threads that wait for an item."""
+        if count > 0 and self.closed is None and transaction.ready is not None and not transaction.is_invalid:
+            self._put_back_whole(transaction.ready, transaction.runs, count)
+
+    @outermost
+    def _put_back_whole(self, ready: Ready, runs: list[Run], count: int) -> None:
+        self.shielded(partial(self._put_back, ready, runs, count))
+
+    def _put_back(self, ready: Ready, runs: list[Run], count: int) -> None:
+        with self.mutex:
+            ready.give_back(runs, count)
+            self.given_back += count
+            self._wake(count)
 
     def _discard(self, transaction: Transaction) -> None:
         """Give back what it holds, if it was not committed, and tell who waits for an item."""
@@ -482,8 +617,12 @@ class Group:
                 self.given_back += count
                 self._wake(count)
 
+    @outermost
     def postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
         """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
+        self.shielded(partial(self._postpone, ready, runs, seconds))
+
+    def _postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
         with self.mutex:
             ready.postpone(runs, seconds)
             self.given_back += sum(run[1] for run in runs)
@@ -500,6 +639,13 @@ class Group:
         """Let nobody in any more, wake those who wait, then close the store; closing again does nothing."""
         if self._is_disowned:  # by a forked child, for instance, where the mutex may be held for ever
             return
+        self._close_whole(reason)
+
+    @outermost
+    def _close_whole(self, reason: str) -> None:
+        self.shielded(partial(self._close, reason))
+
+    def _close(self, reason: str) -> None:
         with self.mutex:
             if self.closed is not None:
                 return
@@ -540,6 +686,10 @@ class Group:
 
     def _adopt(self) -> None:
         """Discard what dropped sessions left behind."""
+        if self._abandoned:
+            self.shielded(self._adopt_abandoned)
+
+    def _adopt_abandoned(self) -> None:
         while self._abandoned:
             self._discard(self._abandoned.pop())
             self._seats.tell()
@@ -580,6 +730,7 @@ class Group:
             check,
             self._look_by_the_way,
             timeout_seconds,
+            self.outside,
         )
 
     def give_up(self, transaction: Transaction) -> None:

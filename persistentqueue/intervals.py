@@ -80,6 +80,28 @@ class Intervals:
             self._ends.insert(at + 1, old_end)
         self._size -= count
 
+    def move_lowest(self, count: int, runs: list[Run]) -> int:
+        """Move the lowest run, or its first ``count`` members, to the end of ``runs``, joined to the last of these if
+        they touch; return how many members. The set must not be empty.
+
+        An interruption, by a signal handler for instance, finds them in one of both places.
+        """
+        firsts, ends = self.firsts, self._ends
+        first, end = firsts[0], ends[0]
+        count = min(count, end - first)
+        at, start = _place_behind(runs, first)
+        if count < end - first:
+            # From here on without a call: nothing interrupts that.
+            firsts[0] = first + count
+            self._size -= count
+            runs[at:] = ((start, first + count - start),)
+            return count
+        # Here as well.
+        del firsts[0], ends[0]
+        self._size -= count
+        runs[at:] = ((start, end - start),)
+        return count
+
     def pop_lowest(self, count: int) -> Run:
         """Remove and return the lowest run, or its first ``count`` members. The set must not be empty."""
         first = self.firsts[0]
@@ -106,6 +128,34 @@ class Intervals:
         at = bisect_right(self._ends, first)
         stop = bisect_left(self.firsts, end)
         return sum(min(self._ends[i], end) - max(self.firsts[i], first) for i in range(at, stop))
+
+
+def append_run(runs: list[Run], first: int, count: int) -> tuple[int, tuple[Run]]:
+    """Return what appends a run, joined to the last one if they touch, by ``runs[at:] = last``: ``at`` and ``last``.
+
+    That assignment is the caller's, which makes it in one step with others that no interruption may part.
+    """
+    at, start = _place_behind(runs, first)
+    return at, ((start, first + count - start),)
+
+
+def last_of(runs: list[Run], count: int) -> list[Run]:
+    """The runs of the last ``count`` members of these."""
+    last: list[Run] = []
+    for first, held in reversed(runs):
+        if not count:
+            break
+        part = min(count, held)
+        last.append((first + held - part, part))
+        count -= part
+    return last
+
+
+def _place_behind(runs: list[Run], first: int) -> tuple[int, int]:
+    """Return the index at which a run that begins at ``first`` is put, and where it begins when it is joined."""
+    if runs and sum(runs[-1]) == first:
+        return len(runs) - 1, runs[-1][0]
+    return len(runs), first
 
 
 def join_runs(runs: list[Run], more: Iterable[Run]) -> None:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack
+from functools import partial
 
 from .directory import queue_directory
 from .disk import basename, dirname
@@ -26,6 +27,18 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
         group.commit(transaction, timeout_seconds)
         return
     works = sorted(works, key=lambda work: basename(work[0].store.directory))
+    _call_around([group for group, _ in works], partial(_commit, works))
+
+
+def _call_around(groups: Sequence[Group], call: Callable[[], None]) -> None:
+    """Make the call as one of all these groups, which nothing interrupts."""
+    if groups:
+        groups[0].around(partial(groups[0].shielded, partial(_call_around, groups[1:], call)))
+    else:
+        call()
+
+
+def _commit(works: Sequence[Work]) -> None:
     try:
         with ExitStack() as turns:  # in the order of their names, so that two never wait for each other
             parts = [Part(turns.enter_context(group.taking_part(work)), work) for group, work in works]

@@ -43,7 +43,7 @@ class Limits:
         self, disk: Disk, directory: str, settings: Settings, subscriptions: Subscriptions, state: State, quota: Quota
     ) -> None:
         self._disk = disk
-        self._directory = directory
+        self.directory = directory
         self._settings = settings
         self.state = state
         self._subscriptions = subscriptions
@@ -88,7 +88,7 @@ class Limits:
             holds, least = self._disk_bytes, self._least_bytes
         else:  # who makes room there are others, whom nobody could wait for
             holds, least = self._disk.free_bytes(directory), most
-        path = directory if limit == "min_free_bytes" else self._directory
+        path = directory if limit == "min_free_bytes" else self.directory
         return QueueFullError(path, limit, most, holds, asked, asked + least > most)
 
     def refuse_for_ever(self, transaction: Transaction) -> QueueFullError | None:

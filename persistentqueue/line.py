@@ -17,9 +17,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from operator import methodcaller
 
 from .errors import PersistentQueueError
+from .shield import shielded
 from .transaction import Transaction
 
 
@@ -60,6 +62,11 @@ class Line:
         self._told = map(methodcaller("release"), iter(self._done.popleft, None))
         self._leader: Sequence[Transaction] | None = None
         """What the thread brought which writes for all."""
+
+    @property
+    def is_led(self) -> bool:
+        """Whether a thread writes, for which another one would have to wait."""
+        return self._leader is not None
 
     def __len__(self) -> int:
         """How many threads wait for the next group."""
@@ -104,7 +111,7 @@ class Line:
             if self._leader is transactions:
                 self._lead(transactions)
         except BaseException:
-            self._withdraw(transactions, member)
+            shielded(partial(self._withdraw, transactions, member))
             raise
 
     def _lead(self, transactions: Sequence[Transaction]) -> None:

@@ -127,6 +127,20 @@ class Log:
         self.groups += 1
         self._checksum = checksum
 
+    def append_again(self, before: int, body: bytes, transactions: int, operations: int) -> None:
+        """Write the frame behind the frame ``before``, of which ``append`` was interrupted, unless that has ended.
+
+        What is on disk of it is written over with the same bytes, so it does not matter how far it came. No sync has
+        failed: a failed ``append`` is never repeated. Raises like ``append``.
+        """
+        direct, self._direct = self._direct, None
+        if self.number == before:
+            self.append(body, transactions, operations)
+        if direct is not None:  # its memory may be that of before or behind the frame
+            start = self.end - self.end % PAGE_BYTES
+            direct.begin_anew(read_all(self._disk, self._fd, self.end - start, start))
+            self._direct = direct
+
     def rest(self) -> None:
         """Let go of memory that only a log at work needs."""
         if self._direct is not None:

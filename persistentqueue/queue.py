@@ -21,6 +21,7 @@ from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError
 from .explain import SegmentUse, explain
 from .group import Group
+from .insist import Insist
 from .items import checked_name
 from .joint import require_neighbours
 from .memory import MemoryBudget
@@ -176,17 +177,33 @@ class PersistentQueue(Generic[T]):
         check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
-        opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
-        self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
-        self._upkeep = Upkeep(self._group)
+        opening = partial(Store.open, disk, directory, settings, create, 0.0, data_path=place)
+        try:
+            group = self._open_group(opening, lock_timeout, memory_bytes)
+            self._try_key(encryption)
+            if settings.counts_attempts:
+                self._retries = Retries(disk, group, max_attempts, retry_delay_seconds)
+                self._bury_in(dead_letter, lock_timeout=lock_timeout, compression=compression, encryption=encryption)
+        except BaseException:
+            if self._group is not None and self._group.closed is None:
+                self.close()
+            raise
+
+    def _open_group(
+        self, opening: Callable[..., Store], lock_timeout: float, memory_bytes: int | MemoryBudget
+    ) -> Group:
+        """Open the store, waiting for its lock; ``_group`` is set before, so that no interruption loses an open one."""
+
+        def open_store(mutex: threading.Lock, reading: threading.Lock, insist: Insist) -> Store:
+            return opening(mutex, reading, others=Others(_is_sound, announce), insist=insist)
+
+        group = Group(open_store, lock_timeout, partial(setattr, self, "_group"))
+        self._upkeep = Upkeep(group)
         if isinstance(memory_bytes, MemoryBudget):
-            self._group.resize(memory_bytes, None)
+            group.resize(memory_bytes, None)
         _OPEN.add(self)
-        announce(directory, self.recovery)
-        self._try_key(encryption)
-        if settings.counts_attempts:
-            self._retries = Retries(disk, self._group, max_attempts, retry_delay_seconds)
-            self._bury_in(dead_letter, lock_timeout=lock_timeout, compression=compression, encryption=encryption)
+        announce(group.directory, self.recovery)
+        return group
 
     def __enter__(self) -> PersistentQueue[T]:
         return self
@@ -211,8 +228,7 @@ class PersistentQueue(Generic[T]):
     def __len__(self) -> int:
         """How many items may be dequeued now."""
         group = self._open()
-        with group.mutex:
-            return len(group.store.reader.ready)
+        return group.look(lambda: len(group.store.reader.ready))
 
     def __bool__(self) -> bool:
         """A queue is true also when it is empty."""
@@ -265,8 +281,7 @@ class PersistentQueue(Generic[T]):
             session = Session(group, name=name, queue=self, reader=reader, retries=self._retries)
         else:
             session = TypedSession(self._codec, group, name=name, queue=self, reader=reader, retries=self._retries)
-        with group.mutex:
-            self._sessions.add(session)
+        group.look(lambda: self._sessions.add(session))
         return session
 
     @contextmanager
@@ -334,8 +349,7 @@ class PersistentQueue(Generic[T]):
     def subscriptions(self) -> list[str]:
         """The names of the subscriptions, the oldest first."""
         group = self._open()
-        with group.mutex:
-            return group.store.subscriptions.names()
+        return group.look(group.store.subscriptions.names)
 
     def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and give back what only it has kept. Its sessions go on, without what they held.
@@ -357,8 +371,7 @@ class PersistentQueue(Generic[T]):
     def browse_all(self) -> Iterator[T]:
         """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
         group = self._open()
-        with group.mutex:
-            reader = group.store.subscriptions.of_all()
+        reader = group.look(group.store.subscriptions.of_all)
         return decode_each(self._codec, chain.from_iterable(group.browse(reader)))
 
     def peek(self, n: int = 1) -> list[T]:
@@ -370,8 +383,7 @@ class PersistentQueue(Generic[T]):
     def marker(self, name: str) -> int | None:
         """The version that the marker has reached (see ``Session.flush``); None if it was never set."""
         group = self._open()
-        with group.mutex:
-            return group.store.state.markers.get(name)
+        return group.look(lambda: group.store.state.markers.get(name))
 
     def clear(self) -> int:
         """Consume all ready items as one transaction, durable on return; how many there were.
@@ -381,15 +393,14 @@ class PersistentQueue(Generic[T]):
         group = self._open()
         ready = group.store.reader.ready
         transaction = Transaction(ready)
-        with group.mutex:
-            transaction.runs = ready.hold(len(ready))
-        count = sum(run[1] for run in transaction.runs)
-        if count:
-            try:
+        try:
+            group.look(lambda: ready.hold(len(ready), transaction.runs))
+            count = sum(run[1] for run in transaction.runs)
+            if count:
                 group.commit(transaction)
-            except BaseException:
-                group.discard(transaction)
-                raise
+        except BaseException:
+            group.discard(transaction)
+            raise
         return count
 
     @property
@@ -487,11 +498,14 @@ class PersistentQueue(Generic[T]):
         """
         group = self._open()
         store = group.store
-        with group.mutex:
+
+        def look() -> list[SegmentUse]:
             current, pinned = store.segments.current, store.segments.pinned
             holds = [hold for session in self._sessions if (hold := session.keeps()) is not None]
             number = current.number if current is not None else None
-            uses = explain(store.state, store.subscriptions, number, pinned, holds)
+            return explain(store.state, store.subscriptions, number, pinned, holds)
+
+        uses = group.look(look)
         return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in uses]
 
     def stats(self) -> Stats:
@@ -546,8 +560,7 @@ class PersistentQueue(Generic[T]):
         if encryption is None:
             return
         group = self._open()
-        with group.mutex:
-            reader = group.store.subscriptions.of_all()
+        reader = group.look(group.store.subscriptions.of_all)
         try:
             with suppress(CorruptionError, MissingExtraError):  # whoever dequeues it is told
                 next(reader.browse(), None)
@@ -559,6 +572,7 @@ class PersistentQueue(Generic[T]):
     def _open(self) -> Group:
         assert self._group is not None
         self._group.check()
+        self._group.check_outermost()
         return self._group
 
 

@@ -9,13 +9,15 @@ the same way with a cursor of his own, keeps the page that he is at, and leaves 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager
+from functools import partial
 
 from .envelope import UNOPENED, Envelopes
 from .errors import ClosedError, CorruptionError
 from .frame import ExtentRow
-from .intervals import Run, join_runs
+from .insist import Insist, call_once
+from .intervals import Run
 from .pages import Page, Pages
 from .ready import Ready
 from .segment import NO_BOUND, Ahead, Loaded, Segment
@@ -23,6 +25,7 @@ from .segments import Segments
 from .state import State, StateError
 
 Guard = AbstractContextManager[object]
+
 Cursors = dict[int, tuple[int, int]]
 """Per segment the offset and the ordinal of the block where reading goes on."""
 
@@ -52,27 +55,52 @@ class Reader:
         self.page_reads = 0
         """How often it was read from a file, also by those who browse."""
 
-    def take(self, max_items: int) -> tuple[list[Run], list[bytes]]:
-        """Hold up to ``max_items`` ready items, lowest first: their runs and themselves. Nothing ready: both empty.
+    def take(
+        self, max_items: int, runs: list[Run] | None = None, insist: Insist = call_once
+    ) -> tuple[list[Run], list[bytes]]:
+        """Hold up to ``max_items`` ready items, lowest first; append their runs to ``runs``, return it and the items.
 
-        Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing is held. Raises
-        ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing is held, and it stays ready.
+        What reads a file is called by ``insist``, which lets nothing interrupt it. An interruption may leave in
+        ``runs`` what was not returned: the caller gives it back (``Ready.give_back``).
+
+        Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing more is held. Raises
+        ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing more is held; it stays ready.
         """
+        runs = [] if runs is None else runs
         with self._mutex:
-            runs = self.ready.hand_out(max_items)
-            if len(runs) == 1:
-                first, count = runs[0]
-                page = self._pages.find(first)
-                if page is not None and first + count <= page.end:
-                    self.page_hits += 1
-                    at = first - page.first
-                    return runs, page.items[at : at + count]
-        return self._read_runs(runs) if runs else ([], [])
+            before, last = len(runs), runs[-1] if runs else None
+            self.ready.hand_out(max_items, runs)
+            taken = runs[before:]
+            if last is not None and runs[before - 1] != last:  # the first one was joined to the last
+                end, joined = sum(last), runs[before - 1]
+                taken = [(end, sum(joined) - end), *taken]
+            items = self._find_all(taken)
+        return runs, insist(partial(self._read_runs, taken, runs)) if items is None else items
+
+    def _find_all(self, taken: list[Run]) -> list[bytes] | None:
+        """The items of these runs, if all of them are in memory; the mutex is held."""
+        items: list[bytes] = []
+        hits = 0
+        for first, count in taken:
+            at, end = first, first + count
+            while at < end:
+                page = self._pages.find(at)
+                if page is None:
+                    return None
+                part = page.items[at - page.first : end - page.first]
+                if items:
+                    items += part
+                else:
+                    items = part
+                at += len(part)
+                hits += 1
+        self.page_hits += hits
+        return items
 
     def take_one(self, runs: list[Run], /) -> bytes | None:
-        """Hold the first ready item, and note that in ``runs``; None where that takes more: nothing is held then.
+        """Hold the first ready item, and note that in ``runs``; None if that takes more: nothing is held then.
 
-        The short way of ``take``, for who takes one item after the other.
+        The short way of ``take``, for a session that takes one item after the other; interruptions are as there.
         """
         ready = self.ready
         with self._mutex:
@@ -87,18 +115,21 @@ class Reader:
                 self._pages.latest = page = found
                 at = sequence - page.first
             item = page.items[at]
-            ready.position = sequence + 1
-            ready.held += 1
-            self.page_hits += 1
             if runs:
                 first, count = runs[-1]
                 if first + count == sequence:
+                    # From here on without a call: nothing interrupts that.
                     runs[-1] = first, count + 1
+                    ready.position = sequence + 1
+                    self.page_hits += 1
                     return item
-            runs.append((sequence, 1))
+            # Here as well.
+            runs += ((sequence, 1),)
+            ready.position = sequence + 1
+            self.page_hits += 1
         return item
 
-    def browse(self) -> Iterator[list[bytes]]:
+    def browse(self, insist: Insist = call_once) -> Iterator[list[bytes]]:
         """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
         sequence = 0
         page: Page | None = None
@@ -112,7 +143,7 @@ class Reader:
             if page is None or not page.first <= first < page.end:
                 page = None  # before the next one is read
                 try:
-                    page = self._page(first, cursors=cursors)
+                    page = insist(partial(self._page, first, cursors=cursors))
                 except StateError:
                     continue  # it was consumed meanwhile, and is not ready any more
                 except UnreadableError as unreadable:
@@ -144,10 +175,12 @@ class Reader:
         """Forget where reading of a segment stopped, since it is retired; the mutex is held."""
         self._cursors.pop(number, None)
 
-    def _read_runs(self, runs: list[Run]) -> tuple[list[Run], list[bytes]]:
+    def _read_runs(self, taken: list[Run], runs: list[Run]) -> list[bytes]:
+        """Read the items that were ``taken``, which are the last ones of ``runs``. What is not returned is given back
+        from there."""
         items: list[bytes] = []
-        done: list[Run] = []
-        left = list(runs)
+        total = sum(count for _, count in taken)
+        left = list(taken)
         try:
             while left:
                 first, count = left[0]
@@ -155,24 +188,23 @@ class Reader:
                 at = first - page.first
                 part = page.items[at : at + count]
                 items += part
-                join_runs(done, [(first, len(part))])
                 left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
         except UnreadableError as unreadable:
             if items and unreadable.first < unreadable.end:
-                self._release(left)  # what was read comes out first, and the damage is met again
-                return done, items
-            self._release(runs)
+                self._give_back(runs, total - len(items))  # what was read comes out first, and the damage is met again
+                return items
+            self._give_back(runs, total)
             self._set_aside(unreadable)
             raise unreadable.damage from None
         except UNOPENED:
             if not items:
-                self._release(runs)
+                self._give_back(runs, total)
                 raise
-            self._release(left)  # what was read comes out first here, too
+            self._give_back(runs, total - len(items))  # what was read comes out first here, too
         except BaseException:
-            self._release(runs)
+            self._give_back(runs, total)
             raise
-        return done, items
+        return items
 
     def _page(self, sequence: int, takes: int = 0, cursors: Cursors | None = None) -> Page:
         """The page with this unconsumed sequence, from memory or read from its segment.
@@ -239,9 +271,9 @@ class Reader:
             offset, ordinal = row.offset, row.ordinal
         return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead, envelopes)
 
-    def _release(self, runs: Iterable[Run]) -> None:
+    def _give_back(self, runs: list[Run], count: int) -> None:
         with self._mutex:
-            self.ready.release(runs)
+            self.ready.give_back(runs, count)
 
     def _set_aside(self, unreadable: UnreadableError) -> None:
         with self._mutex:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from .cursor import Cursor
-from .intervals import Intervals, Run
+from .intervals import Intervals, Run, append_run
 from .state import State
 
 
@@ -28,7 +28,6 @@ class Ready:
         self.returned = Intervals()
         self.damaged = Intervals()
         self.delayed = Intervals()
-        self.held = 0
         self.position = cursor.frontier
         for first, count in cursor.consumed:
             self.returned.add(self.position, first - self.position)
@@ -36,6 +35,15 @@ class Ready:
 
     def __len__(self) -> int:
         return len(self.returned) + self._state.next_sequence - self.position
+
+    @property
+    def held(self) -> int:
+        """How many sequences are on hold: neither ready nor set aside nor delayed nor consumed."""
+        cursor = self._state.subscriptions.get(self.number)
+        if cursor is None:
+            return 0
+        others = Ready.__len__(self) + len(self.damaged) + len(self.delayed)
+        return self._state.next_sequence - cursor.count - others
 
     def front(self) -> int:
         """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
@@ -46,24 +54,27 @@ class Ready:
         """All that may be handed out, in order."""
         return [*self.returned.runs(), (self.position, self._state.next_sequence - self.position)]
 
-    def hold(self, count: int) -> list[Run]:
-        """Hand out up to ``count`` ready sequences, lowest first."""
-        runs: list[Run] = []
-        left = count
-        while left and len(self.returned):
-            run = self.returned.pop_lowest(left)
-            runs.append(run)
-            left -= run[1]
-        ahead = min(left, self._state.next_sequence - self.position)
+    def hold(self, count: int, runs: list[Run] | None = None) -> list[Run]:
+        """Hand out up to ``count`` ready sequences, lowest first: append them to ``runs``, which is returned.
+
+        An interruption, by a signal handler for instance, finds each sequence either ready or in ``runs``.
+        """
+        runs = [] if runs is None else runs
+        left, returned = count, self.returned
+        while left and returned.firsts:
+            left -= returned.move_lowest(left, runs)
+        first = self.position
+        ahead = min(left, self._state.next_sequence - first)
         if ahead > 0:
-            runs.append((self.position, ahead))
-            self.position += ahead
-            left -= ahead
-        self.held += count - left
+            at, last = append_run(runs, first, ahead)
+            # From here on without a call: nothing interrupts that.
+            runs[at:] = last
+            self.position = first + ahead
         return runs
 
-    hand_out = hold
-    """What a consumer is given who asks for so many."""
+    def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
+        """Hand out what a consumer gets that asks for ``count`` sequences; otherwise like ``hold``."""
+        return self.hold(count, runs)
 
     def hold_below(self, end: int) -> list[Run]:
         """Hand out all that is ready below ``end``."""
@@ -73,13 +84,16 @@ class Ready:
     def release(self, runs: Iterable[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
         for first, count in runs:
-            self.held -= count
             self.returned.add(first, count)
 
-    def consume(self, runs: Iterable[Run]) -> None:
-        """What was handed out is consumed for good."""
-        for _, count in runs:
-            self.held -= count
+    def give_back(self, runs: list[Run], count: int) -> None:
+        """Take back the last ``count`` sequences of ``runs``, which were handed out."""
+        while count:
+            first, held = runs[-1]
+            part = min(count, held)
+            self.returned.add(first + held - part, part)
+            runs[-1:] = [(first, held - part)] if part < held else []
+            count -= part
 
     def set_aside(self, first: int, end: int) -> None:
         """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""

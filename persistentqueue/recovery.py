@@ -213,6 +213,19 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
     return recovered
 
 
+def read_state(disk: Disk, path: str) -> State:
+    """The state that the open log at this path adds up to: for its owner, once the memory of it cannot be believed.
+
+    Raises ``CorruptionError`` and ``OSError``.
+    """
+    replay = read_log(disk, path)
+    state, unfolding = State.restore(replay.checkpoint, replay.supplement), Unfolding()
+    for group in replay.frames[1:]:
+        for operation in unfolding.counting(group):
+            state.apply(operation)
+    return state
+
+
 def _is_written(
     disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int], inbox: Mapping[str, str]
 ) -> bool:

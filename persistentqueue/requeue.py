@@ -6,7 +6,7 @@ from .deadletter import DeadLetter
 from .disk import basename
 from .errors import DeadLetterError
 from .group import Group
-from .intervals import join_runs, without
+from .intervals import join_runs, last_of, without
 from .joint import commit_jointly
 from .session import SPILL_BYTES
 from .transaction import Transaction
@@ -27,10 +27,10 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
     try:
         while max_items is None or count < max_items:
             batch = _BATCH_ITEMS if max_items is None else min(_BATCH_ITEMS, max_items - count)
-            runs, envelopes = dead.take(reader, batch, 0.0)
+            envelopes = dead.take(reader, batch, 0.0, held.runs)
             if not envelopes:
                 break
-            join_runs(held.runs, runs)
+            runs = reversed(last_of(held.runs, len(envelopes)))
             sequences = (sequence for first, length in runs for sequence in range(first, first + length))
             for sequence, envelope in zip(sequences, envelopes, strict=True):
                 item = _item_of(envelope, name)

@@ -32,7 +32,7 @@ from .deadletter import DeadLetter
 from .delivery import Delayed, Delivered
 from .disk import Disk, basename
 from .errors import DiskFullError, PersistentQueueError, QueueFullError
-from .group import Group, Taken
+from .group import Group
 from .intervals import Intervals, Run, join_runs, within, without
 from .joint import commit_jointly
 from .reader import Reader
@@ -70,8 +70,7 @@ class Retries:
 
     def times(self, ready: CountedReady, sequence: int) -> int:
         """How often this one was delivered."""
-        with self.group.mutex:
-            return self.group.store.state.times(ready.number, sequence)
+        return self.group.look(lambda: self.group.store.state.times(ready.number, sequence))
 
     def is_used_up(self, times: int) -> bool:
         """Whether what was delivered so often is not to be delivered once more."""
@@ -84,9 +83,12 @@ class Retries:
 
     def pieces(self, ready: CountedReady, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
         """The runs in parts that were delivered equally often, and how often that was."""
-        with self.group.mutex:
+
+        def pieces() -> list[tuple[int, int, int]]:
             times = self.group.store.state.attempts.get(ready.number, Attempts()).times
             return [(first, count, many or 0) for run in runs for first, count, many in times.pieces(*run)]
+
+        return self.group.look(pieces)
 
     def delayed(self, ready: CountedReady, first: int, count: int, seconds: float) -> Delayed:
         """What the log says of a delay that begins now."""
@@ -123,9 +125,12 @@ class Retries:
 
     def count(self, rejected: int = 0, dead: int = 0) -> None:
         """So many more."""
-        with self.group.mutex:
+
+        def count() -> None:
             self.group.rejected += rejected
             self.group.dead += dead
+
+        self.group.look(count)
 
 
 class Trial:
@@ -140,7 +145,9 @@ class Trial:
         self._again: dict[float, list[Run]] = {}
         """What of that is to come again, by the seconds until then."""
 
-    def take(self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
+    def take(
+        self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None
+    ) -> list[bytes]:
         """Hold up to ``max_items`` items, as ``Group.take`` does; each of them is counted as delivered, durably.
 
         Nothing, at once, where the session holds an item at its last attempt, or holds anything and such a one is next.
@@ -149,21 +156,21 @@ class Trial:
         assert isinstance(reader, CountedReader)
         retries, group, ready = self.retries, self.retries.group, reader.counted
         if transaction.runs and retries.is_used_up(retries.times(ready, transaction.runs[0][0])):
-            return [], []
+            return []
         deadline = None if timeout_seconds is None else group.now() + timeout_seconds
         most = 1 if retries.max_attempts == 1 else max_items
         passed, refusal = Transaction(ready), None
         try:
             while True:
                 left_seconds = None if deadline is None else max(deadline - group.now(), 0.0)
-                runs, items = group.take(reader, most, 0.0 if refusal is not None else left_seconds)
-                if not items:
-                    if refusal is not None:
-                        raise refusal
-                    return runs, items
                 held = Transaction(ready)
-                held.runs = runs
                 try:
+                    items = group.take(reader, most, 0.0 if refusal is not None else left_seconds, held.runs)
+                    if not items:
+                        if refusal is not None:
+                            raise refusal
+                        return items
+                    runs = held.runs
                     first, times = runs[0][0], retries.times(ready, runs[0][0])
                     if retries.is_used_up(times):
                         refusal = refusal or retries.refuses(held, first, items[0], times)
@@ -172,14 +179,18 @@ class Trial:
                         continue
                     if retries.is_used_up(times + 1) and transaction.runs:
                         group.discard(held)
-                        return [], []
+                        return []
                     delivery = Transaction(ready)
                     delivery.operations = [Delivered(ready.number, *run, 1) for run in runs]
                     group.commit(delivery)
+                    joined = list(transaction.runs)
+                    join_runs(joined, runs)
+                    # From here on without a call: an interruption finds them in one of both.
+                    transaction.runs, held.runs = joined, []
                 except BaseException:
                     group.discard(held)
                     raise
-                return runs, items
+                return items
         finally:
             if passed.runs:
                 group.discard(passed)

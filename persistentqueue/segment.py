@@ -246,7 +246,9 @@ class Segment:
         """Append blocks, which the log carries too, and leave their writing to the next ``write``."""
         if not self.deferred_bytes:
             self._deferred = (self.end, [])
-        self._deferred[1].extend(blocks)
+        deferred = self._deferred[1]
+        # From here on without a call: nothing interrupts that.
+        deferred += blocks
         self.deferred_bytes += length_bytes
         self.end += length_bytes
         self.ordinal += count

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager, suppress
+from functools import partial
 from typing import NamedTuple
 
 from .block import BLOCK_HEADER_BYTES, combine_checksums, split_items
@@ -21,6 +22,7 @@ from .envelope import PLAIN, Envelopes
 from .errors import CorruptionError
 from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
+from .insist import Insist, call_once
 from .logger import Damage
 from .pool import Pool
 from .segment import Segment, is_little, segment_name, was_published
@@ -51,7 +53,7 @@ class Piece(NamedTuple):
 class Segments:
     """The data directory. ``segment_bytes`` is the size that segments' files grow to; ``pool`` has files to make them
     of, and takes them back, ``wipe`` says whether what they held is overwritten before; ``envelopes`` says what is
-    compressed and encrypted."""
+    compressed and encrypted; ``insist`` makes the calls that must not be interrupted."""
 
     def __init__(
         self,
@@ -63,6 +65,7 @@ class Segments:
         pool: Pool | None = None,
         wipe: bool = False,
         envelopes: Envelopes = PLAIN,
+        insist: Insist = call_once,
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -70,6 +73,7 @@ class Segments:
         self.next_number = next_number
         """That of the next segment that will be made."""
         self._mutex = mutex
+        self._insist = insist
         self._pool = pool
         self._wipe = wipe
         self.envelopes = envelopes
@@ -111,7 +115,7 @@ class Segments:
             room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
-                segment = self._roll(room_bytes)
+                segment = self._insist(partial(self._roll, room_bytes))
             self.touched.add(segment.number)
             at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
             blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns)
@@ -168,12 +172,15 @@ class Segments:
     def sync_new(self) -> None:
         """Make the headers and the names of new segments durable, and the names of adopted ones, if there are any."""
         if self.new or self.has_adopted:
-            dirty = [segment for segment in self.new if segment.dirty]
-            for segment in dirty:
-                segment.sync()
-            sync_directory(self._disk, self.directory)
-            self.syncs += len(dirty) + 1
-            self.new, self.has_adopted = [], False
+            self._insist(self._sync_new)
+
+    def _sync_new(self) -> None:
+        dirty = [segment for segment in self.new if segment.dirty]
+        for segment in dirty:
+            segment.sync()
+        sync_directory(self._disk, self.directory)
+        self.syncs += len(dirty) + 1
+        self.new, self.has_adopted = [], False
 
     def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue]) -> None:
         """Write these blocks once more, as they are, and sync them, the files they are in, and the files' names.

@@ -4,24 +4,30 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from operator import index
+from threading import get_ident
 from types import TracebackType
-from typing import Any, Generic, TypeAlias, overload
+from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from .block import ITEM_BYTES_MAX
 from .codecs import T
-from .errors import ClosedError, PersistentQueueError, SubscriptionNotFoundError
+from .errors import ClosedError, PersistentQueueError, SessionInUseError, SubscriptionNotFoundError
 from .explain import Hold
-from .group import Group, Taken
-from .intervals import join_runs
+from .group import Group
+from .intervals import last_of
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
 from .retries import Retries, Trial
+from .shield import shielded
 from .transaction import Transaction
 
+R = TypeVar("R")
 SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
+_FREE, _BUSY, _TORN = 0, 1, 2
+"""Of a session: no call is under way; one is; one was interrupted, and what it has left is still to be seen to."""
 Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | None], bool]"
 """A flush of several sessions, with the marker of one of them."""
 
@@ -34,14 +40,18 @@ class Session(Generic[T]):
     gets it. Leaving the block without a flush gives dequeued items back to the front of the queue, in their old order,
     and drops what was enqueued.
 
-    A session is for one thread at a time; any number of sessions run in parallel. All methods but ``rollback`` and
-    ``close`` raise ``ClosedError`` once the session or its queue is closed, and ``BrokenQueueError`` once a sync
-    failed; ``dequeue`` and ``dequeue_many`` raise ``SubscriptionNotFoundError`` where the subscription was removed, and
-    so does a ``flush`` of what was dequeued from it.
+    A session is for one thread at a time, and raises ``SessionInUseError`` in any other; any number of sessions run in
+    parallel. A call in the middle of another one of the same queue and thread, by a signal handler for instance, raises
+    ``ReentrantUseError``. What a signal handler raises ends the call: its effect is whole, or there is none.
+
+    All methods but ``rollback`` and ``close`` raise ``ClosedError`` once the session or its queue is closed, and
+    ``BrokenQueueError`` once a sync failed; ``dequeue`` and ``dequeue_many`` raise ``SubscriptionNotFoundError`` where
+    the subscription was removed, and so does a ``flush`` of what was dequeued from it.
     """
 
     __slots__ = (
         "__weakref__",
+        "_busy",
         "_commit",
         "_discard",
         "_group",
@@ -71,6 +81,9 @@ class Session(Generic[T]):
         self.name = name
         """What ``PersistentQueue.explain`` calls it."""
         self._spill_bytes = spill_bytes
+        self._busy = _FREE
+        """Whether a call is under way, or was interrupted. It is tested and set without a call in between, so that of
+        two threads, or of a call and what interrupts it, one alone finds the session free."""
         self._transaction: Transaction | None = self._new()
         self._trial = Trial(retries) if retries is not None else None
         """What it does with items that may fail; None in a queue that does not count their attempts."""
@@ -117,18 +130,26 @@ class Session(Generic[T]):
         ``QueueFullError`` where the session outgrew the memory and could not spill, also with ``full="block"``; the
         item is then not in the session.
         """
-        transaction, group = self._transaction, self._group
-        if transaction is None or group.closed is not None or group.store.broken is not None:
-            transaction = self._open()
         data = item if type(item) is bytes else as_bytes(item)
         if len(data) > ITEM_BYTES_MAX:
             raise too_large(len(data))
-        size_bytes = transaction.payload_bytes + len(data)
-        if size_bytes + ITEM_OVERHEAD_BYTES * len(transaction.items) > self._spill_bytes and transaction.items:
-            group.spill(transaction)
-            size_bytes = len(data)
-        transaction.items.append(data)
-        transaction.payload_bytes = size_bytes
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            transaction, group = self._transaction, self._group
+            if transaction is None or group.closed is not None or group.store.broken is not None:
+                transaction = self._open()
+            size_bytes = transaction.payload_bytes + len(data)
+            items = transaction.items
+            if size_bytes + ITEM_OVERHEAD_BYTES * len(items) > self._spill_bytes and items:
+                group.spill(transaction)
+                size_bytes, items = len(data), transaction.items
+            # From here on without a call: nothing interrupts that.
+            items += (data,)
+            transaction.payload_bytes = size_bytes
+        finally:
+            self._busy = _FREE
 
     @overload
     def enqueue_many(self: Session[bytes], items: Iterable[Buffer]) -> None: ...
@@ -142,17 +163,25 @@ class Session(Generic[T]):
         A list or tuple is checked whole before any of it is buffered; of another iterable what came before the item
         that raised stays in the session.
         """
-        for chunk in chunks(items):
-            transaction = self._open()
+        for chunk in chunks(items):  # which may call the session itself
             data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             size_bytes = sum(map(len, data))
             if size_bytes > ITEM_BYTES_MAX and (largest := max(map(len, data))) > ITEM_BYTES_MAX:
                 raise too_large(largest)
-            if transaction.cost_bytes + size_bytes > self._spill_bytes:
-                self._enqueue_large(transaction, data)
-            else:
-                transaction.items += data
-                transaction.payload_bytes += size_bytes
+            if self._busy:
+                self._begin()
+            self._busy = _BUSY
+            try:
+                transaction = self._open()
+                if transaction.cost_bytes + size_bytes > self._spill_bytes:
+                    self._enqueue_large(transaction, data)
+                else:
+                    buffered = transaction.items
+                    # From here on without a call: nothing interrupts that.
+                    buffered += data
+                    transaction.payload_bytes += size_bytes
+            finally:
+                self._busy = _FREE
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
         """The first ready item, which is on hold from now on; None when there is none within ``timeout`` seconds.
@@ -167,22 +196,43 @@ class Session(Generic[T]):
         ``flush`` raises. The last attempt of an item is made alone: a session that holds something gets None, at once,
         while such an item is next, and one that holds such an item does until it has flushed or rolled back.
         """
-        transaction, group = self._transaction, self._group
-        if transaction is None or group.closed is not None or group.store.broken is not None:
-            transaction = self._open()
         if timeout:
             checked_timeout(timeout)
-        reader = self._reader
-        item: Any = reader.take_one(transaction.runs) if reader is not None else None
-        if item is None:
-            runs, items = self._take(transaction, 1, timeout)
-            if not items:
-                return None
-            join_runs(transaction.runs, runs)
-            item = items[0]
-        if not transaction.since_seconds:
-            transaction.since_seconds = group.now()
-        return item  # type: ignore[no-any-return]  # bytes, where there is no codec
+        thread = get_ident()
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            transaction, group, reader = self._transaction, self._group, self._reader
+            if transaction is None or group.closed is not None or group.store.broken is not None:
+                transaction = self._open()
+            item: Any = None
+            if reader is not None:
+                inside = group.inside
+                if thread in inside:
+                    raise group.reentrance()
+                # As in ``group.outermost``, which would take longer.
+                inside[thread] = None
+                try:
+                    item = reader.take_one(transaction.runs)
+                finally:
+                    del inside[thread]
+            if item is None:
+                items = self._take(transaction, 1, timeout)
+                if not items:
+                    self._busy = _FREE
+                    return None
+                item = items[0]
+            if not transaction.since_seconds:
+                transaction.since_seconds = group.now()
+            # From here on without a call: what was taken is given to the caller.
+            transaction.given += 1
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+        else:
+            return item  # type: ignore[no-any-return]  # bytes, where there is no codec
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Up to ``max_items`` ready items, in order; the list is empty when there are none within ``timeout`` seconds.
@@ -191,53 +241,88 @@ class Session(Generic[T]):
         consumed, comes alone, and a list ends before such a one: so a bad item does not take the others with it.
         Otherwise like ``dequeue``.
         """
-        transaction = self._open()
         if index(max_items) < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
         timeout = checked_timeout(timeout)
-        if max_items == 0:
-            return []
-        runs, taken = self._take(transaction, max_items, timeout)
-        items: list[Any] = taken
-        if items and not transaction.since_seconds:
-            transaction.since_seconds = self._group.now()
-        join_runs(transaction.runs, runs)
-        return items
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            transaction = self._open()
+            items: list[Any] = self._take(transaction, max_items, timeout) if max_items else []
+            count = len(items)
+            if items and not transaction.since_seconds:
+                transaction.since_seconds = self._group.now()
+            # From here on without a call: what was taken is given to the caller.
+            transaction.given += count
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+        else:
+            return items
 
     def enqueue_cached(self, item: Any) -> bool:
         """Like ``enqueue``, unless the session would have to write ahead of its flush: then it is False, and the item
         is not in it. Never waits for a disk, so that an event loop may call it."""
-        transaction = self._open()
         data = item if type(item) is bytes else as_bytes(item)
-        if len(data) > ITEM_BYTES_MAX:
-            raise too_large(len(data))
-        if transaction.items and transaction.cost_bytes + len(data) > self._spill_bytes:
-            return False
-        transaction.items.append(data)
-        transaction.payload_bytes += len(data)
-        return True
+        size_bytes = len(data)
+        if size_bytes > ITEM_BYTES_MAX:
+            raise too_large(size_bytes)
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            transaction = self._open()
+            items = transaction.items
+            if items and transaction.cost_bytes + size_bytes > self._spill_bytes:
+                return False
+            # From here on without a call: nothing interrupts that.
+            items += (data,)
+            transaction.payload_bytes += size_bytes
+            return True
+        finally:
+            self._busy = _FREE
 
     def dequeue_cached(self, max_items: int) -> list[T]:
         """Like ``dequeue_many``, as far as it needs neither to read nor to look for what others have published.
 
         Never waits for a disk, so that an event loop may call it.
         """
-        transaction, reader = self._open(), self._consumer()
-        items: list[Any] = []
-        while len(items) < max_items and (item := reader.take_one(transaction.runs)) is not None:
-            items.append(item)
-        if items and not transaction.since_seconds:
-            transaction.since_seconds = self._group.now()
-        return items
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            transaction, reader = self._open(), self._consumer()
+            items: list[Any] = self._group.around(partial(self._take_cached, transaction, reader, max_items))
+            count = len(items)
+            if items and not transaction.since_seconds:
+                transaction.since_seconds = self._group.now()
+            # From here on without a call: what was taken is given to the caller.
+            transaction.given += count
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
+        else:
+            return items
 
     def put_back(self, count: int = 1) -> None:
         """Give back the last ``count`` items that were dequeued since the last flush: to the front, in their old order.
 
         Raises ``ValueError`` where there are not so many. Never waits for a disk.
         """
-        if not 0 <= index(count) <= sum(run[1] for run in self._open().runs):
-            raise ValueError(f"count must be from 0 to the items that were dequeued, got {count}")
-        self._give_back(count)
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            if not 0 <= index(count) <= sum(run[1] for run in self._open().runs):
+                raise ValueError(f"count must be from 0 to the items that were dequeued, got {count}")
+            self._give_back(count)
+            self._busy = _FREE
+        except BaseException:
+            self._end_badly()
+            raise
 
     def flush(self, marker: tuple[str, int] | None = None, timeout: float | None = None) -> bool:
         """Make everything since the last flush one atomic transaction: durable on return, and visible to others.
@@ -254,29 +339,36 @@ class Session(Generic[T]):
 
         Raises ``QueueFullError`` (a limit) and ``DiskFullError``: nothing was committed, the session keeps its
         operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
-        reopen the queue. Interrupted, by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was
-        committed, the session is empty; if not, it keeps its operations; if nobody knows, the queue is broken.
+        reopen the queue. Raises ``InvalidTransactionError``: nothing was committed, roll the session back. Interrupted,
+        by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was committed, the session is empty; if
+        not, it keeps its operations.
 
         A session of a ``transaction`` over several queues is flushed with the others of it (see there).
         """
         if self._together is not None:
             return self._together(self, marker, timeout)
-        transaction, group = self._transaction, self._group
-        if transaction is None or group.closed is not None or group.store.broken is not None:
-            transaction = self._open()
-        if timeout is not None and checked_timeout(timeout) and not group.blocks:
-            raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
-        if marker is not None:
-            transaction.marker = checked_marker(marker)
-        elif not (transaction.items or transaction.runs or transaction.pieces):
-            return True
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
         try:
+            transaction, group = self._transaction, self._group
+            if transaction is None or group.closed is not None or group.store.broken is not None:
+                transaction = self._open()
+            if timeout is not None and checked_timeout(timeout) and not group.blocks:
+                raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
+            if marker is not None:
+                transaction.marker = checked_marker(marker)
+            elif not (transaction.items or transaction.runs or transaction.pieces):
+                self._busy = _FREE
+                return True
             self._commit(transaction, timeout)
-            return self._finish(transaction)
+            was_committed = self._finish(transaction)
+            self._busy = _FREE
         except BaseException:
-            if transaction.settled:  # interrupted behind the commit: what comes next is another transaction
-                self.rollback()
+            self._end_badly()
             raise
+        else:
+            return was_committed
 
     def give_up(self) -> None:
         """Have a ``flush`` of this session that waits for room, in another thread, wait no longer: it raises
@@ -299,6 +391,15 @@ class Session(Generic[T]):
         be waited, where the queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``, and
         for ``retry=False`` without ``dead_letter``.
         """
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            self._reject(item, reason, retry, delay_seconds)
+        finally:
+            self._busy = _FREE
+
+    def _reject(self, item: T, reason: str, retry: bool, delay_seconds: float | None) -> None:
         transaction = self._open()
         if self._trial is None:
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
@@ -312,15 +413,25 @@ class Session(Generic[T]):
 
         With ``retry_delay_seconds`` what is given back comes again when these are over.
         """
-        if self._transaction is not None:
-            transaction, self._transaction = self._transaction, self._new()
-            self._discard(transaction)
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            self._roll_back(self._new())
+        finally:
+            self._busy = _FREE
 
     def close(self) -> None:
         """Roll back what was not flushed, and end the session. Closing again does nothing."""
-        if self._transaction is not None:
-            transaction, self._transaction = self._transaction, None
-            self._discard(transaction)
+        if self._transaction is None:
+            return
+        if self._busy:
+            self._begin()
+        self._busy = _BUSY
+        try:
+            self._roll_back(None)
+        finally:
+            self._busy = _FREE
 
     def keeps(self) -> Hold | None:
         """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""
@@ -337,10 +448,50 @@ class Session(Generic[T]):
         keeps = transaction is not None and (transaction.runs or transaction.pieces)
         return transaction.since_seconds if transaction is not None and keeps else None
 
-    def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> Taken:
+    def _begin(self) -> None:
+        """See to what an interrupted call has left. Raises ``SessionInUseError`` if one is under way."""
+        if self._busy == _TORN:
+            self._end_badly()
+        if self._busy:
+            raise SessionInUseError(
+                "the session is in the middle of another call, of another thread or of the code that this one "
+                "interrupts; nothing was done: use one session for each thread"
+            )
+
+    def _end_badly(self) -> None:
+        """Behind a call that raised: begin a new transaction if this one was settled, and give back what was taken for
+        the caller and not returned. If that is interrupted, the next call of the session does it first."""
+        self._busy = _TORN
+        transaction = self._transaction
+        if transaction is not None:
+            if transaction.settled:
+                self._finish(transaction)
+            elif transaction.runs:
+                self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
+        self._busy = _FREE
+
+    def _roll_back(self, following: Transaction | None) -> None:
+        """Discard what the session has done; the ``following`` transaction comes next."""
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, following
+            try:
+                self._discard(transaction)
+            except BaseException:
+                # A finalizer's way: whatever is left is discarded before the next call of the queue.
+                self._group.abandon(transaction)
+                raise
+
+    def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> list[bytes]:
+        """Hold items; their runs are added to the transaction's, also if this is interrupted behind that."""
         if self._trial is None:
-            return self._group.take(self._consumer(), max_items, timeout)
+            return self._group.take(self._consumer(), max_items, timeout, transaction.runs)
         return self._trial.take(transaction, self._consumer(), max_items, timeout)
+
+    def _take_cached(self, transaction: Transaction, reader: Reader, max_items: int) -> list[bytes]:
+        items: list[bytes] = []
+        while len(items) < max_items and (item := reader.take_one(transaction.runs)) is not None:
+            items.append(item)
+        return items
 
     def _matches(self, raw: bytes, item: object) -> bool:
         """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""
@@ -355,20 +506,15 @@ class Session(Generic[T]):
 
     def _give_back(self, count: int) -> None:
         """Give the last items that were dequeued back to the front of the queue."""
-        if count and self._transaction is not None:
-            returned, runs = self._new(), self._transaction.runs
-            while count:
-                first, held = runs.pop()
-                part = min(count, held)
-                if part < held:
-                    runs.append((first, held - part))
-                returned.runs.append((first + held - part, part))
-                count -= part
-            if not runs and not self._transaction.pieces:
-                self._transaction.since_seconds = 0.0
+        transaction = self._transaction
+        if count and transaction is not None:
             if self._trial is not None:
-                self._trial.forget(returned.runs)
-            self._group.discard(returned)
+                self._trial.forget(last_of(transaction.runs, count))
+            # Less than there are in ``runs``: what is left of it is given back, in whatever way this ends.
+            transaction.given -= count
+            self._group.put_back(transaction, count)
+            if not transaction.runs and not transaction.pieces:
+                transaction.since_seconds = 0.0
 
     def _new(self) -> Transaction:
         return Transaction(self._reader.ready if self._reader is not None else None)
@@ -406,13 +552,21 @@ def flush_all(
 ) -> list[bool | Exception]:
     """What ``PersistentQueue.flush_all`` does."""
     _require_apart(group, sessions)
+    return exclusively(sessions, partial(_flush_all, group, sessions, markers))
+
+
+def _flush_all(
+    group: Group, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+) -> list[bool | Exception]:
     found: list[bool | Exception] = [True] * len(sessions)
     works: dict[int, Transaction] = {}
     for number, session in enumerate(sessions):
         marker = markers[number] if markers else None
         try:
             if session._trial is not None and session._trial.rejects:  # what it gives up goes to another queue
+                session._busy = _FREE
                 found[number] = session.flush(marker, 0.0)
+                session._busy = _BUSY
                 continue
             work = session._open()
             if marker is not None:
@@ -435,6 +589,30 @@ def flush_all(
             elif isinstance(failure, Exception):
                 found[number] = failure
     return found
+
+
+def exclusively(sessions: Sequence[Session[Any]], call: Callable[[], R]) -> R:
+    """Make the call while the sessions refuse others. Raises ``SessionInUseError`` if one is in another call."""
+    taken: list[Session[Any]] = []
+    try:
+        for session in sessions:
+            if session._busy:
+                session._begin()
+            # From here on without a call: an interruption finds it free, or taken.
+            session._busy = _BUSY
+            taken += (session,)
+        result = call()
+        _end_all(taken)
+    except BaseException:
+        shielded(partial(_end_all, taken))
+        raise
+    else:
+        return result
+
+
+def _end_all(sessions: Iterable[Session[Any]]) -> None:
+    for session in sessions:
+        session._end_badly()
 
 
 def _require_apart(group: Group, sessions: Sequence[Session[Any]]) -> None:

@@ -21,7 +21,7 @@ Memory follows the number of extents and gaps, never the number of items. Invari
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from itertools import pairwise
 from operator import attrgetter
 
@@ -203,15 +203,44 @@ class State:
         self.extents.append(Extent(ExtentRow(first, count, number, offset, length_bytes, ordinal, count, length_bytes)))
         self._firsts.append(first)
 
-    def dequeue(self, subscription: int, first: int, count: int) -> None:
-        """Apply the fields of a ``Dequeue``."""
+    def check(self, operation: Operation, created: Container[int] = ()) -> None:
+        """Raise ``StateError`` if ``apply`` would; change nothing. For what a transaction holds beside its items.
+
+        The segments ``created`` are those that the transaction makes known before.
+        """
+        if isinstance(operation, Dequeue):
+            self.check_dequeue(*operation)
+        elif isinstance(operation, Delivered | Delayed):
+            self._check_delivery(*operation[:3])
+        elif isinstance(operation, Compaction):
+            self._compacted(*operation, created)
+        elif isinstance(operation, SubscriptionOpened):
+            self._check_new(*operation)
+        elif isinstance(operation, SubscriptionClosed):
+            self._check_known(operation.number)
+
+    def become(self, other: State) -> None:
+        """Be what another one is, which the caller gives up: by one step, which nothing interrupts."""
+        vars(self).update(vars(other))
+
+    def check_dequeue(self, subscription: int, first: int, count: int) -> None:
+        """Raise ``StateError`` if the subscription cannot consume these sequences; change nothing."""
         end, cursor = first + count, self.subscriptions.get(subscription)
-        if cursor is None or count == 0 or end > self.next_sequence or cursor.overlaps(first, end):
+        if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
             above = "no subscription" if cursor is None else cursor.frontier
             raise StateError(
                 f"sequences of {above} to {self.next_sequence} that are not consumed",
                 f"{count} from {first} of subscription {subscription}",
             )
+
+    def dequeue(self, subscription: int, first: int, count: int) -> None:
+        """Apply the fields of a ``Dequeue``."""
+        self.check_dequeue(subscription, first, count)
+        self.consume(subscription, first, count)
+
+    def consume(self, subscription: int, first: int, count: int) -> None:
+        """Apply the fields of a ``Dequeue`` that ``check_dequeue`` has passed."""
+        end, cursor = first + count, self.subscriptions[subscription]
         cursor.consume(first, count)
         if self.attempts:
             self._uncount(subscription, first, count)
@@ -227,18 +256,14 @@ class State:
 
     def compact(self, sources: Sequence[int], moves: Sequence[Move]) -> None:
         """Apply the fields of a ``Compaction``. What was consumed since it was copied does not move."""
-        gone = set(sources)
-        if not gone <= self.segments.keys():
-            raise StateError("a compaction of known segments", f"{sorted(gone)}")
-        extents = [extent for extent in self.extents if extent.segment not in gone]
-        moved = [extent for move in moves if (extent := self._moved(move, gone)) is not None]
-        extents = sorted(extents + moved, key=attrgetter("first"))
-        live = sum(self.segments[number].live for number in gone)
-        if live != sum(extent.live for extent in moved) or any(a.end > b.first for a, b in pairwise(extents)):
-            raise StateError(f"moves of all {live} live items of the segments {sorted(gone)}", f"{len(moves)} moves")
+        gone, moved, extents = self._compacted(sources, moves)
         for number in gone:
             self.live_bytes -= self.segments[number].live_bytes
             self.segments[number].live = self.segments[number].live_bytes = 0
+        for move in moves:
+            segment = self.segments[move.segment]
+            segment.end = max(segment.end, move.offset + move.length_bytes)
+            segment.ordinal = max(segment.ordinal, move.ordinal + move.count)
         for extent in moved:
             segment = self.segments[extent.segment]
             segment.live += extent.live
@@ -249,16 +274,29 @@ class State:
         self.extents = extents
         self._firsts = [extent.first for extent in extents]
 
-    def _moved(self, move: Move, gone: set[int]) -> Extent | None:
+    def _compacted(
+        self, sources: Sequence[int], moves: Sequence[Move], created: Container[int] = ()
+    ) -> tuple[set[int], list[Extent], list[Extent]]:
+        """The sources of a ``Compaction``, the extents that it makes, and all that there are behind it."""
+        gone = set(sources)
+        if not gone <= self.segments.keys():
+            raise StateError("a compaction of known segments", f"{sorted(gone)}")
+        extents = [extent for extent in self.extents if extent.segment not in gone]
+        moved = [extent for move in moves if (extent := self._moved(move, gone, created)) is not None]
+        extents = sorted(extents + moved, key=attrgetter("first"))
+        live = sum(self.segments[number].live for number in gone)
+        if live != sum(extent.live for extent in moved) or any(a.end > b.first for a, b in pairwise(extents)):
+            raise StateError(f"moves of all {live} live items of the segments {sorted(gone)}", f"{len(moves)} moves")
+        return gone, moved, extents
+
+    def _moved(self, move: Move, gone: set[int], created: Container[int]) -> Extent | None:
         """The extent that a move makes; None where nothing of it is unconsumed any more."""
         first, count, number, offset, length_bytes, ordinal, _, copied = move
-        segment, end = self.segments.get(number), first + count
-        if segment is None or number in gone or offset < HEADER_BYTES or not 0 < copied <= count:
+        is_known, end = number in self.segments or number in created, first + count
+        if not is_known or number in gone or offset < HEADER_BYTES or not 0 < copied <= count:
             raise StateError("a move to a known segment that stays, behind its header", f"{move}")
         if end > self.next_sequence:
             raise StateError(f"moves of sequences below {self.next_sequence}", f"{move}")
-        segment.end = max(segment.end, offset + length_bytes)
-        segment.ordinal = max(segment.ordinal, ordinal + count)
         live = self.gone.live_between(first, end)
         if live > copied:
             raise StateError(f"no more than {copied} live items in {move}", f"{live}")
@@ -425,8 +463,7 @@ class State:
         return SubscriptionOpened(max(self.subscriptions, default=0) + 1, min(first, self.next_sequence), name)
 
     def _subscribe(self, number: int, first: int, name: str) -> None:
-        if number in self.subscriptions or self.number_of(name) is not None or first > self.next_sequence:
-            raise StateError(f"a new subscription, from {self.next_sequence} on or before", f"{number}, {name!r}")
+        self._check_new(number, first, name)
         cursor, others = self.gone.copy(name), len(self.subscriptions)
         skipped = cursor.consume_rest(cursor.frontier, first)
         self.subscriptions[number] = cursor
@@ -436,11 +473,18 @@ class State:
             self._let_go(skipped)
             self.gone = cursor
 
-    def _unsubscribe(self, number: int) -> None:
-        cursor = self.subscriptions.pop(number, None)
-        self.attempts.pop(number, None)
-        if cursor is None:
+    def _check_new(self, number: int, first: int, name: str) -> None:
+        if number in self.subscriptions or self.number_of(name) is not None or first > self.next_sequence:
+            raise StateError(f"a new subscription, from {self.next_sequence} on or before", f"{number}, {name!r}")
+
+    def _check_known(self, number: int) -> None:
+        if number not in self.subscriptions:
             raise StateError(f"one of the subscriptions {sorted(self.subscriptions)}", f"{number}")
+
+    def _unsubscribe(self, number: int) -> None:
+        self._check_known(number)
+        cursor = self.subscriptions.pop(number)
+        self.attempts.pop(number, None)
         if cursor is self.gone:
             self.gone = cursor.copy()
         else:
@@ -500,13 +544,16 @@ class State:
 
     def _counted(self, subscription: int, first: int, count: int) -> Attempts:
         """What is known of deliveries to the subscription, which has these to come."""
+        self._check_delivery(subscription, first, count)
+        return self.attempts.setdefault(subscription, Attempts())
+
+    def _check_delivery(self, subscription: int, first: int, count: int) -> None:
         cursor, end = self.subscriptions.get(subscription), first + count
-        if cursor is None or count == 0 or end > self.next_sequence or cursor.overlaps(first, end):
+        if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
             raise StateError(
                 f"a delivery of what is below {self.next_sequence}, and not consumed",
                 f"{count} from {first} to subscription {subscription}",
             )
-        return self.attempts.setdefault(subscription, Attempts())
 
     def _uncount(self, subscription: int, first: int, count: int) -> None:
         """They are consumed: nothing is to be known of them any more."""

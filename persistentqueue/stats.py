@@ -136,7 +136,8 @@ def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
     pooled = store.pool.files()
     sizes = {part: sizes_in(disk, part) for part in store.places.parts()}
     data = sizes[store.places.path(DATA_DIRECTORY)]
-    with group.mutex:
+
+    def gather() -> Stats:
         unlogged = [created.number for created in store.segments.unlogged]
         numbers = {*store.state.segments, *unlogged}
         reader = store.subscriptions.plain or store.subscriptions.of_all()
@@ -193,3 +194,5 @@ def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
             rejected=group.rejected,
             dead=group.dead,
         )
+
+    return group.look(gather)

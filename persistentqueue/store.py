@@ -39,6 +39,7 @@ from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transa
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
 from .inbox import Inbox
+from .insist import Insist, T, call_once, is_interruption
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
 from .log import Log
@@ -49,7 +50,7 @@ from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
-from .recovery import NOTHING_FOUND, UNKNOWN, Others, Recovered, RecoveryReport, finish_adoptions, recover
+from .recovery import NOTHING_FOUND, UNKNOWN, Others, Recovered, RecoveryReport, finish_adoptions, read_state, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
 from .state import State
 from .subscriptions import Subscriptions
@@ -66,8 +67,17 @@ class Store:
     """An open queue. Make one with ``Store.open``."""
 
     def __init__(
-        self, disk: Disk, places: Places, settings: Settings, lock: Lock, state: State, mutex: Guard, reading: Guard
+        self,
+        disk: Disk,
+        places: Places,
+        settings: Settings,
+        lock: Lock,
+        state: State,
+        mutex: Guard,
+        reading: Guard,
+        insist: Insist = call_once,
     ) -> None:
+        self._insist = insist
         self._quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
         log_bytes_max = LOG_BYTES_MAX
         if settings.max_disk_bytes is not None:
@@ -87,13 +97,22 @@ class Store:
         self._mutex = mutex
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
-        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN)
+        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN, self.insist)
         self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
         self.subscriptions = Subscriptions(disk, settings, state, self.segments, mutex, reading)
         self.pages = self.subscriptions.pages
         self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
         self.committer = Committer(
-            disk, settings, state, self.pages, self.segments, mutex, self.limits, self._make_room
+            disk,
+            settings,
+            state,
+            self.pages,
+            self.segments,
+            mutex,
+            self.limits,
+            self._make_room,
+            self._rebuild,
+            self.insist,
         )
         self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self._quota)
         self.compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
@@ -130,6 +149,7 @@ class Store:
         data_path: str | None = None,
         others: Others = UNKNOWN,
         adopts: bool = True,
+        insist: Insist = call_once,
     ) -> Store:
         """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
 
@@ -163,7 +183,7 @@ class Store:
             state.identity = state.identity or disk.urandom(IDENTITY_BYTES)  # logged before any frame of this opening
             if settings.fan_out and 0 in state.subscriptions:
                 raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
-            store = cls(disk, places, settings, lock, state, mutex, reading)
+            store = cls(disk, places, settings, lock, state, mutex, reading, insist)
             store._begin(recovered)
             if adopts:
                 store._adopt()
@@ -338,7 +358,7 @@ class Store:
         if transaction.committed:
             return
         with self._mutex:
-            if transaction.ready is not None:
+            if transaction.ready is not None and not transaction.is_invalid:
                 transaction.ready.release(transaction.runs)
             self.segments.unpin(piece.segment for piece in transaction.pieces)
         transaction.runs, transaction.pieces, transaction.items = [], (), []
@@ -352,26 +372,34 @@ class Store:
         if self.broken is not None:
             self.check()
         try:
-            if self.generations.settling is not None or not self.committer.commit_short(group, self.generations.log):
+            if self.generations.settling is not None:
+                self.insist(partial(self._commit_long, group))
+            elif not self.committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
-                self.committer.come_again(group)
             self.trim_if_worth()
         except BaseException as error:
-            self.doubt(error)
+            if not is_interruption(error) or self.broken is not None:
+                self.doubt(error)
+            elif not isinstance(error, PersistentQueueError):
+                self.insist(partial(self.committer.take_back, group))
             raise
 
     def _commit_long(self, group: Sequence[Transaction]) -> None:
         committer = self.committer
-        group, inline = committer.write_blocks(group)
-        if not group:
-            return
-        committer.sync_blocks(inline)
-        self.log_group(group, inline)
+        admitted, inline = committer.write_blocks(group)
+        if admitted:
+            committer.sync_blocks(inline)
+            self.log_group(admitted, inline)
+        committer.come_again(group)
 
     def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
         """The steps of a commit from the frame on, for a group whose blocks are written, as durable as they must be."""
-        written = self.make_frame(group, inline)
-        if written is not None:
+        written, log = self.make_frame(group, inline), self.generations.log
+        if written is None or log is None:
+            return
+        if self.generations.settling is None and not group[0].published:
+            self.committer.commit_frame(log, written)
+        else:  # of which nothing is interrupted
             self.write_frame(written)
             self.adopter.rename(group)
             self.committer.apply(group, written.operations)
@@ -392,7 +420,7 @@ class Store:
         log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
         most_bytes = len(body) + (RESOLUTION_BYTES if self.generations.settling is not None else 0)
         if log is None or not log.has_room(most_bytes, enqueues):
-            log = self._roll_log(most_bytes, group, enqueues)
+            log = self.insist(partial(self._roll_log, most_bytes, group, enqueues))
         if log is None:
             return None
         resolutions = self.generations.first_operations()
@@ -453,7 +481,7 @@ class Store:
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log, as ``Generations.trim`` does. Raises the same."""
         self.check()
-        self.generations.trim(flags, extra_bytes, keep_old, enqueues)
+        self.insist(partial(self.generations.trim, flags, extra_bytes, keep_old, enqueues))
 
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
@@ -572,6 +600,26 @@ class Store:
         return self.segments.syncs + self.committer.syncs + 2 * self.generations.trims
 
     # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def insist(self, call: Callable[[], T]) -> T:
+        """Make the call, which no signal handler interrupts. What ends it all the same, but for an error of the disk or
+        one that says itself what became of it, breaks the store."""
+
+        def call_or_break() -> T:
+            try:
+                return call()
+            except (PersistentQueueError, OSError):
+                raise
+            except BaseException as error:
+                self.doubt(error)
+                raise
+
+        return self._insist(call_or_break)
+
+    def _rebuild(self) -> None:
+        """Make the state what the log says, since a change of it was interrupted; the mutex is held."""
+        assert self.generations.path is not None
+        self.state.become(read_state(self.disk, self.generations.path))
 
     def doubt(self, error: BaseException) -> None:
         """Break the store for what ended a commit anywhere between its first write and its last change in memory, since

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
 from typing import Any, TypeVar, overload
 
 from .disk import basename
@@ -11,7 +12,7 @@ from .items import checked_marker
 from .joint import require_neighbours
 from .queue import PersistentQueue
 from .retries import commit_tried
-from .session import Session, checked_timeout
+from .session import Session, checked_timeout, exclusively
 from .subscription import Subscription
 
 A = TypeVar("A")
@@ -115,6 +116,9 @@ class _Joint:
         """What ``Session.flush`` does, for all of them."""
         if checked_timeout(timeout):
             raise ValueError(f"a transaction over several queues waits for no room, not for {timeout} seconds")
+        return exclusively(self._sessions, partial(self._flush, asked, marker))
+
+    def _flush(self, asked: Session[Any], marker: tuple[str, int] | None) -> bool:
         works = [(session, session._open()) for session in self._sessions]
         for session, work in works:
             work.marker = checked_marker(marker) if session is asked and marker is not None else None
@@ -125,8 +129,6 @@ class _Joint:
             commit_tried([(session._group, work, session._trial) for session, work in busy], 0.0)
         finally:
             for session, work in busy:
-                if work.skipped:
-                    session.rollback()
-                elif work.settled:  # also interrupted behind the commit: what comes next is another transaction
-                    session._transaction = session._new()
+                if work.settled:  # also interrupted behind the commit: what comes next is another transaction
+                    session._finish(work)
         return not busy[0][1].skipped

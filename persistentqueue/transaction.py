@@ -49,7 +49,9 @@ class Transaction:
     __slots__ = (
         "adoptions",
         "error",
+        "given",
         "gives_up",
+        "is_invalid",
         "items",
         "marker",
         "operations",
@@ -71,6 +73,10 @@ class Transaction:
         self.payload_bytes = 0
         self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
+        self.given = 0
+        """How many of the sequences in ``runs`` were given to the caller of its session."""
+        self.is_invalid = False
+        """Whether it contradicts the state: then ``runs`` is not to be believed, and nothing of it is given back."""
         self.marker: tuple[str, int] | None = None
         self.operations: Sequence[Operation] = ()
         """What else it does: what has come of a compaction, a subscription more or less, or what is to be known of

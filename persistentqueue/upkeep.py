@@ -12,6 +12,7 @@ from functools import partial
 from math import inf
 from typing import NamedTuple
 
+from .compact import Copy
 from .errors import BrokenQueueError, ClosedError, PersistentQueueError
 from .group import Group
 from .logger import LOGGER
@@ -76,16 +77,30 @@ class Upkeep:
         self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
     ) -> Compacted:
         segments = copied_bytes = 0
-        before = None
+        before: int | None = None
         began = self._group.now()
-        while True:
+        copy: Copy | None = None
+
+        def begin() -> None:
+            nonlocal before, copy
             with self._group.writing:
                 self._group.check()
-                before = before or self._group.store.state.next_segment
+                before = self._group.store.state.next_segment if before is None else before
                 copy = self._group.store.begin_compaction(below, settled_only, before=before)
-            if copy is None:
-                return Compacted(segments, copied_bytes)
+
+        def end() -> None:
+            nonlocal copy
+            if copy is not None:
+                with self._group.writing:
+                    self._group.store.end_compaction(copy)
+                copy = None
+                self._group.tell_of_room()
+
+        while True:
             try:
+                self._group.around(partial(self._group.shielded, begin))
+                if copy is None:
+                    return Compacted(segments, copied_bytes)
                 resumed, groups = self._group.now(), self._group.groups
                 while copy.step():
                     self._group.check()
@@ -101,10 +116,10 @@ class Upkeep:
                     self._group.commit(transaction)
                     segments += len(copy.done)
                     copied_bytes += copy.copied_bytes
-            finally:
-                with self._group.writing:
-                    self._group.store.end_compaction(copy)
-                self._group.tell_of_room()
+                self._group.around(partial(self._group.shielded, end))
+            except BaseException:
+                self._group.around(partial(self._group.shielded, end))
+                raise
             self._group.trim()
 
     def _pause(self, until: float) -> None:
@@ -119,6 +134,9 @@ class Upkeep:
         return self._maintain(inf)
 
     def _tidy(self) -> None:
+        self._group.around(partial(self._group.shielded, self._tidy_files))
+
+    def _tidy_files(self) -> None:
         generation = self._group.store.generations.number
         with self._group.keeping_files(), self._group.alone():
             self._group.store.tidy()
@@ -137,9 +155,12 @@ class Upkeep:
         files = self._group.store.fill_pool()
         while made is not None:
             yield made
-            with self._group.giving_back:
-                self._group.check()
-                made = next(files, None)
+            made = self._group.around(partial(self._group.shielded, partial(self._make_file, files)))
+
+    def _make_file(self, files: Iterator[int]) -> int | None:
+        with self._group.giving_back:
+            self._group.check()
+            return next(files, None)
 
     def maintain_soon(self) -> None:
         """Have maintenance come by itself."""

@@ -1,86 +1,149 @@
-"""Those who wait for an item: one of them listens for other processes, and the others for him and his like.
+"""Threads that wait for an item: one of them listens for other processes, and the rest sleep.
 
-To wait costs no processor time. The first who waits keeps the bell (see ``bell``), which rings when another process
-publishes something; the others sleep until somebody in this process has an item for them. Whoever goes while nobody
-keeps it wakes another one, who keeps it then.
+To wait costs no processor time. The first that waits keeps the bell (see ``bell``), which rings when another process
+publishes something; the others sleep until this process has an item for them. A thread that leaves while none keeps the
+bell wakes another one, which keeps it then.
+
+A thread sleeps without the mutex, in a place of its own: ``threading.Condition`` loses the mutex if a signal handler
+raises while it takes it again.
 """
 
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from functools import partial
 
 from .bell import LONGEST_SECONDS, POLL_SECONDS, Bell
+from .shield import shielded
+
+
+class _Place:
+    """The place of one waiting thread: with the bell, or with a lock that is released when it is told."""
+
+    __slots__ = ("bell", "is_told", "most_seconds", "turn")
+
+    def __init__(self) -> None:
+        self.turn = threading.Lock()
+        self.turn.acquire()
+        self.bell: Bell | None = None
+        self.is_told = False
+        self.most_seconds = LONGEST_SECONDS
+
+    def tell(self) -> None:
+        """End its sleep; again, if that was interrupted."""
+        if not self.is_told:
+            self.is_told = True
+            self.turn.release()
+
+    def sleep(self, timeout_seconds: float) -> None:
+        """Return when it is told, when the bell rings that it keeps, or when the time is over."""
+        seconds = min(timeout_seconds, self.most_seconds)
+        if self.bell is not None:
+            self.bell.wait(seconds)
+        elif self.turn.acquire(timeout=seconds):
+            self.turn.release()
 
 
 class Waiters:
-    """All of one queue. ``mutex`` is held by whoever calls, but for ``abandon``."""
+    """All waiting threads of one queue. ``mutex`` is held by the caller, but for ``wait`` and ``abandon``."""
 
-    def __init__(self, mutex: threading.Lock, directory: str) -> None:
+    def __init__(self, mutex: AbstractContextManager[object], directory: str) -> None:
         self._mutex = mutex
         self._directory = directory
-        self._sleeping = threading.Condition(mutex)
+        self._sleeping: list[_Place] = []
+        self._keeper: _Place | None = None
+        """The place that has the bell."""
         self._bell: Bell | None = None
-        self._is_kept = False
         self._is_closed = False
-        self.count = 0
-        """How many wait."""
 
-    def wait(self, timeout_seconds: float | None) -> None:
-        """Return when something may have come, the time is over (None: never), or before. The mutex is free meanwhile.
+    @property
+    def count(self) -> int:
+        """How many threads wait."""
+        return len(self._sleeping) + (self._keeper is not None)
 
-        Where the process has no descriptors left for a bell, it returns within 50 ms.
+    def wait(self, must_wait: Callable[[], float | None], outside: Callable[[Callable[[], None]], None]) -> bool:
+        """Ask ``must_wait`` with the mutex held, and sleep for at most so many seconds; return False if it says None.
+
+        The sleep is made by ``outside``, without the mutex, which the caller does not hold. Returns True when something
+        may have come, the time is over, or before. If the process has no descriptors left for a bell, it returns within
+        50 ms.
         """
-        timeout_seconds = min(LONGEST_SECONDS if timeout_seconds is None else timeout_seconds, LONGEST_SECONDS)
-        self.count += 1
+        place = _Place()
         try:
-            if self._is_kept:
-                self._sleeping.wait(timeout_seconds)
-            elif self._bell is not None:
-                self._keep(self._bell, timeout_seconds)
-            else:
-                try:
-                    self._bell = Bell(self._directory)  # what came before may not have rung: look once more
-                except OSError:
-                    self._sleeping.wait(min(timeout_seconds, POLL_SECONDS))
-        finally:
-            self.count -= 1
-            if not self._is_kept:
-                self._sleeping.notify()  # who may be the next to keep it
+            with self._mutex:
+                seconds = must_wait()
+                if seconds is None:
+                    return False
+                if not self._enter(place):
+                    return True
+            outside(partial(place.sleep, min(seconds, LONGEST_SECONDS)))
+            self._leave(place)
+        except BaseException:
+            shielded(partial(self._leave, place, passes=True))
+            raise
+        return True
 
     def wake(self, count: int) -> None:
-        """There are so many items for those who wait."""
-        if self.count and count:
-            self._sleeping.notify(count)
-            if self._is_kept and self._bell is not None:
+        """Wake as many threads as there are new items."""
+        if count and self.count:
+            for place in self._sleeping[:count]:
+                place.tell()
+            del self._sleeping[:count]
+            if self._keeper is not None and self._bell is not None:
                 self._bell.ring()
 
     def wake_all(self) -> None:
-        """All who wait are to look."""
+        """Have all threads look."""
         self.wake(self.count)
 
     def close(self) -> None:
-        """Wake all, who must not come back; the bell is closed when nobody keeps it."""
+        """Wake all threads, which must not come back; the bell is closed when none keeps it."""
         self._is_closed = True
         self.wake_all()
-        if not self._is_kept:
+        if self._keeper is None:
             self._close_bell()
 
     def abandon(self) -> None:
         """Close the bell, without the mutex: nobody waits any more, or those who do are threads of a parent process."""
         self._close_bell()
 
-    def _keep(self, bell: Bell, timeout_seconds: float) -> None:
-        self._is_kept = True
-        try:
-            self._mutex.release()
-            try:
-                bell.wait(timeout_seconds)
-            finally:
-                self._mutex.acquire()
-        finally:
-            self._is_kept = False
-            if self._is_closed:
-                self._close_bell()
+    def _enter(self, place: _Place) -> bool:
+        """Take the place; False if the thread is to look once more first: what came before there was a bell did not
+        ring."""
+        if self._keeper is None:
+            if self._bell is None:
+                try:
+                    shielded(self._make_bell)
+                except OSError:
+                    place.most_seconds = POLL_SECONDS
+                else:
+                    return False
+            else:
+                place.bell = self._bell
+                self._keeper = place
+                return True
+        self._sleeping.append(place)
+        return True
+
+    def _make_bell(self) -> None:
+        self._bell = Bell(self._directory)
+
+    def _leave(self, place: _Place, passes: bool = False) -> None:
+        """Give up the place; again, if that was interrupted. If the thread ``passes``, since it will not look for what
+        it was woken for, another one is woken."""
+        with self._mutex:
+            if place in self._sleeping:
+                self._sleeping.remove(place)
+            if self._keeper is place:
+                self._keeper = None
+                if self._is_closed:
+                    self._close_bell()
+            if self._keeper is None or (passes and place.is_told):
+                for other in self._sleeping[:1]:  # which may be the next one to keep the bell
+                    other.tell()
+                del self._sleeping[:1]
 
     def _close_bell(self) -> None:
         bell, self._bell = self._bell, None

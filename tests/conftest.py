@@ -20,6 +20,8 @@ from persistentqueue.disk import DISK
 from persistentqueue.errors import CorruptionError
 from persistentqueue.maintenance import THREAD_NAME
 from persistentqueue.place import ID_NAME
+from persistentqueue.shield import THREAD_NAME as HELPER_NAME
+from persistentqueue.shield import end_helper
 from persistentqueue.upkeep import Upkeep
 
 if TYPE_CHECKING:
@@ -77,8 +79,9 @@ def no_leaks(request: pytest.FixtureRequest) -> Iterator[None]:
     before = _descriptors()
     yield
     gc.collect()
+    end_helper()
     for thread in threading.enumerate():
-        if thread.name == THREAD_NAME:
+        if thread.name in {THREAD_NAME, HELPER_NAME}:
             thread.join(60)  # it ends by itself once it has nothing to do
     left = {fd: target for fd, target in _descriptors().items() if before.get(fd) != target}
     kinds = ("/", "anon_inode")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import signal
 import subprocess
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -111,3 +112,19 @@ def without_descriptors() -> tuple[Disk, list[bool]]:
         return DISK.listdir(path)
 
     return replace(DISK, listdir=listdir), failing
+
+
+@contextmanager
+def interruptible() -> Iterator[None]:
+    """Processes that are started meanwhile handle SIGINT as by default, also if this one was started with it ignored.
+
+    A signal that is handled here is back at its default after an ``exec``; one that is ignored stays ignored.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        if before is signal.SIG_IGN:
+            signal.signal(signal.SIGINT, before)

@@ -41,7 +41,7 @@ from persistentqueue.cli.words import (
 )
 
 from .conftest import OpenQueue
-from .support import drain, flip, put, segment_files
+from .support import drain, flip, interruptible, put, segment_files
 from .test_processes import Child
 from .test_view import entries, rest_alone
 
@@ -639,7 +639,7 @@ def test_a_report_that_fails_leaves_the_one_before(
     def fail(fd: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    monkeypatch.setattr("persistentqueue.cli.reading.os.fsync", fail)
+    monkeypatch.setattr("persistentqueue.cli.files.os.fsync", fail)
     done = cli("report", path, "-o", file)
     assert (done.status, "No space left" in done.err) == (2, True)
     assert file.read_text() == "before"
@@ -830,7 +830,9 @@ def test_an_interrupt_gives_items_back(open_queue: OpenQueue, path: Path) -> Non
         put(queue, b"a")
         drain(queue)
     line = [sys.executable, "-m", "persistentqueue", "get", str(path), "q", "--timeout", "60"]
-    with subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+    with interruptible():
+        process = subprocess.Popen(line, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    with process:
         while not View(path, "q").look().is_owned:
             assert process.poll() is None
         process.send_signal(signal.SIGINT)

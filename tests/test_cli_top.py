@@ -38,7 +38,7 @@ from persistentqueue.cli.watch import Arrivals, Pace, Watched, pace_of
 from persistentqueue.lock import Owner
 
 from .conftest import OpenQueue
-from .support import crash, put
+from .support import crash, interruptible, put
 
 SECOND_NS = 10**9
 NOW_NS = 1_000 * SECOND_NS
@@ -356,7 +356,8 @@ def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
 def start(path: Path, stdout: int, *arguments: str) -> subprocess.Popen[bytes]:
     """``top`` in a process of its own."""
     line = [sys.executable, "-m", "persistentqueue", "top", str(path), "--interval", "0.05", *arguments]
-    return subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm"})
+    with interruptible():
+        return subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm"})
 
 
 def read_until(fd: int, word: bytes) -> bytes:

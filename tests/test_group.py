@@ -272,25 +272,34 @@ def test_interrupted_leader_hands_on(open_queue: OpenQueue, monkeypatch: pytest.
     assert drain(queue) == [b"follower"] * 2
 
 
-def test_interrupted_in_the_middle_of_a_commit(open_queue: OpenQueue) -> None:
-    """An interruption between the first write and the last change in memory breaks the queue until it is reopened."""
+@pytest.mark.parametrize("step", ["commit.1", "commit.2", "commit.3", "commit.4"])
+def test_interrupted_in_the_middle_of_a_commit(open_queue: OpenQueue, step: str) -> None:
+    """A flush that is interrupted is undone or finished; the queue, and the session, go on, and nothing is doubled."""
     armed = [False]
 
     def failpoint(name: str) -> None:
-        if armed[0] and name.startswith("commit.4"):
+        if armed[0] and name.startswith(step):
+            armed[0] = False
             raise Interruption
 
     queue = open_queue(disk=replace(DISK, failpoint=failpoint))
     put(queue, b"a")
-    armed[0] = True
-    with pytest.raises(Interruption):
-        put(queue, b"b")
-    with pytest.raises(BrokenQueueError, match="Interruption"):
-        put(queue, b"c")
-    with queue.session() as session, pytest.raises(BrokenQueueError):
-        session.dequeue()
+    with queue.session() as session:
+        session.enqueue(b"b")
+        armed[0] = True
+        with pytest.raises(Interruption):
+            session.flush()
+        session.enqueue(b"c")
+        assert session.flush()
+        assert queue.peek(9) == [b"a", b"b", b"c"]
+        assert session.dequeue() == b"a"
+        armed[0] = True
+        with pytest.raises(Interruption):
+            session.flush()
+        assert session.flush()
+    assert (len(queue), queue.stats().held) == (2, 0)
     queue.close()
-    assert drain(open_queue()) == [b"a", b"b"]
+    assert drain(open_queue()) == [b"b", b"c"]
 
 
 def interrupted_behind_the_commit(queue: PersistentQueue, call: Callable[[], object]) -> None:

@@ -13,10 +13,11 @@ import persistentqueue
 PACKAGE = Path(persistentqueue.__file__).parent
 
 FLOORS = [
-    {"errors", "checksum"},
+    {"errors", "checksum", "insist", "starting"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
     {"pact", "delivery"},
-    {"block", "frame", "pages", "direct", "quota", "cursor", "attempts"},
+    {"block", "frame", "pages", "direct", "quota", "cursor", "attempts", "shield"},
+    {"calls"},
     {"envelope"},
     {"items", "deadletter", "state", "segment", "pool", "spare", "lock", "log", "place"},
     {"publication", "ready", "doubt"},
@@ -38,7 +39,17 @@ FLOORS = [
     {"queue"},
     {"together"},
     {"__init__"},
-    {"spark/java", "spark/options", "spark/payload", "spark/progress", "spark/workers", "cli/words", "cli/style"},
+    {
+        "spark/java",
+        "spark/options",
+        "spark/payload",
+        "spark/progress",
+        "spark/workers",
+        "cli/words",
+        "cli/style",
+        "cli/streams",
+        "cli/files",
+    },
     {"compat", "scrapy", "prometheus"},
     {"spark/sink", "spark/handoff", "spark/rows", "aio/threads", "cli/pictures", "cli/bench"},
     {"spark/stream", "aio/flushes", "aio/watch", "aio/work", "cli/svg", "cli/look"},
@@ -55,6 +66,9 @@ FLOOR = {room: number for number, rooms in enumerate(FLOORS) for room in rooms}
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
 ROOMS_WITH_THREADS = {"maintenance", "memory", "line", "waiters", "seats", "group", "upkeep", "queue", "disk"} | {
+    "shield",
+    "calls",
+    "session",
     "compat",
     "aio/threads",
     "aio/queue",
@@ -74,7 +88,7 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
     )
 }
 """The public names, and the rooms that were made for those who write, read, or fill a pool beside the owner."""
-ROOM_LINES_MAX = 600
+ROOM_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 
 
@@ -105,7 +119,7 @@ def problems(room: str, source: str) -> Iterator[str]:
             elif module == "asyncio":
                 if not room.startswith("aio/"):
                     yield f"{room} imports asyncio: only aio has an event loop"
-            elif module in DOOR_ONLY and room not in {"disk", "bell"}:
+            elif module in DOOR_ONLY and room not in {"disk", "bell", "starting"}:
                 yield f"{room} imports {module}: only disk and bell reach the operating system"
             elif module in THREADS_ONLY and room not in ROOMS_WITH_THREADS:
                 yield f"{room} imports {module}: the core has no threads and no clock"
@@ -163,7 +177,7 @@ def test_room_keeps_the_rules(path: Path) -> None:
         ("spark/sink", "from .source import register", "not on a lower floor"),
         ("spark/options", "from .store import Store", "not on a lower floor"),
         ("state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
-        ("state", "x = 1\n" * 601, "600 lines"),
+        ("state", "x = 1\n" * 801, "800 lines"),
     ],
 )
 def test_rule_catches(room: str, source: str, problem: str) -> None:

@@ -224,7 +224,7 @@ def test_returned_items_come_out_first_and_in_order() -> None:
     ready.release(one)
     assert ready.hold(3) == [(0, 3)]
     ready.release(three)
-    assert ready.hold(9) == [(3, 3), (6, 4)]
+    assert ready.hold(9) == [(3, 7)]
     assert (ready.held, len(ready)) == (10, 0)
     assert ready.hold(1) == []
 
@@ -244,7 +244,8 @@ def test_front_is_what_comes_out_next() -> None:
 def test_consumed_is_not_held_any_more() -> None:
     """Consuming ends a hold."""
     ready = ready_of(5)
-    ready.consume(ready.hold(3))
+    for first, count in ready.hold(3):
+        ready._state.dequeue(0, first, count)
     assert (ready.held, len(ready)) == (0, 2)
 
 

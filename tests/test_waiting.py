@@ -14,6 +14,7 @@ import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, QueueFullError, upkeep
 from persistentqueue.disk import DISK, DSYNC
+from persistentqueue.seats import Seat
 from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
@@ -281,23 +282,20 @@ def test_interrupted_while_it_waits(
     group = queue._group
     assert group is not None
     behind: list[Future[None]] = []
-    wait, this_thread = threading.Condition.wait, threading.get_ident()
+    sleep, this_thread = Seat.sleep, threading.get_ident()
 
-    def interrupted(condition: threading.Condition, timeout: float | None = None) -> bool:
-        if condition not in group._seats.taken or threading.get_ident() != this_thread:
-            return wait(condition, timeout)
-        condition.release()
-        try:
-            behind.append(threads.submit(flush, queue, b"b"))
-            waits(queue, 2)
-        finally:
-            condition.acquire()
+    def interrupted(seat: Seat, timeout_seconds: float) -> None:
+        if threading.get_ident() != this_thread:
+            sleep(seat, timeout_seconds)
+            return
+        behind.append(threads.submit(flush, queue, b"b"))
+        waits(queue, 2)
         raise Interruption
 
     with queue.session() as session:
         session.enqueue_many([b"c", b"d"])
         with monkeypatch.context() as patch, pytest.raises(Interruption):
-            patch.setattr(threading.Condition, "wait", interrupted)
+            patch.setattr(Seat, "sleep", interrupted)
             session.flush()
         behind[0].result(SECONDS)
         assert drain(queue) == [b"a", b"b"]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
@@ -21,14 +20,14 @@ from persistentqueue import (
     CorruptionError,
     Encryption,
     PersistentQueue,
-    PersistentQueueError,
     QueueLockedError,
     WrongKeyError,
 )
 
+from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell
 from .words import printable
 
-WELL, PROBLEMS, FAILED, INTERRUPTED = 0, 1, 2, 130
+WELL, PROBLEMS = 0, 1
 """The exit status: all is well; there are or were problems, or nothing to get; it did not go; Ctrl-C."""
 STATUS = "Exit status: 0 all is well, 1 there are (or were) problems, or nothing to get, 2 it did not go, 130 Ctrl-C."
 LOCK_SECONDS = 0.1
@@ -80,11 +79,14 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
                     status = function(*arguments, **options)
                 sys.stdout.flush()
             except BrokenPipeError:
-                _drop_output()
+                drop(sys.stdout)
                 status = FAILED
-            except (PersistentQueueError, OSError, ValueError, TypeError, UsageError) as error:
-                fail(error, bool(options.get("as_json")))
-                status = FAILED
+            except Exception as error:  # also what no verb expects: a traceback would have the status of PROBLEMS
+                if came_of_an_interrupt(error):
+                    status = INTERRUPTED
+                else:
+                    fail(error, bool(options.get("as_json")))
+                    status = FAILED
             if status:
                 raise typer.Exit(status)
 
@@ -107,13 +109,21 @@ class _Lines(logging.Formatter):
         message = record.getMessage()
         if not self._as_json:
             return printable(message)
-        return json.dumps({"log": {"level": record.levelname, "message": message}}, ensure_ascii=False)
+        return json.dumps({"log": {"level": record.levelname, "message": message}})
+
+
+class _Telling(logging.Handler):
+    """Writes to stderr, if stderr takes it."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Write the line of a record."""
+        tell(self.format(record))
 
 
 @contextmanager
 def _logging(as_json: bool) -> Iterator[None]:
     """Say on stderr what the library logs meanwhile: warnings and errors."""
-    handler = logging.StreamHandler()
+    handler = _Telling()
     handler.setFormatter(_Lines(as_json))
     logger = logging.getLogger("persistentqueue")
     logger.addHandler(handler)
@@ -132,7 +142,7 @@ def fail(error: BaseException, as_json: bool) -> None:
     """Say on stderr what went wrong."""
     kind, message = type(error).__name__, explanation(error)
     if as_json:
-        print(json.dumps({"error": {"type": kind, "message": message}}, ensure_ascii=False), file=sys.stderr)
+        tell(json.dumps({"error": {"type": kind, "message": message}}))  # in ASCII: stderr may know no more
     else:
         note(f"{kind}: {message}")
 
@@ -181,7 +191,7 @@ def answer(document: Any) -> None:
 
 def say(text: str) -> None:
     """Write a line to stdout."""
-    write(f"{printable(text)}\n".encode())
+    write(f"{printable(text)}\n".encode(sys.stdout.encoding or "utf-8", errors="backslashreplace"))
 
 
 def write(data: bytes) -> None:
@@ -193,7 +203,7 @@ def write(data: bytes) -> None:
 
 def note(text: str) -> None:
     """Write a line to stderr: what is no answer."""
-    print(printable(text), file=sys.stderr)
+    tell(printable(text))
 
 
 def is_live(stream: Any) -> bool:
@@ -243,10 +253,3 @@ def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Ca
     with bar:
         task = bar.add_task(what, total=total)
         yield lambda completed: bar.update(task, completed=completed)
-
-
-def _drop_output() -> None:
-    """Let nobody stumble, at the end of the process, over what could not be written."""
-    nowhere = os.open(os.devnull, os.O_WRONLY)
-    os.dup2(nowhere, sys.stdout.fileno())
-    os.close(nowhere)

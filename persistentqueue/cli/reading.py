@@ -7,13 +7,10 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import sys
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from dataclasses import asdict
-from pathlib import Path
-from typing import IO, Annotated
+from typing import Annotated
 
 import typer
 
@@ -38,6 +35,7 @@ from .app import (
     show,
     verb,
 )
+from .files import stdout, written_to
 from .look import (
     age_of,
     disk_parts,
@@ -185,7 +183,7 @@ def dump(
             note(str(error))
 
     quiet = output == "-" and is_live(sys.stdout)
-    with _written_to(output) if output != "-" else _stdout() as file, progress("dump", total, quiet) as at:
+    with written_to(output) if output != "-" else stdout() as file, progress("dump", total, quiet) as at:
         for item in view.browse(subscription, damaged):
             file.write(json.dumps(_line(item), ensure_ascii=False).encode() + b"\n")
             written += 1
@@ -208,36 +206,6 @@ def dump(
 
 def _line(item: ViewedItem) -> dict[str, object]:
     return {"sequence": item.sequence, "time": time_text(item.time_ns), **item_json(item.data)}
-
-
-@contextmanager
-def _stdout() -> Iterator[IO[bytes]]:
-    sys.stdout.flush()
-    yield sys.stdout.buffer
-
-
-@contextmanager
-def _written_to(output: str) -> Iterator[IO[bytes]]:
-    """A file that gets its name when it is complete, and the mode of the one before. A device or a pipe is written to,
-    and a link goes on leading to where it does."""
-    path = Path(output)
-    if path.exists() and not path.is_file():
-        with path.open("wb") as file:
-            yield file
-        return
-    path = path.resolve()
-    part = path.with_name(f"{path.name}.part")
-    try:
-        with part.open("wb") as file:
-            if path.exists():
-                shutil.copymode(path, part)
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        part.replace(path)
-    except BaseException:
-        part.unlink(missing_ok=True)
-        raise
 
 
 @verb(LOOK, "check")
@@ -334,7 +302,7 @@ def report(
             unread[name] = error
     if not sights:
         raise next(iter(unread.values()))
-    with _written_to(output) as file:
+    with written_to(output) as file:
         file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
     if as_json:
         found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}

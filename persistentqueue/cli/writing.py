@@ -48,6 +48,7 @@ from .app import (
     write,
 )
 from .look import named
+from .streams import await_reader, is_piped
 from .words import item_json, item_of, many
 
 USE = "Use"
@@ -187,22 +188,29 @@ def get(
     """Take items out: print them, a line each, then consume them; --json: a JSON line each.
 
     Each transaction, of up to 1,000 items, is consumed when stdout has taken all of it: what reads it may get items
-    twice, after a crash between the two, and never loses one. Status 1: there was nothing.
+    twice, after a crash between the two, and never loses one. Into a pipe the first transaction has one item, each
+    further one up to twice as many, and begins when the pipe's reader has taken the one before. Status 1: there was
+    nothing.
 
     Disk: the items are consumed, durably. Lock: needed.
     """
     left, taken = 2**62 if every else count, 0
+    piped = is_piped(sys.stdout)
+    batch = 1 if piped else BATCH_ITEMS
     with (
         own(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys)) as queue,
         _session(queue, subscription) as session,
     ):
-        while left and (items := session.dequeue_many(min(left, BATCH_ITEMS), timeout)):
+        while left and (items := session.dequeue_many(min(left, batch), timeout)):
             if as_json:
                 write(b"".join(json.dumps(item_json(item), ensure_ascii=False).encode() + b"\n" for item in items))
             else:
                 write(b"".join(item + b"\n" for item in items))
             session.flush()
             left, taken, timeout = left - len(items), taken + len(items), 0.0
+            batch = min(2 * batch, BATCH_ITEMS)
+            if piped and left:
+                await_reader(sys.stdout)
     return WELL if taken or not count else PROBLEMS
 
 

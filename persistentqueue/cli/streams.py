@@ -1,0 +1,181 @@
+"""The three standard streams and Ctrl-C, as a process of the command line has them.
+
+A stream may be closed, full, in ASCII, or without a reader. No such stream may end in a traceback, in the status that
+means "nothing to get", or in an error message within the answer. ``ready`` and ``finish`` enclose the verb.
+
+Ctrl-C has three phases. Before the verb it ends the process at once, because nothing is open yet. During the verb it
+raises ``KeyboardInterrupt``. After the verb it is ignored, because the status is known. A process that was started with
+SIGINT ignored, as by ``nohup``, goes on ignoring it.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import select
+import signal
+import stat
+import struct
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from types import FrameType
+from typing import Any, TextIO
+
+FAILED, INTERRUPTED = 2, 130
+_PAUSE_MS, _LONGEST_PAUSE_MS = 1, 50
+"""Milliseconds between two looks at what a pipe's reader has left, at first and at most."""
+
+
+def ready() -> None:
+    """Give each standard stream that is closed a descriptor and an object; let no character be refused by its encoding.
+
+    A file that is opened later can then not get the descriptor of a standard stream. Reading a closed stdin, and
+    writing to a closed stdout or stderr, raises ``OSError``.
+    """
+    for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
+        with suppress(OSError):
+            os.fstat(fd)
+            if getattr(sys, name) is not None:
+                continue
+        opened = os.open(os.devnull, os.O_WRONLY if mode == "r" else os.O_RDONLY)  # each use of it fails: EBADF
+        if opened != fd:
+            os.dup2(opened, fd)
+            os.close(opened)
+        setattr(sys, name, open(fd, mode, encoding="utf-8", errors="backslashreplace", closefd=False))  # noqa: SIM115
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+
+
+def tell(line: str) -> None:
+    """Write a line to stderr, if stderr takes it: the exit status says the rest."""
+    with suppress(OSError, ValueError):
+        print(line, file=sys.stderr, flush=True)
+
+
+def finish(status: int) -> int:
+    """Flush stdout and stderr; the exit status. Output that stdout does not take makes it 2, unless it was 130."""
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError) as error:
+        if status not in {FAILED, INTERRUPTED}:
+            status = FAILED
+            if not isinstance(error, BrokenPipeError):
+                tell(f"{type(error).__name__}: {error}")
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError):
+            drop(stream)
+    return status
+
+
+def drop(stream: TextIO) -> None:
+    """Send to nowhere what a stream could not write: the end of the process would try it once more."""
+    with suppress(OSError, ValueError):
+        fd = stream.fileno()
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, fd)
+        os.close(nowhere)
+        stream.flush()
+
+
+def is_piped(stream: TextIO) -> bool:
+    """Return whether the stream writes to a pipe."""
+    try:
+        return stat.S_ISFIFO(os.fstat(stream.fileno()).st_mode)
+    except (OSError, ValueError):
+        return False
+
+
+def await_reader(stream: TextIO) -> None:
+    """Return when the pipe's reader has taken all that was written.
+
+    Returns at once where the system does not tell how much is left.
+
+    Raises:
+        BrokenPipeError: The pipe has no reader.
+    """
+    import fcntl  # noqa: PLC0415 - not on every system
+    import termios  # noqa: PLC0415
+
+    fd, pause = stream.fileno(), _PAUSE_MS
+    poll = select.poll()
+    poll.register(fd, 0)  # an error, such as a reader that is gone, is reported all the same
+    wait = 0
+    while True:
+        if any(event & select.POLLERR for _, event in poll.poll(wait)):
+            raise BrokenPipeError
+        try:
+            (left,) = struct.unpack("i", fcntl.ioctl(fd, termios.FIONREAD, bytes(4)))
+        except OSError:
+            return
+        if not left:
+            return
+        wait = pause
+        pause = min(2 * pause, _LONGEST_PAUSE_MS)
+
+
+def came_of_an_interrupt(error: BaseException | None) -> bool:
+    """Return whether the error is a ``KeyboardInterrupt``, or was raised while one was handled."""
+    seen: set[int] = set()
+    while error is not None and id(error) not in seen:
+        if isinstance(error, KeyboardInterrupt):
+            return True
+        seen.add(id(error))
+        error = error.__cause__ or error.__context__
+    return False
+
+
+class Interrupts:
+    """SIGINT of this process, through the three phases of a verb."""
+
+    def __init__(self) -> None:
+        self._is_ours = signal.getsignal(signal.SIGINT) not in {signal.SIG_IGN, None}
+        self._handle(_leave)
+        self._swallowed = False
+
+    @contextmanager
+    def raised(self) -> Iterator[None]:
+        """Let SIGINT raise ``KeyboardInterrupt`` meanwhile, and be ignored from then on."""
+        before, sys.unraisablehook = sys.unraisablehook, self._unraisable(sys.unraisablehook)
+        try:
+            self._handle(signal.default_int_handler)
+            yield
+        finally:
+            self.end()
+            sys.unraisablehook = before
+
+    def end(self) -> None:
+        """Ignore SIGINT from now on, also while a second one comes."""
+        while True:
+            try:
+                self._handle(signal.SIG_IGN)
+            except KeyboardInterrupt:
+                self._swallowed = True
+            else:
+                return
+
+    def status(self, status: int) -> int:
+        """The exit status: 130 also for an interrupt that a finalizer has swallowed."""
+        return INTERRUPTED if self._swallowed else status
+
+    def _handle(self, handler: Any) -> None:
+        if self._is_ours:
+            signal.signal(signal.SIGINT, handler)
+
+    def _unraisable(self, before: Callable[[sys.UnraisableHookArgs], Any]) -> Callable[[sys.UnraisableHookArgs], Any]:
+        def hook(unraisable: sys.UnraisableHookArgs) -> None:
+            """Keep in mind an interrupt that came in a finalizer, where Python cannot raise it; print all else."""
+            if came_of_an_interrupt(unraisable.exc_value):
+                self._swallowed = True
+            else:
+                before(unraisable)
+
+        return hook
+
+
+def _leave(_number: int, _frame: FrameType | None) -> None:
+    """End the process: it has no queue open, and has written nothing."""
+    os._exit(INTERRUPTED)

@@ -1,0 +1,641 @@
+"""Interruptions: a signal handler raises wherever CPython looks for signals, in each public call.
+
+CPython runs signal handlers in the main thread, between two instructions: at the beginning of a function, behind a
+call, and at a jump back. ``run_places`` finds all such places that a call comes through, by tracing it once, and then
+makes the call once for each place, on a simulated disk, and raises there. Behind each: only the interruption came out,
+the queue object goes on working, no lock is taken, nothing is on hold that no session was given; and after the call was
+made again, and after a reopening and a power cut, the queue holds exactly what it should.
+
+What is interrupted at random moments, by real signals, is in ``signals``.
+"""
+
+from __future__ import annotations
+
+import dis
+import os
+import sys
+import time
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import lru_cache, partial
+from pathlib import Path
+from types import CodeType, FrameType
+from typing import Any, NamedTuple
+
+import persistentqueue
+from persistentqueue import PersistentQueue, Producer, Session, transaction
+from persistentqueue.disk import Disk
+from persistentqueue.errors import QueueFullError
+from persistentqueue.shield import end_helper
+
+from .disk import SimulatedDisk
+
+_PACKAGE = str(Path(persistentqueue.__file__).parent)
+_TESTS = str(Path(__file__).parent)
+_LOOKING = ("CALL", "JUMP_BACKWARD", "POP_JUMP_BACKWARD", "RESUME", "JUMP_ABSOLUTE")
+"""The names of instructions behind which CPython looks for signals begin with these."""
+_SMALL: dict[str, Any] = {"segment_bytes": 64 * 1024, "log_bytes": 64 * 1024}
+PATH = "/queues"
+
+
+class Interruption(KeyboardInterrupt):
+    """What the signal handler raises."""
+
+
+class ViolationError(AssertionError):
+    """A promise was broken; the message says how to see it again."""
+
+
+class Place(NamedTuple):
+    """An instruction behind which a signal may be looked for."""
+
+    code: CodeType
+    offset: int
+
+    def __str__(self) -> str:
+        code = self.code
+        lines = [line for start, _, line in code.co_lines() if start <= self.offset and line is not None]
+        name = getattr(code, "co_qualname", code.co_name)
+        return f"{os.path.basename(code.co_filename)}:{lines[-1] if lines else 0} {name}+{self.offset}"
+
+
+@lru_cache(None)
+def _instructions(code: CodeType) -> dict[int, str]:
+    return {each.offset: each.opname for each in dis.get_instructions(code)}
+
+
+@lru_cache(None)
+def _handlers(code: CodeType) -> list[tuple[int, int, int]]:
+    """The ranges of instructions with a handler, as ``start, end, handler``; empty where the code does not tell."""
+    parse: Any = getattr(dis, "_parse_exception_table", None)
+    return [(each.start, each.end, each.target) for each in parse(code)] if parse is not None else []
+
+
+def _handler(code: CodeType, offset: int) -> tuple[int, int, int] | None:
+    return next((each for each in _handlers(code) if each[0] <= offset < each[1]), None)
+
+
+class Tracer:
+    """Sees all places that a call comes through, and raises at the n-th time at one of them.
+
+    What the simulated disk does in Python stands for a system call, in which there is no place.
+    """
+
+    def __init__(self, target: tuple[Place, int] | None = None) -> None:
+        self.seen: dict[Place, int] = {}
+        self.has_raised = False
+        self._target = target
+        self._last: dict[FrameType, int] = {}
+        self._inside: dict[FrameType, bool] = {}
+
+    def run(self, call: Callable[[], object]) -> None:
+        """Make the call, traced."""
+        sys.setprofile(self._profile)
+        sys.settrace(self._enter)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+            sys.setprofile(None)
+            self._last.clear()
+            self._inside.clear()
+
+    def _is_inside(self, frame: FrameType | None) -> bool:
+        """Whether the frame is the package's, or of what it has called."""
+        if frame is None:
+            return False
+        known = self._inside.get(frame)
+        if known is None:
+            file, name = frame.f_code.co_filename, frame.f_code.co_name
+            if file.startswith(_TESTS) or name == "__del__":  # what a finalizer raises goes nowhere
+                known = False
+            else:
+                known = file.startswith(_PACKAGE) or self._is_inside(frame.f_back)
+            self._inside[frame] = known
+        return known
+
+    def _enter(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event != "call" or not self._is_inside(frame):
+            return None
+        frame.f_trace_opcodes, frame.f_trace_lines = True, False
+        return self._step
+
+    def _step(self, frame: FrameType, event: str, _: Any) -> Any:
+        if event == "opcode":
+            code, offset, last = frame.f_code, frame.f_lasti, self._last.get(frame)
+            self._last[frame] = offset
+            looks = last is not None and _instructions(code).get(last, "").startswith(_LOOKING)
+            # An error that is raised now seems to come from this instruction: it must have the same handler.
+            if looks and last is not None and _handler(code, last) == _handler(code, offset):
+                self._look(Place(code, last))
+        elif event == "return":
+            self._last.pop(frame, None)
+        return self._step
+
+    def _profile(self, frame: FrameType, event: str, _: Any) -> None:
+        # Behind a function of C the error comes from the call itself, as that of a signal handler does.
+        if event == "c_return" and self._is_inside(frame):
+            self._look(Place(frame.f_code, frame.f_lasti))
+
+    def _look(self, place: Place) -> None:
+        count = self.seen[place] = self.seen.get(place, 0) + 1
+        if not self.has_raised and self._target is not None and self._target == (place, count):
+            self.has_raised = True
+            raise Interruption
+
+
+# --- what is interrupted ---------------------------------------------------------------------------------------------
+
+
+@dataclass
+class World:
+    """A simulated machine with queues, which a scenario prepares."""
+
+    machine: SimulatedDisk = field(default_factory=SimulatedDisk)
+    queues: dict[str, PersistentQueue[Any]] = field(default_factory=dict)
+    sessions: list[Session[Any]] = field(default_factory=list)
+    settings: dict[str, dict[str, Any]] = field(default_factory=dict)
+
+    @property
+    def disk(self) -> Disk:
+        """The door to the machine."""
+        return self.machine.disk
+
+    def open(self, name: str, *items: bytes, **settings: Any) -> PersistentQueue[Any]:
+        """Open a queue that holds these items."""
+        self.settings[name] = _SMALL | settings
+        queue = self.queues[name] = PersistentQueue(PATH, name, disk=self.disk, **self.settings[name])
+        if items:
+            with queue.transaction() as session:
+                session.enqueue_many(items)
+        return queue
+
+    def again(self, name: str) -> PersistentQueue[Any]:
+        """Close the queue, and open it anew: nothing is in memory."""
+        self.queues[name].close()
+        queue = self.queues[name] = PersistentQueue(PATH, name, disk=self.disk, **self.settings[name])
+        return queue
+
+    def session(self, name: str) -> Session[Any]:
+        """A session of the queue."""
+        session = self.queues[name].session("interrupted")
+        self.sessions.append(session)
+        return session
+
+
+class Case(NamedTuple):
+    """A call, what is done behind it, and what the queues may hold then."""
+
+    call: Callable[[], object]
+    again: Callable[[], object]
+    may_hold: Sequence[dict[str, list[bytes]]]
+
+
+Scenario = Callable[[World], Case]
+A, B, C = b"a" * 30, b"b" * 40, b"c" * 50
+_MANY = [b"%6d" % number for number in range(400)]
+_LARGE = [b"%06d" % number * 2000 for number in range(40)]
+
+
+def _flush(world: World, items: list[bytes], marker: tuple[str, int] | None = None, **settings: Any) -> Case:
+    queue = world.open("q", A, **settings)
+    session = world.session("q")
+    session.enqueue_many(items)
+
+    def again() -> None:
+        session.flush(marker)
+        if marker is not None:
+            assert queue.marker(marker[0]) == marker[1]
+
+    return Case(lambda: session.flush(marker), again, [{"q": [A, *items]}])
+
+
+def _dequeue(world: World, count: int, is_cold: bool = False, **settings: Any) -> Case:
+    world.open("q", *_MANY, **settings)
+    if is_cold:
+        world.again("q")
+    session = world.session("q")
+
+    def call() -> None:
+        if count == 1:
+            session.dequeue()
+        else:
+            session.dequeue_many(count)
+
+    def again() -> None:
+        session.rollback()
+        taken = [session.dequeue()] if count == 1 else session.dequeue_many(count)
+        assert taken == _MANY[: len(taken)] and taken, taken
+        session.flush()
+        rest = world.queues["q"].peek(len(_MANY))
+        assert [*taken, *rest] == _MANY
+        with world.queues["q"].transaction() as other:
+            assert other.dequeue_many(len(_MANY)) == rest
+
+    return Case(call, again, [{"q": []}])
+
+
+def _consume(world: World, count: int, **settings: Any) -> Case:
+    world.open("q", *_MANY, **settings)
+    session = world.session("q")
+    session.dequeue_many(count)
+    return Case(session.flush, session.flush, [{"q": _MANY[count:]}])
+
+
+def _go_on_behind_a_dequeue(world: World) -> Case:
+    """The session is used on, and flushed: what its caller did not get is not consumed."""
+    world.open("q", *_MANY[:9])
+    session = world.session("q")
+    got: list[bytes] = []
+
+    def call() -> None:
+        for _ in range(3):
+            item = session.dequeue()
+            assert item is not None
+            got.append(item)
+
+    def again() -> None:
+        session.flush()
+        rest = world.queues["q"].peek(9)
+        # An interruption between the return of ``dequeue`` and the caller's next step is the caller's.
+        assert [*got, *rest] == _MANY[:9], (got, rest)
+        with world.queues["q"].transaction() as other:
+            other.dequeue_many(9)
+
+    return Case(call, again, [{"q": []}])
+
+
+def _several(world: World) -> Case:
+    source, target = world.open("a", A, B), world.open("b")
+
+    def call() -> None:
+        with transaction(source, target) as (out, into):
+            item = out.dequeue()
+            assert item is not None
+            into.enqueue(item)
+
+    def again() -> None:
+        while len(source):
+            call()
+
+    return Case(call, again, [{"a": [], "b": [A, B]}])
+
+
+def _rollback(world: World, end: str) -> Case:
+    world.open("q", *_MANY)
+    session = world.session("q")
+    session.dequeue_many(7)
+    session.enqueue(C)
+
+    def again() -> None:
+        with suppress(persistentqueue.ClosedError):
+            session.rollback()
+
+    return Case(getattr(session, end), again, [{"q": _MANY}])
+
+
+def _put_back(world: World) -> Case:
+    world.open("q", *_MANY[:9])
+    session = world.session("q")
+    session.dequeue_many(5)
+
+    def again() -> None:
+        held = world.queues["q"].stats().held
+        assert 2 <= held <= 5, held
+        session.rollback()
+
+    return Case(lambda: session.put_back(3), again, [{"q": _MANY[:9]}])
+
+
+def _spill(world: World) -> Case:
+    queue = world.open("q", A)
+    session = Session(queue._open(), spill_bytes=64 * 1024)
+    world.sessions.append(session)
+
+    def again() -> None:
+        session.rollback()
+        session.enqueue_many(_LARGE)
+        session.flush()
+
+    return Case(lambda: session.enqueue_many(_LARGE), again, [{"q": [A, *_LARGE]}])
+
+
+def _enqueue(world: World) -> Case:
+    world.open("q", A)
+    session = world.session("q")
+    put: list[bytes] = []
+
+    def call() -> None:
+        for item in (B, C):
+            session.enqueue(item)
+            put.append(item)
+
+    def again() -> None:
+        session.flush()
+        found = world.queues["q"].peek(9)[1:]
+        # What the interruption came behind may be in the session, or not.
+        assert found == [B, C][: len(found)] and len(put) <= len(found) <= len(put) + 1, (put, found)
+        with world.queues["q"].transaction() as other:
+            other.dequeue_many(9)
+
+    return Case(call, again, [{"q": []}])
+
+
+def _housekeeping(world: World, method: str) -> Case:
+    queue = world.open("q", *_LARGE)
+    with queue.session() as session:
+        for _ in range(len(_LARGE) // 2):
+            session.dequeue()
+            session.put_back()
+            session.dequeue_many(1)
+        session.flush()
+    call = getattr(queue, method)
+    return Case(call, call, [{"q": _LARGE[len(_LARGE) // 2 :]}])
+
+
+def _clear(world: World) -> Case:
+    queue = world.open("q", *_MANY)
+    return Case(queue.clear, queue.clear, [{"q": []}])
+
+
+def _look(world: World, method: str) -> Case:
+    queue = world.open("q", *_MANY)
+    queue = world.again("q")
+    call = {
+        "peek": lambda: queue.peek(50),
+        "browse_all": lambda: list(queue.browse_all()),
+        "stats": queue.stats,
+        "explain": queue.explain,
+        "len": lambda: len(queue),
+    }[method]
+    return Case(call, call, [{"q": _MANY}])
+
+
+def _subscriptions(world: World, method: str) -> Case:
+    queue = world.open("q", A, B)
+    if method == "unsubscribe":
+        queue.subscribe("other")
+
+    def again() -> None:
+        if method == "subscribe":
+            assert len(queue.subscribe("other")) == 2
+        else:
+            with suppress(persistentqueue.SubscriptionNotFoundError):
+                queue.unsubscribe("other")
+            assert queue.subscriptions() == []
+
+    return Case(lambda: getattr(queue, method)("other"), again, [{"q": [A, B]}])
+
+
+def _open(world: World, is_clean: bool) -> Case:
+    queue = world.open("q", *_MANY)
+    if is_clean:
+        queue.close()
+    else:
+        queue._open().disown("killed")
+    del world.queues["q"]
+
+    def call() -> None:
+        if "q" not in world.queues:
+            world.queues["q"] = PersistentQueue(PATH, "q", disk=world.disk, **_SMALL)
+
+    return Case(call, call, [{"q": _MANY}])
+
+
+def _close(world: World) -> Case:
+    queue = world.open("q", *_MANY)
+
+    def again() -> None:
+        queue.close()
+        world.queues["q"] = PersistentQueue(PATH, "q", disk=world.disk, **_SMALL)
+
+    return Case(queue.close, again, [{"q": _MANY}])
+
+
+def _wait(world: World, what: str) -> Case:
+    if what == "dequeue":
+        queue = world.open("q")
+        session = world.session("q")
+        return Case(lambda: session.dequeue(timeout=0.002), lambda: len(queue), [{"q": []}])
+    queue = world.open("q", A, max_items=1, full="block")
+    session = world.session("q")
+    session.enqueue(B)
+
+    def call() -> None:
+        with suppress(QueueFullError):
+            session.flush(timeout=0.002)
+
+    def again() -> None:
+        assert queue.stats().waiting == 0
+        with queue.transaction() as other:
+            assert other.dequeue() == A
+        session.flush(timeout=60)
+
+    return Case(call, again, [{"q": [B]}])
+
+
+def _flush_all(world: World) -> Case:
+    queue = world.open("q")
+    sessions = [world.session("q") for _ in range(3)]
+    for number, session in enumerate(sessions):
+        session.enqueue(b"%d" % number)
+    return Case(lambda: queue.flush_all(sessions), lambda: queue.flush_all(sessions), [{"q": [b"0", b"1", b"2"]}])
+
+
+def _retries(world: World, what: str) -> Case:
+    queue = world.open("q", A, B, max_attempts=100, dead_letter="dead")
+    world.queues["dead"] = queue.dead_letters
+    session = world.session("q")
+    if what == "dequeue":
+
+        def again() -> None:
+            session.rollback()
+            assert session.dequeue() == A
+            session.flush()
+
+        return Case(session.dequeue, again, [{"q": [B]}])
+    assert session.dequeue() == A
+    session.reject(A, "bad", retry=False)
+
+    def is_buried() -> None:
+        session.flush()
+        assert len(queue.dead_letters) == 1, len(queue.dead_letters)
+
+    return Case(session.flush, is_buried, [{"q": [B]}])
+
+
+def _adopt(world: World) -> Case:
+    queue = world.open("q")
+    producer = Producer(PATH, "q", disk=world.disk)
+    producer.enqueue_many([A, B])
+    producer.flush()
+    session = world.session("q")
+
+    def again() -> None:
+        session.rollback()
+        assert session.dequeue_many(9) == [A, B]
+        session.flush()
+
+    del queue
+    return Case(lambda: session.dequeue_many(9), again, [{"q": []}])
+
+
+def _requeue(world: World) -> Case:
+    queue = world.open("q", A, B, dead_letter="dead")
+    world.queues["dead"] = queue.dead_letters
+    with queue.session() as session:
+        while (item := session.dequeue()) is not None:
+            session.reject(item, retry=False)
+        session.flush()
+    return Case(queue.requeue, queue.requeue, [{"q": [A, B], "dead": []}])
+
+
+SCENARIOS: dict[str, Scenario] = {
+    "enqueue": _enqueue,
+    "flush one item": partial(_flush, items=[B]),
+    "flush many items": partial(_flush, items=_MANY),
+    "flush large items": partial(_flush, items=_LARGE, inline_bytes=4096),
+    "flush with a marker": partial(_flush, items=[B], marker=("m", 3)),
+    "flush into a full log": partial(_flush, items=_LARGE[:5], log_bytes=64 * 1024),
+    "flush with limits": partial(_flush, items=[B, C], max_items=100, max_bytes=10**6),
+    "flush without sync": partial(_flush, items=[B], sync=False),
+    "dequeue": partial(_dequeue, count=1),
+    "dequeue many": partial(_dequeue, count=50),
+    "dequeue from disk": partial(_dequeue, count=1, is_cold=True),
+    "dequeue many from disk": partial(_dequeue, count=300, is_cold=True),
+    "dequeue without memory": partial(_dequeue, count=9, memory_bytes=0),
+    "dequeue, and go on": _go_on_behind_a_dequeue,
+    "consume one": partial(_consume, count=1),
+    "consume many": partial(_consume, count=300),
+    "transaction": _several,
+    "rollback": partial(_rollback, end="rollback"),
+    "close a session": partial(_rollback, end="close"),
+    "put back": _put_back,
+    "spill": _spill,
+    "trim": partial(_housekeeping, method="trim"),
+    "compact": partial(_housekeeping, method="compact"),
+    "maintain": partial(_housekeeping, method="maintain"),
+    "clear": _clear,
+    "peek": partial(_look, method="peek"),
+    "browse all": partial(_look, method="browse_all"),
+    "stats": partial(_look, method="stats"),
+    "explain": partial(_look, method="explain"),
+    "len": partial(_look, method="len"),
+    "subscribe": partial(_subscriptions, method="subscribe"),
+    "unsubscribe": partial(_subscriptions, method="unsubscribe"),
+    "open": partial(_open, is_clean=True),
+    "recover": partial(_open, is_clean=False),
+    "close": _close,
+    "wait for an item": partial(_wait, what="dequeue"),
+    "wait for room": partial(_wait, what="flush"),
+    "flush all": _flush_all,
+    "deliver": partial(_retries, what="dequeue"),
+    "bury": partial(_retries, what="flush"),
+    "adopt": _adopt,
+    "requeue": _requeue,
+}
+"""By name, what is interrupted."""
+
+
+# --- interrupting it -------------------------------------------------------------------------------------------------
+
+
+def _require(condition: object, what: str) -> None:
+    if not condition:
+        raise ViolationError(what)
+
+
+def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
+    """No lock is taken, nobody waits, and what is on hold was given to the session that holds it."""
+    group = queue._group
+    assert group is not None
+    line: Any = group._line
+    locks = {
+        "mutex": group.mutex,
+        "writing": group.writing,
+        "reading": group._reading,
+        "giving_back": group.giving_back,
+        "compacting": group._compacting,
+    }
+    for name, lock in locks.items():
+        _require(not lock.locked(), f"the lock {name!r} is taken")
+    _require(not group.inside, "a thread seems to be in a call")
+    _require(line._leader is None and len(line) == 0, "a thread seems to stand in the line")
+    if queue.closed:
+        return
+    _require(group._waiters.count == 0 and not group._seats.taken, "a thread seems to wait")
+    _require(group.store.broken is None, f"the queue is broken: {group.store.broken!r}")
+    given = 0
+    for session in sessions:
+        work = session._transaction
+        if session._group is group and work is not None:
+            _require(session._busy == 0, "a session is in a call")
+            _require(sum(run[1] for run in work.runs) == work.given, "a session holds what its caller was not given")
+            given += work.given
+    _require(queue.stats().held == given, f"{queue.stats().held} items on hold, {given} of them given to a session")
+
+
+def _drain(disk: Disk, name: str) -> list[bytes]:
+    with PersistentQueue[bytes](PATH, name, disk=disk, **_SMALL) as queue:
+        return list(queue.browse_all())
+
+
+def interrupt(scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
+    """Run the scenario, interrupted at the target; the places that were seen. Raises ``ViolationError``."""
+    world = World()
+    case = scenario(world)
+    tracer = Tracer(target)
+    try:
+        tracer.run(case.call)
+    except Interruption:
+        _require(tracer.has_raised, "an interruption that nobody raised")
+    if target is not None and not tracer.has_raised:
+        return tracer.seen  # it came another way this time
+    for queue in world.queues.values():
+        require_idle(queue, world.sessions)
+    case.again()
+    for session in world.sessions:
+        session.close()
+    held = {name: list(queue.browse_all()) for name, queue in world.queues.items() if name in case.may_hold[0]}
+    _require(held in case.may_hold, f"the queues hold {held}")
+    # The power goes: what was acknowledged is durable, also if it was interrupted.
+    is_durable = all(each.get("sync", True) for each in world.settings.values())
+    machine = world.machine.cut_power(lambda n: n - 1)
+    for queue in world.queues.values():
+        queue.close()
+    for disk in (world.disk, *([machine.disk] if is_durable else [])):
+        found = {name: _drain(disk, name) for name in held}
+        _require(found == held, f"after a reopening the queues hold {found}")
+    return tracer.seen
+
+
+class Report(NamedTuple):
+    """What a campaign has done."""
+
+    scenarios: int
+    places: int
+    interruptions: int
+    seconds: float
+
+
+def run_places(only: str = "", part: int = 0, parts: int = 1) -> Report:
+    """Interrupt the scenarios with ``only`` in their names at each place that they come through, the first time and the
+    last. Raises ``ViolationError`` with the scenario and the place."""
+    began, places, done = time.monotonic(), 0, 0
+    chosen = {name: scenario for name, scenario in SCENARIOS.items() if only in name}
+    for name, scenario in chosen.items():
+        interrupt(scenario, None)  # what is imported, or made, for the first time is left out
+        seen = interrupt(scenario, None)
+        for number, (place, count) in enumerate(seen.items()):
+            if number % parts != part:
+                continue
+            places += 1
+            for nth in {1, count}:
+                try:
+                    interrupt(scenario, (place, nth))
+                except Exception as error:
+                    raise ViolationError(f"{name!r}, interrupted at {place}, time {nth}: {error!r}") from error
+                done += 1
+    end_helper()
+    return Report(len(chosen), places, done, time.monotonic() - began)

@@ -1,0 +1,261 @@
+"""Interruptions at random moments: real signals, sent by a timer to a process that works on real queues.
+
+The handler raises, as that of Ctrl-C does. The main thread does one thing after the other, and keeps account of what
+was acknowledged; other threads work on the same queues beside it. A call that was interrupted is made again, as its
+docstring allows. At the end no lock is taken, nothing is on hold, no queue is broken; and after a reopening each item
+that was acknowledged is there once, unless it was consumed.
+"""
+
+from __future__ import annotations
+
+import faulthandler
+import logging
+import os
+import random
+import signal
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from persistentqueue import PersistentQueue, Session, check, transaction
+
+from .interrupts import Interruption, ViolationError, require_idle
+
+_DELAY_SECONDS = (0.00001, 0.0006)
+"""How long after the beginning of a call its signal comes."""
+_HANG_SECONDS = 120.0
+_SETTINGS: dict[str, Any] = {"segment_bytes": 256 * 1024, "log_bytes": 64 * 1024}
+_ITEMS_MOST = 3000
+
+
+class Worker:
+    """The process that is interrupted."""
+
+    def __init__(self, directory: str, seed: int) -> None:
+        self._directory = directory
+        self._chance = random.Random(seed)
+        self._armed = False
+        self.signals = 0
+        """How many signals have raised."""
+        self._names = 0
+        self._a, self._b = self._open("a"), self._open("b")
+        self._session: Session[bytes] = self._a.session("main")
+        self._buffered: list[bytes] = []
+        self._taken: list[bytes] = []
+        self.enqueued: set[bytes] = set()
+        self.maybe: set[bytes] = set()
+        """What was in a call that was interrupted, so that it may be enqueued, or not."""
+        self.consumed: Counter[bytes] = Counter()
+        self._stop = threading.Event()
+
+    def _open(self, name: str) -> PersistentQueue[bytes]:
+        return PersistentQueue(self._directory, name, **_SETTINGS)
+
+    def _raise(self, *_: object) -> None:
+        if self._armed:
+            self._armed = False
+            self.signals += 1
+            raise Interruption
+
+    def _try(self, call: Callable[[], Any]) -> tuple[bool, Any]:
+        """Make the call, with a signal on its way; whether it ended well, and what it returned."""
+        signal.setitimer(signal.ITIMER_REAL, self._chance.uniform(*_DELAY_SECONDS))
+        try:
+            self._armed = True
+            result = call()
+            self._armed = False
+        except Interruption:
+            return False, None
+        return True, result
+
+    def _insist(self, call: Callable[[], Any]) -> Any:
+        """Make the call until it was not interrupted."""
+        while True:
+            is_done, result = self._try(call)
+            if is_done:
+                return result
+
+    def run(self, signals: int) -> None:
+        """Work until so many signals have come. Raises ``ViolationError``."""
+        signal.signal(signal.SIGALRM, self._raise)
+        threads = [threading.Thread(target=work) for work in (self._produce, self._consume)]
+        self._theirs: list[bytes] = []
+        self._others: Counter[bytes] = Counter()
+        for thread in threads:
+            thread.start()
+        actions = [self._enqueue, self._enqueue_many, self._dequeue, self._dequeue_many, self._flush, self._flush]
+        actions += [self._roll_back, self._move, self._wait, self._look_at, self._keep_house, self._reopen]
+        weights = [9, 4, 9, 4, 9, 9, 3, 4, 2, 3, 1, 1]
+        try:
+            while self.signals < signals:
+                faulthandler.dump_traceback_later(_HANG_SECONDS, exit=True)
+                self._chance.choices(actions, weights)[0]()
+        finally:
+            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            self._stop.set()
+            for thread in threads:
+                thread.join(_HANG_SECONDS)
+            faulthandler.cancel_dump_traceback_later()
+        self._session.close()
+        for queue in (self._a, self._b):
+            require_idle(queue, [])
+            queue.close()
+        self._settle()
+
+    def _settle(self) -> None:
+        """Compare what is left with the account."""
+        left: Counter[bytes] = Counter()
+        for name in ("a", "b"):
+            report = check(os.path.join(self._directory, name))
+            if not report.ok:
+                raise ViolationError(f"{name}: {report.problems}")
+            with self._open(name) as queue, queue.transaction() as session:
+                while some := session.dequeue_many(1000):
+                    left.update(some)
+        found = left + self.consumed + self._others
+        acknowledged = self.enqueued | set(self._theirs)
+        lost, doubled = acknowledged - set(found), [item for item, count in found.items() if count > 1]
+        foreign = set(found) - acknowledged - self.maybe
+        if lost or doubled or foreign:
+            raise ViolationError(f"{len(lost)} lost, {len(doubled)} doubled, {len(foreign)} never acknowledged")
+
+    def _new(self) -> bytes:
+        self._names += 1
+        return b"main %d " % self._names + b"x" * self._chance.choice([0, 10, 200])
+
+    def _enqueue(self) -> None:
+        item = self._new()
+        if self._try(lambda: self._session.enqueue(item))[0]:
+            self._buffered.append(item)
+        else:
+            self.maybe.add(item)
+
+    def _enqueue_many(self) -> None:
+        items = [self._new() for _ in range(self._chance.choice([2, 50, 2000]))]
+        if self._try(lambda: self._session.enqueue_many(items))[0]:
+            self._buffered += items
+        else:
+            self.maybe.update(items)
+
+    def _dequeue(self) -> None:
+        is_done, item = self._try(self._session.dequeue)
+        if is_done and item is not None:
+            self._taken.append(item)
+
+    def _dequeue_many(self) -> None:
+        count = self._chance.choice([2, 30, 3000])
+        is_done, items = self._try(lambda: self._session.dequeue_many(count))
+        if is_done:
+            self._taken += items
+
+    def _flush(self) -> None:
+        self._insist(self._session.flush)
+        self.enqueued.update(self._buffered)
+        self.consumed.update(self._taken)
+        self._buffered, self._taken = [], []
+        while len(self._a) > _ITEMS_MOST:
+            self._taken += self._session.dequeue_many(1000)
+            self._session.flush()
+            self.consumed.update(self._taken)
+            self._taken = []
+
+    def _roll_back(self) -> None:
+        self._insist(self._session.rollback)
+        self._buffered, self._taken = [], []
+
+    def _move(self) -> None:
+        """Move an item from one queue to the other: whether that was done is seen at the end."""
+
+        def move() -> None:
+            with transaction(self._a, self._b) as (source, target):
+                item = source.dequeue()
+                if item is not None:
+                    target.enqueue(item)
+
+        self._try(move)
+
+    def _wait(self) -> None:
+        def wait() -> None:
+            with self._b.session("waiting") as session:
+                session.dequeue_many(5000)
+                session.dequeue(timeout=0.002)
+
+        self._try(wait)
+
+    def _look_at(self) -> None:
+        looks: list[Callable[[], object]] = [self._a.stats, lambda: self._a.peek(20), lambda: len(self._b)]
+        self._try(self._chance.choice(looks))
+
+    def _keep_house(self) -> None:
+        keeps: list[Callable[[], object]] = [self._a.trim, self._a.maintain, self._b.compact]
+        self._try(self._chance.choice(keeps))
+
+    def _reopen(self) -> None:
+        self._insist(self._b.close)
+        self._b = self._insist(lambda: self._keep(self._open("b")))
+
+    def _keep(self, queue: PersistentQueue[bytes]) -> PersistentQueue[bytes]:
+        return queue
+
+    def _produce(self) -> None:
+        chance, number = random.Random(1), 0
+        while not self._stop.wait(0.001):
+            if len(self._a) < _ITEMS_MOST:
+                items = [b"theirs %d" % (number + at) for at in range(chance.choice([1, 1, 40]))]
+                number += len(items)
+                with self._a.transaction("producer") as session:
+                    session.enqueue_many(items)
+                self._theirs += items
+
+    def _consume(self) -> None:
+        while not self._stop.is_set():
+            with self._a.session("consumer") as session:
+                items = session.dequeue_many(7, timeout=0.01)
+                session.flush()
+            self._others.update(items)
+
+
+class Report(NamedTuple):
+    """What a campaign has done."""
+
+    processes: int
+    signals: int
+    seconds: float
+
+
+def run_signals(count: int, seed: int = 0, per_process: int = 5000) -> Report:
+    """Have processes interrupted, until so many signals have come. Raises ``ViolationError``."""
+    began, processes, signals = time.monotonic(), 0, 0
+    while signals < count:
+        most = min(per_process, count - signals)
+        with tempfile.TemporaryDirectory() as directory:
+            command = [sys.executable, "-m", "tests.crash.signals", directory, str(seed + processes), str(most)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=Path(__file__).parents[2])
+        if done.returncode != 0:
+            raise ViolationError(f"{' '.join(command[1:])}: status {done.returncode}: {done.stderr[-3000:]}")
+        signals += int(done.stdout.split()[-1])
+        processes += 1
+    return Report(processes, signals, time.monotonic() - began)
+
+
+def main() -> None:
+    """Be the process that is interrupted."""
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
+    directory, seed, signals = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+    worker = Worker(directory, seed)
+    with suppress(KeyboardInterrupt):
+        worker.run(signals)
+        print(worker.signals)
+        return
+    sys.exit("an interruption came out that nobody had sent")
+
+
+if __name__ == "__main__":
+    main()

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import PersistentQueue, PersistentQueueError, Session, transaction
+from persistentqueue import PersistentQueue, PersistentQueueError, Session
 from persistentqueue.compat import Queue
 
 from .crash import hostile
@@ -127,14 +127,6 @@ def test_item_4_a_call_that_overlaps_a_flush_is_uncertain() -> None:
 # --- what the campaign found -----------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("other", [3, None, "orders", object])
-def test_item_4_a_transaction_over_no_queue(open_queue: OpenQueue, other: Any) -> None:
-    """``transaction`` refuses an object that is no queue with a ``TypeError`` that says so."""
-    queue = open_queue()
-    with pytest.raises(TypeError, match="open queues and subscriptions"):
-        transaction(queue, other)
-
-
 @pytest.mark.parametrize("sessions", [[3], [None], ["session"]])
 def test_item_4_flush_all_of_no_session(open_queue: OpenQueue, sessions: Any) -> None:
     """``flush_all`` refuses an object that is no session with a ``TypeError``."""
@@ -151,15 +143,6 @@ def test_item_4_a_timeout_beyond_all_clocks(tmp_path: Path, threads: ThreadPoolE
         assert queue.get(timeout=1e9) == 1
         putting.result(60)
         assert queue.get(timeout=1e9) == 2
-
-
-@pytest.mark.parametrize("name", ["segment_bytes", "memory_bytes", "inline_bytes", "log_bytes", "pool_min_bytes"])
-def test_item_4_a_size_that_no_file_has(tmp_path: Path, name: str) -> None:
-    """A size above 2**63 - 1 is refused before anything is made, instead of writing until the disk is full."""
-    settings: dict[str, Any] = {name: 10**400}
-    with pytest.raises(ValueError, match=f"{name} must be at most"):
-        PersistentQueue(tmp_path, "orders", **settings)
-    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize("how", ["one", "three", "number", "version text", "bytes", "far", "object", "empty", "long"])

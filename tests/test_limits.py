@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
+    PersistentQueue,
     QueueFullError,
 )
 from persistentqueue.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES
@@ -387,3 +388,12 @@ def test_maxsize_raises_an_error_of_our_own(open_queue: OpenQueue) -> None:
         session.enqueue(b"a")
         session.flush()
     assert drain(queue) == [b"a"]
+
+
+@pytest.mark.parametrize("name", ["segment_bytes", "memory_bytes", "inline_bytes", "log_bytes", "pool_min_bytes"])
+def test_item_4_a_size_that_no_file_has(tmp_path: Path, name: str) -> None:
+    """A size above 2**63 - 1 is refused before anything is made, instead of writing until the disk is full."""
+    settings: dict[str, Any] = {name: 10**400}
+    with pytest.raises(ValueError, match=f"{name} must be at most"):
+        PersistentQueue(tmp_path, "orders", **settings)
+    assert not list(tmp_path.iterdir())

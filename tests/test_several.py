@@ -567,3 +567,11 @@ def test_trim_behind_it_that_fails(open_queue: OpenQueue) -> None:
     assert len(b) == 40
     a.close()
     assert len(open_queue("a")) == 0
+
+
+@pytest.mark.parametrize("other", [3, None, "orders", object])
+def test_item_4_a_transaction_over_no_queue(open_queue: OpenQueue, other: Any) -> None:
+    """``transaction`` refuses an object that is no queue with a ``TypeError`` that says so."""
+    queue = open_queue()
+    with pytest.raises(TypeError, match="open queues and subscriptions"):
+        transaction(queue, other)

@@ -196,6 +196,8 @@ def directed() -> list[Program]:
             *(("enqueue_many", "list"), ("flush", "None/")),
             *(("dequeue_many", "many", Step("raise", 0, "", None)), ("flush", "None/")),
         ),
+        # Threads share one session: without its guard two commits of it contradict each other within a few rounds.
+        _directed("core", *[*right, ("dequeue", "0.0"), ("flush", "None/")] * 60, threads=4),
         *(_directed("together", ("together", how), *right) for how in dict.fromkeys(_HOWS["together"])),
     ]
 

@@ -203,6 +203,7 @@ MUTANTS = (
     Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
     # --- misuse
     Mutant("an item may be larger than a block can say", "items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
+    Mutant("a session is for any number of threads", "session", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
     Mutant("a marker may be of any type", "items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
     Mutant("what a codec refuses is held with all behind it", "typed", "                self._give_back(len(data) - max(len(items), 1))\n", "                pass\n", "misuse"),
     Mutant("a transaction is over anything", "together", "        if not isinstance(queue, PersistentQueue | Subscription):", "        if False:", "misuse"),

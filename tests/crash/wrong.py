@@ -35,9 +35,7 @@ from persistentqueue.disk import DISK
 from .exploring import ViolationError
 
 _ID = re.compile(rb"T?(\d+\.\d+);")
-EXPECTED_TODAY: frozenset[str] = frozenset(
-    {"shared sessions", "reentrant calls", "reentrant calls across queues", "odd waits", "surrogates"}
-)
+EXPECTED_TODAY: frozenset[str] = frozenset({"reentrant calls across queues", "odd waits", "surrogates"})
 """Kinds of misuse that are known to fail today. Programs leave them out."""
 
 

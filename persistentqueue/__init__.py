@@ -50,6 +50,7 @@ from .errors import (
     QueueNotFoundError,
     SubscriptionNotFoundError,
     UnsupportedFormatError,
+    UntrustedError,
     WrongKeyError,
 )
 from .explain import Holder, SegmentUse
@@ -99,6 +100,7 @@ __all__ = [
     "move_data",
     "PersistentQueueError",
     "QueueLockedError",
+    "UntrustedError",
     "QueueNotFoundError",
     "SubscriptionNotFoundError",
     "InvalidNameError",

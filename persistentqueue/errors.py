@@ -4,6 +4,7 @@
 
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
+    ├── UntrustedError           another user may have prepared what is there: look at it, mend it, or say trust=True
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
@@ -38,6 +39,11 @@ class PersistentQueueError(Exception):
     """The base of every error that this package raises on its own account."""
 
 
+def printable(text: str) -> str:
+    """Return the text with what a terminal would obey, or cannot show, escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 class QueueLockedError(PersistentQueueError):
     """Another owner, in this or another process, has the queue open.
 
@@ -47,8 +53,22 @@ class QueueLockedError(PersistentQueueError):
 
     def __init__(self, path: str, pid: int | None, host: str | None, since: str | None) -> None:
         self.path, self.pid, self.host, self.since = path, pid, host, since
-        owner = f"process {pid} on {host} since {since}" if pid is not None else "an owner that has not named itself"
+        owner = "an owner that has not named itself"
+        if pid is not None:
+            owner = f"process {pid} on {printable(str(host))} since {printable(str(since))}"
         super().__init__(f"{path}: the queue is open in {owner}; close it there, or wait with lock_timeout=")
+
+
+class UntrustedError(PersistentQueueError):
+    """Another user may have prepared this directory, or a file in it, so it is not believed. Nothing was changed.
+
+    ``path`` is the directory or the file; ``expected`` and ``found`` are texts. ``trust=True`` accepts foreign owners and
+    modes. A lock that is no plain file, or that has other names, is never accepted.
+    """
+
+    def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
+        self.path, self.expected, self.found, self.advice = path, expected, found, advice
+        super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
 
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):

@@ -33,6 +33,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable
 from contextlib import suppress
+from stat import S_ISREG
 
 from .disk import (
     DISK,
@@ -59,6 +60,7 @@ from .place import (
     ID_NAME,
     INBOX_DIRECTORY,
     LOG_DIRECTORY,
+    NEW_SUFFIX,
     OWN,
     PATH_NAME,
     POOL_DIRECTORY,
@@ -76,6 +78,12 @@ from .spare import SPARE_NAME
 
 DELETED_DIRECTORY = "deleted"
 DAMAGED_SUFFIX = ".damaged"
+
+PART_NAMES = frozenset(
+    {LOCK_NAME, LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY, POOL_DIRECTORY, DELETED_DIRECTORY}
+    | {name + suffix for name in (PATH_NAME, ID_NAME) for suffix in ("", NEW_SUFFIX)}
+)
+"""Names in the directory of a queue, or in the place of its segments: a queue without a name has them in ``path``."""
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -101,6 +109,43 @@ def place_path(directory: str, name: str | None, data_path: StrPath | None) -> s
     """The path of the place that ``data_path`` means for the queue; that of ``OWN`` if it is the queue's directory."""
     root = directory if data_path is None else queue_directory(data_path, name)
     return OWN.path if abspath(root) == abspath(directory) else abspath(root)
+
+
+def need_own_directory(disk: Disk, directory: str) -> None:
+    """Raise ``InvalidNameError`` if the directory is a part of another queue, or has another queue for a part.
+
+    A queue without a name has its parts in ``path``; a queue that is named like a part would lie in that part. A queue
+    that is there keeps its directory: the look for others is for a new one.
+    """
+    above, name = dirname(directory), basename(directory)
+    if name in PART_NAMES and is_queue(disk, above or "."):
+        raise InvalidNameError(
+            f"{directory}: {name!r} cannot be a queue's name in {above or '.'}: that directory is a queue itself, or a "
+            f"place of segments, and {name!r} is a part of it: choose another name, or another path"
+        )
+    if not _is_there(disk, join(directory, LOCK_NAME)):
+        for part in sorted(PART_NAMES.intersection(names_in(disk, directory))):
+            if is_queue(disk, join(directory, part)):
+                raise InvalidNameError(
+                    f"{directory}: no queue without a name can be made here: there is a queue named {part!r}, like a "
+                    "part of it: give the new queue a name, or another path"
+                )
+
+
+def is_queue(disk: Disk, directory: str) -> bool:
+    """Return whether the directory is that of a queue, or the place of its segments."""
+    logs = (name for part in (LOG_DIRECTORY, DELETED_DIRECTORY) for name in names_in(disk, directory, part))
+    return any(parse_log_name(name) is not None for name in logs) or any(
+        _is_there(disk, join(directory, name)) for name in (PATH_NAME, ID_NAME)
+    )
+
+
+def _is_there(disk: Disk, path: str) -> bool:
+    """Return whether there is a plain file."""
+    try:
+        return S_ISREG(disk.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
 
 
 def open_pool(
@@ -152,9 +197,9 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
     if found:
         return found
     names = names_in(disk, directory)
-    if ID_NAME in names:
-        owner = read_id(disk, directory)
-        whose = f"the place of segments of {owner[1] if owner else 'another queue'}"
+    owner = read_id(disk, directory) if ID_NAME in names else None
+    if owner is not None:
+        whose = f"the place of segments of {owner[1]}"
         raise DataPathError(directory, "a queue's directory", whose, "open that queue instead")
     if DELETED_DIRECTORY not in names:
         places = places or read_places(disk, directory)
@@ -331,7 +376,8 @@ def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
     """Delete the queue's files in a part of it, and the part, unless it holds what is not ours; then durably."""
     for entry in names_in(disk, path):
         if parse(_DAMAGED.sub("", entry)) is not None:
-            disk.unlink(join(path, entry))
+            with suppress(IsADirectoryError):  # none of ours
+                disk.unlink(join(path, entry))
     if not _remove_directory(disk, path):
         sync_directory(disk, path)
 

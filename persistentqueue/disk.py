@@ -94,7 +94,7 @@ class Disk:
     """``lock(fd)``: take the exclusive lock on the open file without waiting; whether it was free."""
     urandom: Callable[[int], bytes]
     time_ns: Callable[[], int]
-    """Nanoseconds since the epoch: for people only, never for an order or a decision."""
+    """Nanoseconds since the epoch, never below 0: for people only, never for an order or a decision."""
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     getpid: Callable[[], int]
@@ -321,6 +321,11 @@ def _free_bytes(path: str) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def _time_ns() -> int:
+    """Return the time; 0 if the clock is set to before 1970, since no format has a sign for it."""
+    return max(time.time_ns(), 0)
+
+
 def _start_sync(fd: int, offset: int, length_bytes: int) -> None:
     # Linux answers "not needed any more" by beginning to write what is dirty; what is being written stays in memory.
     os.posix_fadvise(fd, offset, length_bytes, os.POSIX_FADV_DONTNEED)
@@ -378,7 +383,7 @@ PORTABLE = Disk(
     free_bytes=_free_bytes,
     lock=_lock,
     urandom=os.urandom,
-    time_ns=time.time_ns,
+    time_ns=_time_ns,
     monotonic=time.monotonic,
     sleep=time.sleep,
     getpid=os.getpid,

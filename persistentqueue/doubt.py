@@ -39,6 +39,7 @@ from .log import Replay, log_name, parse_log_name, read_steadily, replay
 from .pact import Decision, Identity, Prepare, Resolution
 from .place import LOG_DIRECTORY
 from .state import State, StateError
+from .trust import open_plain
 
 Decide = Callable[[Prepare], bool]
 """Says whether a transaction is committed that was prepared. Raises ``InDoubtError``."""
@@ -275,7 +276,7 @@ def _generations(disk: Disk, path: str) -> list[int]:
 
 
 def _read(disk: Disk, path: str, hurried: bool) -> Replay:
-    fd = disk.open(path, READ, 0)
+    fd = open_plain(disk, path, READ)
     try:
         if hurried:
             data = read_all(disk, fd, _LITTLE_BYTES, 0)

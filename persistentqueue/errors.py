@@ -62,8 +62,8 @@ class QueueLockedError(PersistentQueueError):
 class UntrustedError(PersistentQueueError):
     """Another user may have prepared this directory, or a file in it, so it is not believed. Nothing was changed.
 
-    ``path`` is the directory or the file; ``expected`` and ``found`` are texts. ``trust=True`` accepts foreign owners and
-    modes. A lock that is no plain file, or that has other names, is never accepted.
+    ``path`` is the directory or the file; ``expected`` and ``found`` are texts. ``trust=True`` accepts foreign owners
+    and modes. A lock that is no plain file, or that has other names, is never accepted.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
@@ -97,7 +97,10 @@ class DeadLetterError(PersistentQueueError, ValueError):
 
 
 class InvalidNameError(PersistentQueueError, ValueError):
-    """The name cannot be a queue's: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot."""
+    """The name cannot be a queue's: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot.
+
+    Also raised for a name that a queue without a name has for one of its parts in the same directory, such as ``log``.
+    """
 
 
 class ItemTooLargeError(PersistentQueueError, ValueError):

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from .checksum import crc32
 from .disk import CREATE, READ, Disk, abspath, dirname, join, read_all, sync_directory, write_all
 from .errors import CorruptionError, DataMissingError, UnsupportedFormatError
+from .trust import open_plain
 
 PATH_NAME = "data.path"
 ID_NAME = "queue.id"
@@ -146,9 +147,13 @@ def remove_file(disk: Disk, path: str) -> None:
 
 def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     try:
-        fd = disk.open(path, READ, 0)
+        fd = open_plain(disk, path, READ)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except CorruptionError:
+        if LOG_DIRECTORY in _names(disk, path):  # the directory of a queue that has this name
+            return None
+        raise
     try:
         data = read_all(disk, fd, _FILE_BYTES_MAX, 0)
     finally:
@@ -162,6 +167,13 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     if fields["version"] > VERSION:
         raise UnsupportedFormatError(path, fields["version"], VERSION)
     return fields
+
+
+def _names(disk: Disk, path: str) -> list[str]:
+    try:
+        return disk.listdir(path)
+    except OSError:
+        return []
 
 
 def _write(disk: Disk, path: str, fields: dict[str, Any]) -> None:

@@ -21,7 +21,7 @@ from functools import partial
 from .adopt import Adopter
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import delete_all, find_generations, set_all_aside
+from .directory import delete_all, find_generations, need_own_directory, set_all_aside
 from .disk import NO_SPACE, PAGE_BYTES, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
 from .doubt import Decide, ask, forget_settled
 from .envelope import PLAIN
@@ -137,10 +137,11 @@ class Store:
         published is left to a later opening.
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
-        ``QueueNotFoundError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
+        ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
         ``UnsupportedFormatError``, ``InDoubtError``, ``DiskFullError``, ``BrokenQueueError`` and ``OSError``; the lock
         is then free, and nothing is lost: what an opening writes says what the log said, and can be written again.
         """
+        need_own_directory(disk, directory)
         if not create and not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
         lock = Lock(disk, join(directory, LOCK_NAME))

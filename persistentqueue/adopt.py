@@ -41,13 +41,13 @@ from .publication import (
     Request,
     is_part,
     is_published,
+    need_regular,
     parse_name,
     read_publication,
 )
 from .quota import OverLimitError, Quota
 from .segments import Piece, Segments
 from .transaction import Transaction
-from .trust import need_regular
 
 ADOPTED_MAX = 256
 """A frame that has so many files takes no more publications."""

@@ -31,7 +31,7 @@ The write order of a deletion (``delete.1`` …), which whoever comes next finis
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from stat import S_ISREG
 
@@ -75,6 +75,7 @@ from .pool import Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
+from .trust import need_trusted
 
 DELETED_DIRECTORY = "deleted"
 DAMAGED_SUFFIX = ".damaged"
@@ -146,6 +147,14 @@ def _is_there(disk: Disk, path: str) -> bool:
         return S_ISREG(disk.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
         return False
+
+
+def believed(disk: Disk, root: str) -> Iterator[str]:
+    """Yield the paths that an owner believes, of a queue's directory or of the place of its segments."""
+    yield root
+    yield from (join(root, name) for name in names_in(disk, root) if name in PART_NAMES)
+    logs = join(root, LOG_DIRECTORY)
+    yield from (join(logs, name) for name in names_in(disk, logs) if parse_log_name(name) is not None)
 
 
 def open_pool(
@@ -262,18 +271,23 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
     ]
 
 
-def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, disk: Disk = DISK) -> None:
+def delete_queue(
+    path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, trust: bool = False, disk: Disk = DISK
+) -> None:
     """Delete a queue and all its items, for good; only its own files, and only under its lock.
 
     On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
     stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
     where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
-    what became of a transaction over both.
+    what became of a transaction over both. Raises ``UntrustedError`` for what another user has prepared, unless
+    ``trust`` accepts that.
     """
     directory = queue_directory(path, name)
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
         raise missing
+    if not trust:
+        need_trusted(disk, believed(disk, directory))
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)

@@ -101,6 +101,8 @@ class Disk:
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
     """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
+    geteuid: Callable[[], int | None] = getattr(os, "geteuid", lambda: None)  # noqa: RUF009 - a constant
+    """The user that this process acts for; None if the system has no users."""
 
 
 def join(directory: str, name: str) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
+from .directory import bears, believed, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, dirname, join
 from .doubt import Decide
 from .errors import (
@@ -24,6 +24,7 @@ from .errors import (
     PersistentQueueError,
     QueueNotFoundError,
     UnsupportedFormatError,
+    UntrustedError,
 )
 from .header import HEADER_BYTES
 from .log import parse_log_name
@@ -35,6 +36,7 @@ from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import Extent, State
 from .store import Store
 from .transaction import Settings
+from .trust import distrusted
 
 
 @dataclass(frozen=True)
@@ -59,6 +61,10 @@ class CheckReport:
     """The name of the queue that knows whether the last transaction, over both, is committed, which the next opening
     will ask; "" where nothing is in doubt. What it would enqueue was checked, and is not counted."""
 
+    untrusted: tuple[str, ...] = ()
+    """What another user has prepared, or may write to, and so an opening without ``trust=True`` refuses; no problem of
+    the queue itself."""
+
     @property
     def ok(self) -> bool:
         """Whether there are no problems."""
@@ -77,7 +83,8 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         places = read_places(disk, directory)
         recovered = recover(disk, places)
     except (CorruptionError, DataMissingError) as damage:
-        return CheckReport((str(damage),), False, 0, 0, 0, 0, ())
+        untrusted = tuple(map(str, _distrusted(disk, directory)))
+        return CheckReport((str(damage),), False, 0, 0, 0, 0, (), untrusted=untrusted)
     assert recovered is not None
     problems: list[str] = []
     items = 0
@@ -110,7 +117,12 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         published,
         leftovers,
         in_doubt,
+        tuple(str(error) for root in dict.fromkeys((directory, places.data_root)) for error in _distrusted(disk, root)),
     )
+
+
+def _distrusted(disk: Disk, root: str) -> Iterator[UntrustedError]:
+    return distrusted(disk, believed(disk, root))
 
 
 def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent) -> None:
@@ -249,14 +261,15 @@ class RepairReport:
     ``*.damaged``."""
 
 
-def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> RepairReport:
+def repair(path: StrPath, name: str | None = None, *, trust: bool = False, disk: Disk = DISK) -> RepairReport:
     """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
 
     On return the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``. What
     a lost part of the log said of items being consumed is unknown, so these come again. Raises
     ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``, and
     ``DataMissingError``: the place of the segments must be there; ``InDoubtError`` where another queue still knows what
-    became of a transaction: repair that one first.
+    became of a transaction: repair that one first. Raises ``UntrustedError`` for what another user has prepared,
+    unless ``trust`` accepts that.
     """
     directory = queue_directory(path, name)
     places = read_places(disk, directory)
@@ -272,7 +285,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
         return salvaged.recovered
 
     free = nullcontext()
-    Store.open(disk, directory, Settings(), True, 0.0, free, free, read).close()
+    Store.open(disk, directory, Settings(trust=trust), True, 0.0, free, free, read).close()
     items = check(directory, disk=disk).items  # which needs no key
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)

@@ -21,10 +21,12 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from .directory import (
     DELETED_DIRECTORY,
     bears,
+    believed,
     find_generations,
     finish_deletion,
     let_go,
@@ -73,7 +75,7 @@ from .place import (
     write_id,
     write_places,
 )
-from .trust import need_regular
+from .trust import need_regular, need_trusted
 
 
 @dataclass(frozen=True)
@@ -98,6 +100,7 @@ def move_data(
     *,
     data_path: StrPath | None,
     lock_timeout: float = 0.0,
+    trust: bool = False,
     disk: Disk = DISK,
 ) -> Moved:
     """Move the segments of a closed queue to ``data_path/name``, or to ``data_path`` for a queue without a name; with
@@ -110,13 +113,17 @@ def move_data(
 
     Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
     this queue's), ``DataMissingError`` (the segments are not where they should be), ``CorruptionError`` (a
-    pipe, for instance, has the name of a segment), ``DiskFullError``, ``OSError``.
+    pipe, for instance, has the name of a segment), ``UntrustedError`` (another user has prepared what is there, unless
+    ``trust`` accepts that), ``DiskFullError``, ``OSError``.
     """
     directory = queue_directory(path, name)
     target = place_path(directory, name, data_path)
     missing = QueueNotFoundError(f"{directory}: no queue here to move")
     if not find_generations(disk, directory):
         raise missing
+    if not trust:
+        roots = (directory,) if target == OWN.path else (directory, target)
+        need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)

@@ -38,6 +38,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from itertools import chain
+from stat import S_ISREG, filemode
 from typing import NamedTuple
 
 from .block import (
@@ -66,7 +67,6 @@ from .frame import (
 )
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .segment import PUBLISHED, Segment
-from .trust import need_regular
 
 SUFFIX = ".seg"
 DRAFT_SUFFIX = ".tmp"
@@ -310,6 +310,14 @@ def read_publication(disk: Disk, path: str) -> Publication:
         found = f"{len(frame.transactions)} transactions in {frame.end} bytes"
         raise CorruptionError(path, end, f"a frame that enqueues {length_bytes} bytes of blocks, or parts", found)
     return publication._replace(own=publication.own._replace(capacity_bytes=size_bytes - HEADER_BYTES))
+
+
+def need_regular(disk: Disk, path: str) -> int:
+    """The size of the file. Raises ``CorruptionError`` unless it is a regular one, and ``FileNotFoundError``."""
+    found = disk.lstat(path)
+    if not S_ISREG(found.st_mode):
+        raise CorruptionError(path, 0, "a regular file", filemode(found.st_mode))
+    return found.st_size
 
 
 def _operations(

@@ -87,6 +87,8 @@ class PersistentQueue(Generic[T]):
       segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
+    - ``trust``: whether a directory is opened that another user has prepared, or may write to (no: ``UntrustedError``).
+      What belongs to this user or to root, and what a group may write to, needs no such word.
     - ``max_attempts``: how often an item is delivered, by a session of the queue or of each of its subscriptions, over
       rollbacks and restarts (no limit, and nothing is counted). One that was delivered so often, and not consumed, is
       moved to the dead letters. Each call that dequeues is then a durable write of the log.
@@ -104,12 +106,12 @@ class PersistentQueue(Generic[T]):
     call ``close``; a queue that is dropped instead, with all its sessions, frees its lock with a ``ResourceWarning``,
     and the next opening recovers, as after a crash.
 
-    Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
-    at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
-    there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
-    what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
-    directory cannot be used.
+    Raises ``QueueLockedError``, ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``
+    (the segments are not at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of
+    the segments is not there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError``
+    (another queue knows what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync
+    fails while opening (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and
+    ``OSError`` where the directory cannot be used.
     """
 
     _group: Group | None = None
@@ -143,6 +145,7 @@ class PersistentQueue(Generic[T]):
         max_disk_bytes: int | None = None,
         min_free_bytes: int = 0,
         full: str = "raise",
+        trust: bool = False,
         max_attempts: int | None = None,
         dead_letter: str | PersistentQueue[Any] | None = None,
         retry_delay_seconds: Delay = 0.0,
@@ -171,13 +174,13 @@ class PersistentQueue(Generic[T]):
             max_disk_bytes=max_disk_bytes,
             min_free_bytes=min_free_bytes,
             full=full,
+            trust=trust,
             counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
         )
         check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
-        opening = partial(Store.open, disk, directory, settings, create, lock_timeout)
-        self._group = Group(partial(opening, data_path=place, others=Others(_is_sound, announce)))
+        self._group = Group(_opening(place, disk, directory, settings, create, lock_timeout))
         self._upkeep = Upkeep(self._group)
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
@@ -524,6 +527,7 @@ class PersistentQueue(Generic[T]):
                 raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
                 settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
+                settings["trust"] = store.settings.trust
                 dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
@@ -558,6 +562,11 @@ class PersistentQueue(Generic[T]):
         assert self._group is not None
         self._group.check()
         return self._group
+
+
+def _opening(data_path: str | None, *arguments: Any) -> partial[Store]:
+    """Return what opens the store, which may ask the queues of this process."""
+    return partial(Store.open, *arguments, data_path=data_path, others=Others(_is_sound, announce))
 
 
 def _is_sound(directory: str) -> bool:

@@ -133,9 +133,14 @@ def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
 
 def write_id(disk: Disk, directory: str, root: str) -> Place:
     """Let the place bear a new id of the queue in this directory, durably but for the names above it."""
-    id_ = disk.urandom(_ID_BYTES).hex()
-    _write(disk, join(root, ID_NAME), {"id": id_, "queue": abspath(directory)})
-    return Place(root, id_)
+    place = Place(root, disk.urandom(_ID_BYTES).hex())
+    renew_id(disk, directory, place)
+    return place
+
+
+def renew_id(disk: Disk, directory: str, place: Place) -> None:
+    """Let the place bear its id as one of the queue in this directory, durably but for the names above it."""
+    _write(disk, join(place.path, ID_NAME), {"id": place.id, "queue": abspath(directory)})
 
 
 def remove_file(disk: Disk, path: str) -> None:

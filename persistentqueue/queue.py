@@ -180,7 +180,7 @@ class PersistentQueue(Generic[T]):
         check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
-        self._group = Group(_opening(place, disk, directory, settings, create, lock_timeout))
+        self._group = Group(_asking(partial(Store.open, disk, directory, settings, create, lock_timeout), place))
         self._upkeep = Upkeep(self._group)
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
@@ -564,9 +564,9 @@ class PersistentQueue(Generic[T]):
         return self._group
 
 
-def _opening(data_path: str | None, *arguments: Any) -> partial[Store]:
-    """Return what opens the store, which may ask the queues of this process."""
-    return partial(Store.open, *arguments, data_path=data_path, others=Others(_is_sound, announce))
+def _asking(opening: Callable[..., Store], data_path: str | None) -> partial[Store]:
+    """Return what opens a store that may ask the queues of this process."""
+    return partial(opening, data_path=data_path, others=Others(_is_sound, announce))
 
 
 def _is_sound(directory: str) -> bool:

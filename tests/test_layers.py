@@ -25,7 +25,7 @@ FLOORS = [
     {"counting"},
     {"subscriptions"},
     {"limits", "explain", "splits"},
-    {"settings", "commit", "compact", "salvage", "generations", "adopt"},
+    {"settings", "commit", "compact", "salvage", "mend", "generations", "adopt"},
     {"inbox"},
     {"store"},
     {"fsck", "several"},

@@ -51,7 +51,11 @@ class Action(str, Enum):
 
 @verb(KEEP, "repair")
 def repair_(
-    path: PathArgument, name: NameArgument = None, trust: TrustOption = False, as_json: JsonOption = False
+    path: PathArgument,
+    name: NameArgument = None,
+    data_path: Annotated[str, typer.Option(metavar="DIR", help="Where the segments are, if that is lost.")] = "",
+    trust: TrustOption = False,
+    as_json: JsonOption = False,
 ) -> int:
     """Keep what is intact, set aside what is not (*.damaged), and report what is lost.
 
@@ -59,7 +63,7 @@ def repair_(
 
     Disk: the queue; nothing is deleted, each file that is cut is copied before. Lock: needed.
     """
-    report = repair(path, named(name), trust=trust)
+    report = repair(path, named(name), data_path=data_path or None, trust=trust)
     if as_json:
         answer(asdict(report))
         return PROBLEMS if report.problems else WELL

@@ -45,7 +45,7 @@ from .lock import LOCK_NAME, Lock
 from .log import Log
 from .logger import LOGGER
 from .move import open_places, settle, sweep_others
-from .pact import IDENTITY_BYTES, RESOLUTION_BYTES
+from .pact import IDENTITY_BYTES, RESOLUTION_BYTES, Participant
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
@@ -423,7 +423,7 @@ class Store:
         self.committer.write_frame(log, written.body, len(written.operations), written.count)
         self.generations.tell_settled()
 
-    def forget(self, transaction: bytes, name: str) -> None:
+    def forget(self, transaction: bytes, name: Participant) -> None:
         """This participant has settled what was decided here (see ``several``). For any thread."""
         with self._mutex:
             self.state.forget(transaction, name)

@@ -5,6 +5,7 @@
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
     ├── UntrustedError           another user may have prepared what is there: look at it, mend it, or say trust=True
+    ├── CopiedQueueError         a copy of an open queue: close one of them, or give the copy an identity of its own
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
@@ -69,6 +70,21 @@ class UntrustedError(PersistentQueueError):
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
         self.path, self.expected, self.found, self.advice = path, expected, found, advice
         super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
+
+
+class CopiedQueueError(PersistentQueueError):
+    """The queue is a copy of another one that this process has open: both have one identity.
+
+    What is said of one queue would be believed of the other. Nothing was lost. ``path`` and ``other`` are the two
+    directories. ``repair(…, renew=True)`` gives the copy an identity of its own.
+    """
+
+    def __init__(self, path: str, other: str) -> None:
+        self.path, self.other = path, other
+        super().__init__(
+            f"{path}: expected a queue with an identity of its own, found that of {other}, which is open: one is a "
+            "copy of the other: close that one, or run repair --renew on the copy while it is closed"
+        )
 
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):

@@ -272,7 +272,13 @@ class RepairReport:
 
 
 def repair(
-    path: StrPath, name: str | None = None, *, data_path: StrPath | None = None, trust: bool = False, disk: Disk = DISK
+    path: StrPath,
+    name: str | None = None,
+    *,
+    data_path: StrPath | None = None,
+    renew: bool = False,
+    trust: bool = False,
+    disk: Disk = DISK,
 ) -> RepairReport:
     """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
 
@@ -281,11 +287,11 @@ def repair(
 
     A damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew if the segments that the log names are
     where they should be, or at ``data_path``, which is meant as at an opening. A ``queue.id`` that no queue records is
-    set aside. Otherwise ``DataPathError`` says what is needed. Raises
-    ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``, and
-    ``DataMissingError``: the place of the segments must be there; ``InDoubtError`` where another queue still knows what
-    became of a transaction: repair that one first. Raises ``UntrustedError`` for what another user has prepared,
-    unless ``trust`` accepts that.
+    set aside. Otherwise ``DataPathError`` says what is needed. With ``renew`` the queue gets a new identity: a copy of
+    a directory needs one, to be open beside the other. Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is
+    owned), ``UnsupportedFormatError``, ``DiskFullError``, and ``DataMissingError``: the place of the segments must be
+    there; ``InDoubtError`` where another queue still knows what became of a transaction: repair that one first. Raises
+    ``UntrustedError`` for what another user has prepared, unless ``trust`` accepts that.
     """
     directory = queue_directory(path, name)
     if not trust:
@@ -310,10 +316,17 @@ def repair(
         """What an opening reads, and a note of what it lacks."""
         salvaged = salvage(disk, places, decide)
         found.append(salvaged)
+        if renew:
+            salvaged.recovered.state.identity = b""  # an opening draws one for a queue that has none
         return salvaged.recovered
 
     free = nullcontext()
-    Store.open(disk, directory, Settings(trust=trust), True, 0.0, free, free, read).close()
+    store = Store.open(disk, directory, Settings(trust=trust), True, 0.0, free, free, read)
+    try:
+        if renew:
+            store.trim()  # so that the log says so, also one that was closed cleanly
+    finally:
+        store.close()
     items = check(directory, disk=disk).items  # which needs no key
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)

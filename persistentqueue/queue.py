@@ -18,7 +18,7 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
-from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError
+from .errors import CopiedQueueError, CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError
 from .explain import SegmentUse, explain
 from .group import Group
 from .items import checked_name
@@ -106,12 +106,12 @@ class PersistentQueue(Generic[T]):
     call ``close``; a queue that is dropped instead, with all its sessions, frees its lock with a ``ResourceWarning``,
     and the next opening recovers, as after a crash.
 
-    Raises ``QueueLockedError``, ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``
-    (the segments are not at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of
-    the segments is not there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError``
-    (another queue knows what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync
-    fails while opening (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and
-    ``OSError`` where the directory cannot be used.
+    Raises ``QueueLockedError``, ``UntrustedError``, ``CopiedQueueError``, ``QueueNotFoundError``, ``InvalidNameError``,
+    ``DataPathError`` (the segments are not at ``data_path``, or what is there is not this queue's),
+    ``DataMissingError`` (the place of the segments is not there), ``CorruptionError``, ``UnsupportedFormatError``,
+    ``DiskFullError``, ``InDoubtError`` (another queue knows what became of a transaction over both, and does not tell),
+    ``BrokenQueueError`` where a sync fails while opening (try again), ``MissingExtraError`` and ``WrongKeyError``
+    before anything was done, and ``OSError`` where the directory cannot be used.
     """
 
     _group: Group | None = None
@@ -184,7 +184,7 @@ class PersistentQueue(Generic[T]):
         self._upkeep = Upkeep(self._group)
         if isinstance(memory_bytes, MemoryBudget):
             self._group.resize(memory_bytes, None)
-        _OPEN.add(self)
+        _add_open(self)
         announce(directory, self.recovery)
         self._try_key(encryption)
         if settings.counts_attempts:
@@ -562,6 +562,17 @@ class PersistentQueue(Generic[T]):
         assert self._group is not None
         self._group.check()
         return self._group
+
+
+def _add_open(queue: PersistentQueue[Any]) -> None:
+    """Know the queue as open. Raises ``CopiedQueueError``, and closes it, if a copy of it is open."""
+    store = queue._open().store
+    for other in list(_OPEN):
+        group = other._group
+        if group is not None and group.closed is None and group.store.state.identity == store.state.identity:
+            queue.close()
+            raise CopiedQueueError(store.directory, group.store.directory)
+    _OPEN.add(queue)
 
 
 def _asking(opening: Callable[..., Store], data_path: str | None) -> partial[Store]:

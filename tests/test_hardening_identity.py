@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
 
 from persistentqueue import repair
-from persistentqueue.errors import InDoubtError
+from persistentqueue.errors import CopiedQueueError, InDoubtError
 from persistentqueue.pact import Decision
 
 from .conftest import OpenQueue
@@ -71,3 +72,31 @@ def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: OpenQueue) 
     state = a._open().store.state
     kept = [each for each in state.supplement() if isinstance(each, Decision)]
     assert kept == found
+
+
+def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A copy of an open queue is refused, whichever is opened first, until ``repair`` gives it an identity of its own;
+    both have their items then, and take part in transactions."""
+    path = tmp_path / "queues"
+    a, target = open_queue("a"), open_queue("target")
+    put(a, b"1")
+    a.close()
+    shutil.copytree(path / "a", path / "copy")
+    a = open_queue("a")
+    with pytest.raises(CopiedQueueError) as caught:
+        open_queue("copy")
+    assert (caught.value.path, caught.value.other) == (str(path / "copy"), str(path / "a"))
+    a.close()
+    with open_queue("copy") as copy:
+        with pytest.raises(CopiedQueueError):
+            open_queue("a")
+        before = copy.identity
+    assert repair(path, "copy", renew=True).problems == ()
+    a, copy = open_queue("a"), open_queue("copy")
+    assert a.identity == before != copy.identity
+    move(a, target)
+    move(copy, target)
+    assert contents(a, copy, target) == [[], [], [b"1", b"1"]]
+    identity = copy.identity
+    copy.close()
+    assert open_queue("copy").identity == identity, "for ever"

@@ -54,6 +54,7 @@ def repair_(
     path: PathArgument,
     name: NameArgument = None,
     data_path: Annotated[str, typer.Option(metavar="DIR", help="Where the segments are, if that is lost.")] = "",
+    renew: Annotated[bool, typer.Option("--renew", help="Give the queue a new identity: it is a copy.")] = False,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> int:
@@ -63,7 +64,7 @@ def repair_(
 
     Disk: the queue; nothing is deleted, each file that is cut is copied before. Lock: needed.
     """
-    report = repair(path, named(name), data_path=data_path or None, trust=trust)
+    report = repair(path, named(name), data_path=data_path or None, renew=renew, trust=trust)
     if as_json:
         answer(asdict(report))
         return PROBLEMS if report.problems else WELL

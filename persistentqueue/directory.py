@@ -113,9 +113,9 @@ def open_pool(
     ``QueueNotFoundError``, ``DataMissingError`` and ``InvalidNameError``.
     """
     if shared and name is None:
-        pool = join(fspath(path), SHARED_POOL)
+        pool = join(abspath(queue_directory(path, None)), SHARED_POOL)
     else:
-        directory = queue_directory(path, name)
+        directory = abspath(queue_directory(path, name))
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here with a pool")
         pool = read_places(disk, directory).pool_directory(shared)

@@ -15,7 +15,7 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 
 from .directory import names_in, queue_directory
-from .disk import DISK, Disk, StrPath, join, sync_directory
+from .disk import DISK, Disk, StrPath, abspath, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, PersistentQueueError
 from .header import HEADER_BYTES
@@ -50,7 +50,7 @@ class PartWriter:
     ) -> None:
         self._disk = disk
         self._encode = Envelopes(compression, encryption).encoder(disk)
-        self._directory = queue_directory(path, name)
+        self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
         self._inbox = find_inbox(disk, self._directory)
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)

@@ -10,7 +10,7 @@ from typing import Any, Generic, cast, overload
 
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import find_generations, names_in, queue_directory
-from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
+from .disk import DISK, NO_SPACE, Disk, StrPath, abspath, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
@@ -88,7 +88,7 @@ class Producer(Generic[T]):
         self._encode = Envelopes(compression, encryption).encoder(disk)
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
-        self._directory = queue_directory(path, name)
+        self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
         if create:
             _create(disk, self._directory)
         self._inbox = find_inbox(disk, self._directory)

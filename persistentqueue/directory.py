@@ -39,7 +39,6 @@ from .disk import (
     Disk,
     StrPath,
     abspath,
-    basename,
     copy_file,
     dirname,
     fspath,
@@ -198,12 +197,20 @@ def keep_copy(disk: Disk, path: str) -> str | None:
 
 
 def _damaged_name(disk: Disk, path: str) -> str:
-    taken = names_in(disk, dirname(path))
+    """A name that is free. A directory may hold any number of files: it is not listed, and few names are tried."""
     damaged, number = f"{path}{DAMAGED_SUFFIX}", 1
-    while basename(damaged) in taken:
-        number += 1
+    while _is_there(disk, damaged):
+        number *= 2
         damaged = f"{path}.{number}{DAMAGED_SUFFIX}"
     return damaged
+
+
+def _is_there(disk: Disk, path: str) -> bool:
+    try:
+        disk.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:

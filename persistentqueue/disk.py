@@ -55,6 +55,7 @@ PAGE_BYTES = 4096
 """What direct writes are made of; no disk in use has larger sectors."""
 _ZEROS = bytes(1024 * 1024)
 _LOWEST_DESCRIPTOR = 3
+_STAT_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -88,6 +89,8 @@ class Disk:
     listdir: Callable[[str], list[str]]
     lstat: Callable[[str], os.stat_result]
     fstat: Callable[[int], os.stat_result]
+    real_bytes: Callable[[int], int]
+    """``real_bytes(fd)``: how many bytes of the open file are there, without its holes."""
     free_bytes: Callable[[str], int]
     """``free_bytes(path)``: what the file system of an existing path has free for who is not root."""
     lock: Callable[[int], bool]
@@ -316,6 +319,21 @@ def _extend(fd: int, offset: int, length_bytes: int) -> None:
         os.ftruncate(fd, offset + length_bytes)
 
 
+def _real_bytes(fd: int) -> int:
+    found = os.fstat(fd)
+    if found.st_blocks * _STAT_BLOCK_BYTES >= found.st_size:
+        return found.st_size
+    # Some file systems count blocks late, or compressed, or not at all: those that know of holes are asked.
+    real_bytes = end = 0
+    try:
+        while True:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+            real_bytes += end - start
+    except OSError as error:  # nothing but holes from here on, or nobody knows
+        return real_bytes if error.errno == errno.ENXIO else found.st_size
+
+
 def _free_bytes(path: str) -> int:
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
@@ -375,6 +393,7 @@ PORTABLE = Disk(
     listdir=os.listdir,
     lstat=os.lstat,
     fstat=os.fstat,
+    real_bytes=_real_bytes,
     free_bytes=_free_bytes,
     lock=_lock,
     urandom=os.urandom,

@@ -21,6 +21,7 @@ from .doubt import Decide
 from .errors import (
     CorruptionError,
     DataMissingError,
+    MemoryShortageError,
     PersistentQueueError,
     QueueNotFoundError,
     UnsupportedFormatError,
@@ -85,7 +86,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         try:
             _check_extent(disk, places, recovered, extent)
             items += extent.live
-        except CorruptionError as damage:
+        except (CorruptionError, MemoryShortageError) as damage:
             problems.append(str(damage))
     problems += _check_state(recovered.state)
     in_doubt = recovered.prepared.prepare.coordinator if recovered.prepared is not None else ""
@@ -98,7 +99,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
             published += _check_publication(disk, places, recovered, file)
         except FileNotFoundError:  # adopted meanwhile
             continue
-        except (CorruptionError, UnsupportedFormatError, OSError) as problem:
+        except (CorruptionError, UnsupportedFormatError, MemoryShortageError, OSError) as problem:
             problems.append(str(problem))
     replay = recovered.replay
     return CheckReport(

@@ -23,11 +23,13 @@ from contextlib import contextmanager, suppress
 from operator import attrgetter
 from typing import TypeVar
 
+from .adopt import LOOK_NAMES, STEP_NAMES
 from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
     DiskFullError,
+    MemoryShortageError,
     PersistentQueueError,
     QueueFullError,
     SubscriptionNotFoundError,
@@ -334,19 +336,21 @@ class Group:
         The caller has seen that the queue is open and not broken. Raises ``CorruptionError``, and
         ``SubscriptionNotFoundError`` where the reader's was removed.
         """
+        deadline = None if timeout_seconds is None else _now() + timeout_seconds
         try:
-            taken = self._take_now(reader, max_items)
+            taken = self._take_now(reader, max_items, deadline)
             if not taken[1] and timeout_seconds != 0:
-                taken = self._wait_for_items(reader, max_items, timeout_seconds)
-        except CorruptionError:
+                taken = self._wait_for_items(reader, max_items, deadline)
+        except (CorruptionError, MemoryShortageError):
             self._seats.tell()  # what cannot be read counts no more
             raise
         else:
             return taken
 
-    def _take_now(self, reader: Reader, max_items: int) -> Taken:
-        """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
-        right with that, and ``QueueFullError`` for what never fits, once for each file."""
+    def _take_now(self, reader: Reader, max_items: int, deadline: float | None) -> Taken:
+        """Hold what is there, also what other processes have published, as much of that as is adopted by the deadline.
+        Raises ``CorruptionError`` for what is not right with that, and ``QueueFullError`` for what never fits, once for
+        each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
         reads, began = reader.page_reads, _now()
@@ -355,7 +359,7 @@ class Group:
             self.meters.read_seconds.note(_now() - began)
             with self.mutex:
                 self.meters.read_seconds.count()
-        if not taken[1] and max_items and self._look(insists=True):
+        if not taken[1] and max_items and self._look_for(reader, deadline):
             taken = reader.take(max_items)
         if not taken[1] and self.store.adopter.damage:
             raise self.store.adopter.damage.popleft()
@@ -368,8 +372,22 @@ class Group:
         except (PersistentQueueError, OSError):
             pass
 
-    def _look(self, insists: bool = False) -> bool:
-        """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
+    def _look_for(self, reader: Reader, deadline: float | None) -> bool:
+        """Adopt what other processes have published, step by step, until there is something for this reader, or the
+        deadline is over, but one step in any case; whether there may be anything. Raises like ``adopt``."""
+        has_looked = False
+        is_waiting = deadline is None or _now() < deadline
+        while self._look(insists=True, most=STEP_NAMES if is_waiting else LOOK_NAMES):
+            has_looked = True
+            with self.mutex:
+                is_there = bool(len(reader.ready))
+            if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):
+                break
+        return has_looked
+
+    def _look(self, insists: bool = False, most: int = LOOK_NAMES) -> bool:
+        """Adopt some of what other processes have published, if there may be any; whether there may. Others who write
+        come in between two such steps. Raises like ``adopt``."""
         if not insists and self.writing.locked():
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
@@ -378,7 +396,7 @@ class Group:
             state = self.store.state
             before, gone = state.next_sequence, state.gone_count
             try:
-                self.store.inbox.adopt(insists)
+                self.store.inbox.adopt(insists, most)
             finally:
                 with self.mutex:
                     self._wake(state.next_sequence - before)
@@ -386,10 +404,9 @@ class Group:
                         self._seats.tell_first()
         return True
 
-    def _wait_for_items(self, reader: Reader, max_items: int, timeout_seconds: float | None) -> Taken:
-        deadline = None if timeout_seconds is None else _now() + timeout_seconds
+    def _wait_for_items(self, reader: Reader, max_items: int, deadline: float | None) -> Taken:
         while self._sleep(reader, deadline):
-            taken = self._take_now(reader, max_items)
+            taken = self._take_now(reader, max_items, deadline)
             if taken[1]:
                 return taken
         return [], []
@@ -416,7 +433,7 @@ class Group:
             with self.mutex:
                 is_there = bool(len(reader.ready))
             if not is_there:
-                self._look(insists=True)
+                self._look_for(reader, deadline)
             with self.mutex:
                 if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
                     self._waiters.wake(1)  # who was told, and takes nothing, tells another one
@@ -457,7 +474,7 @@ class Group:
             self.store.check()
             try:
                 batch = next(batches, None)
-            except CorruptionError:
+            except (CorruptionError, MemoryShortageError):
                 self._seats.tell()
                 raise
             if batch is None:

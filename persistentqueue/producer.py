@@ -18,13 +18,15 @@ from .errors import (
     CorruptionError,
     DataPathError,
     DiskFullError,
+    MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    UnsupportedFormatError,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
-from .publication import Draft, is_published, parse_name, read_publication
+from .publication import Draft, is_published, read_publication, time_behind
 from .splits import Onlooker
 from .store import Store
 from .transaction import Settings
@@ -168,16 +170,18 @@ class Producer(Generic[T]):
         nothing is published. ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
         moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
         only a full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
-        ``QueueNotFoundError``: the queue was deleted. Interrupted, by a ``KeyboardInterrupt`` for instance, an empty
-        producer may have published it: a marker tells.
+        ``QueueNotFoundError``: the queue was deleted. Raises ``CorruptionError``: a file in the inbox has this marker
+        and the last of all times; the producer keeps its items. Interrupted, by a ``KeyboardInterrupt`` for instance,
+        an empty producer may have published it: a marker tells.
         """
         self._check()
+        behind = ""
         if marker is not None:
             marker = checked_marker(marker)
             if self._versions.is_reached(self._inbox, *marker):
                 self.rollback()
                 return False
-            self._time_ns = max(self._time_ns, self._versions.latest_ns)
+            behind = self._versions.latest
         elif not self.pending:
             return True
         if self._draft is not None and self._batch.items:
@@ -188,7 +192,7 @@ class Producer(Generic[T]):
                 draft = self._begin()
                 if self._batch.items:
                     self._write(draft)
-            draft.publish(marker, self._next_time_ns())
+            draft.publish(marker, self._next_time_ns(behind))
         except OSError as error:
             self._fall_back(draft, error)
             raise self._explained(draft, error, self.pending == before) from error
@@ -261,9 +265,9 @@ class Producer(Generic[T]):
             self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue deleted
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
 
-    def _next_time_ns(self) -> int:
-        """One above the last, also where the clock was set back: it makes the order."""
-        self._time_ns = max(self._disk.time_ns(), self._time_ns + 1)
+    def _next_time_ns(self, behind: str = "") -> int:
+        """One above the last, also where the clock was set back: it makes the order. Raises ``CorruptionError``."""
+        self._time_ns = time_behind(self._disk, self._inbox, behind, self._time_ns)
         return self._time_ns
 
 
@@ -296,9 +300,10 @@ class Versions:
         self._disk = disk
         self._onlooker = Onlooker(disk, directory)
         self._published: dict[str, tuple[str, int] | None] = {}
-        self.latest_ns = 0
-        """The highest time in the names that were in the inbox; what is published for a version must come behind what
-        was for the one before, also where another's clock was ahead: it would be passed over."""
+        self.latest = ""
+        """The last name in the inbox of what has a marker of the name that was asked for; what is published for a
+        version must come behind what was for the one before, also where another's clock was ahead: it would be passed
+        over."""
 
     def is_reached(self, inbox: str, name: str, version: int) -> bool:
         """Whether a marker of this name has surely reached the version: by what waits in the queue's inbox, or by its
@@ -307,12 +312,12 @@ class Versions:
         Durably, but for the log of a queue that is not synced. Raises ``OSError``.
         """
         self._read_new(inbox)
-        if any(
-            marker is not None and marker[0] == name and marker[1] >= version for marker in self._published.values()
-        ):
+        known = {published: found[1] for published, found in self._published.items() if found and found[0] == name}
+        self.latest = max(known, default="")
+        if max(known.values(), default=-1) >= version:
             sync_directory(self._disk, inbox)  # whoever published it may have been killed before he did
             return True
-        with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
+        with suppress(CorruptionError, FileNotFoundError, PermissionError):  # the owner will tell
             recovered = self._onlooker.look()[1]
             if recovered.state.markers.get(name, -1) >= version:
                 if recovered.replay.synced:  # an owner may be about to do so, or was killed before
@@ -325,15 +330,14 @@ class Versions:
         for published in names_in(self._disk, inbox):
             if published in known:
                 self._published[published] = known[published]
-                continue
-            parsed = parse_name(published)
-            if parsed is not None:
-                self.latest_ns = max(self.latest_ns, parsed.time_ns)
-            self._published[published] = self._marker_of(inbox, published)
+            elif is_published(published):
+                self._published[published] = self._marker_of(inbox, published)
 
     def _marker_of(self, inbox: str, published: str) -> tuple[str, int] | None:
-        with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
-            return read_publication(self._disk, join(inbox, published)).marker if is_published(published) else None
+        # Where it was adopted meanwhile the log tells; what cannot be read the owner sets aside.
+        unreadable = (FileNotFoundError, PermissionError, CorruptionError, UnsupportedFormatError, MemoryShortageError)
+        with suppress(*unreadable):
+            return read_publication(self._disk, join(inbox, published)).marker
         return None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import AbstractContextManager
 
 from .envelope import UNOPENED, Envelopes
-from .errors import ClosedError, CorruptionError
+from .errors import ClosedError, CorruptionError, MemoryShortageError
 from .frame import ExtentRow
 from .intervals import Run, join_runs
 from .pages import Page, Pages
@@ -30,7 +30,7 @@ Cursors = dict[int, tuple[int, int]]
 class UnreadableError(Exception):
     """Internal: the sequences ``first … end - 1`` are lost to this damage (none, if the file can still be read)."""
 
-    def __init__(self, damage: CorruptionError, first: int, end: int) -> None:
+    def __init__(self, damage: CorruptionError | MemoryShortageError, first: int, end: int) -> None:
         self.damage, self.first, self.end = damage, first, end
 
 
@@ -55,7 +55,8 @@ class Reader:
     def take(self, max_items: int) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` ready items, lowest first: their runs and themselves. Nothing ready: both empty.
 
-        Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing is held. Raises
+        Raises ``CorruptionError`` once for each damaged block, and ``MemoryShortageError`` once for each that is larger
+        than the memory: its items are set aside, nothing is held. Raises
         ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing is held, and it stays ready.
         """
         with self._mutex:

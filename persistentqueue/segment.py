@@ -31,7 +31,7 @@ from .block import (
 )
 from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from .envelope import PLAIN, UNOPENED, Envelopes
-from .errors import CorruptionError
+from .errors import CorruptionError, MemoryShortageError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .pages import ITEM_OVERHEAD_BYTES
 
@@ -75,7 +75,7 @@ class Loaded(NamedTuple):
     items: list[bytes]
     next_offset: int
     next_ordinal: int
-    damage: CorruptionError | None
+    damage: CorruptionError | MemoryShortageError | None
     lost: int
     last_offset: int = 0
     last_ordinal: int = 0
@@ -353,10 +353,10 @@ class Segment:
                 offset, ordinal = behind, next_ordinal
             if ordinal <= wanted:
                 raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
-        except (CorruptionError, *UNOPENED) as damage:
+        except (CorruptionError, MemoryShortageError, *UNOPENED) as damage:
             if items:
                 return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
-            if not isinstance(damage, CorruptionError):
+            if isinstance(damage, UNOPENED):
                 raise
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
@@ -427,17 +427,32 @@ class Segment:
     def _check(self, window: _Window, offset: int, header: BlockHeader) -> None:
         """Raise ``CorruptionError`` for a body that does not check out. Opens no envelope."""
         if header.flags & ENVELOPED:
-            decode_envelope(self._stored(window, offset, header), header, offset, self.path)
+            try:
+                decode_envelope(self._stored(window, offset, header), header, offset, self.path)
+            except MemoryError as error:
+                raise MemoryShortageError(self.path, offset, header.body_bytes) from error
         else:
             self._body(window, offset, header, PLAIN)
 
     def _stored(self, window: _Window, offset: int, header: BlockHeader) -> bytes:
-        """The body as it is stored, checked."""
+        """The body as it is stored, checked. Raises ``CorruptionError`` and ``MemoryError``."""
         data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
         check_body(data, header, self.salt, offset, self.path)
         return data
 
     def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
+        """The items. Raises ``MemoryShortageError`` where there is no memory for a large block: it is told by name, so
+        that it does not keep what lies behind it."""
+        try:
+            return self._read_body(window, offset, header, envelopes)
+        except MemoryError as error:
+            raw_bytes = self._peek_bytes(window, offset, header) if header.flags & ENVELOPED else 0
+            needed_bytes = max(raw_bytes, header.body_bytes)
+            if needed_bytes <= READ_AHEAD_BYTES:
+                raise  # so small a block is not the cause
+            raise MemoryShortageError(self.path, offset, needed_bytes) from error
+
+    def _read_body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
         if header.flags & ENVELOPED:
             return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
         if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:

@@ -33,7 +33,6 @@ from .errors import (
     QueueLockedError,
     QueueNotFoundError,
     SubscriptionNotFoundError,
-    UnsupportedFormatError,
 )
 from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
@@ -213,7 +212,7 @@ class Store:
         if self.adopter.sweep():
             # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
             # hear of it. A sync that fails does, as any that an opening makes.
-            with suppress(OSError, UnsupportedFormatError, DiskFullError):
+            with suppress(OSError, DiskFullError):
                 self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:

@@ -74,7 +74,7 @@ FACES_MAY_IMPORT = {"persistentqueue"} | {
     )
 }
 """The public names, and the rooms that were made for those who write, read, or fill a pool beside the owner."""
-ROOM_LINES_MAX = 600
+ROOM_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 
 
@@ -163,7 +163,7 @@ def test_room_keeps_the_rules(path: Path) -> None:
         ("spark/sink", "from .source import register", "not on a lower floor"),
         ("spark/options", "from .store import Store", "not on a lower floor"),
         ("state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
-        ("state", "x = 1\n" * 601, "600 lines"),
+        ("state", "x = 1\n" * 801, "600 lines"),
     ],
 )
 def test_rule_catches(room: str, source: str, problem: str) -> None:

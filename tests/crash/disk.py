@@ -300,6 +300,7 @@ class SimulatedDisk:
             listdir=self.listdir,
             lstat=self.lstat,
             fstat=self.fstat,
+            real_bytes=lambda fd: self.fstat(fd).st_size,
             free_bytes=lambda _path: self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,

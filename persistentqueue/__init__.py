@@ -19,10 +19,10 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals``, ``header``, ``bell``, ``fields``,
 ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the formats), ``pages``,
 ``direct``, ``quota``, ``cursor``, ``attempts`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``,
-``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory``
-· ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``,
-``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox``
-· ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group``
+``log``, ``pool``, ``spare``, ``lock``, ``place``, ``sharing`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
+``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``,
+``bounds``, ``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step),
+``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group``
 (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session``
 · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
 ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
@@ -40,6 +40,7 @@ from .errors import (
     DataPathError,
     DeadLetterError,
     DiskFullError,
+    InboxAccessError,
     InDoubtError,
     InvalidNameError,
     ItemTooLargeError,
@@ -114,6 +115,7 @@ __all__ = [
     "DeadLetterError",
     "DataMissingError",
     "InDoubtError",
+    "InboxAccessError",
     "BrokenQueueError",
     "WrongKeyError",
     "CorruptionError",

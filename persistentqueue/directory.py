@@ -10,6 +10,7 @@
       inbox.closed/               what ``inbox`` is renamed to while the segments are being moved
       pool/log.free               the spare file that the next generation of the log will be written to
       pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <path>/.pool
+      queue.limits                the limits, if there are any, for those who publish; see ``bounds``
       data.path                   where the segments are, if they are elsewhere; see ``place``
       deleted/                    what ``log`` is renamed to when the queue is being deleted
       */*.damaged                 what could not be read, moved aside
@@ -57,6 +58,7 @@ from .place import (
     DATA_DIRECTORY,
     ID_NAME,
     INBOX_DIRECTORY,
+    LIMITS_NAME,
     LOG_DIRECTORY,
     OWN,
     PATH_NAME,
@@ -294,6 +296,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
         _sweep(disk, join(directory, inbox), parse_name)
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
+    remove_file(disk, join(directory, LIMITS_NAME))
     remove_file(disk, join(directory, PATH_NAME))
     # The log goes last, when they are gone durably: while it is there, whoever opens knows what these files are.
     sync_directory(disk, directory)

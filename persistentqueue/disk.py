@@ -101,6 +101,8 @@ class Disk:
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     getpid: Callable[[], int]
+    geteuid: Callable[[], int]
+    fchmod: Callable[[int, int], None]
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
     """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
@@ -401,6 +403,8 @@ PORTABLE = Disk(
     monotonic=time.monotonic,
     sleep=time.sleep,
     getpid=os.getpid,
+    geteuid=os.geteuid,
+    fchmod=os.fchmod,
     gethostname=socket.gethostname,
     failpoint=deque[str](maxlen=0).append,  # takes anything, keeps nothing, and is no function of Python's
 )

@@ -19,6 +19,7 @@
     ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
+    ├── InboxAccessError         another user's queue, not shared with a group (also a PermissionError): share it
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     ├── MemoryShortageError      a block takes more memory than there is (also a MemoryError): open the queue with more
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
@@ -229,6 +230,20 @@ class CorruptionError(PersistentQueueError):
         self.file, self.offset, self.expected, self.found = file, offset, expected, found
         message = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
         super().__init__(f"{message}; {consequence}" if consequence else message)
+
+
+class InboxAccessError(PersistentQueueError, PermissionError):
+    """This process may not publish here, or its owner could not read what it publishes. Nothing was published.
+
+    ``path`` is the directory. The queue is another user's: that user shares it with a group, as ``sharing`` tells.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path}: {reason}: publish as the user of the queue, or have that user share it with a group: chgrp GROUP "
+            "the queue's directory, log and inbox, chmod 750 the first two, chmod 2770 the inbox"
+        )
 
 
 class MemoryShortageError(PersistentQueueError, MemoryError):

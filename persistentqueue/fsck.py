@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from .adopt import MEND, READABLE
 from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, dirname, join
 from .doubt import Decide
@@ -99,6 +100,8 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
             published += _check_publication(disk, places, recovered, file)
         except FileNotFoundError:  # adopted meanwhile
             continue
+        except PermissionError as problem:
+            problems.append(str(CorruptionError(file, 0, READABLE, str(problem.strerror), MEND)))
         except (CorruptionError, UnsupportedFormatError, MemoryShortageError, OSError) as problem:
             problems.append(str(problem))
     replay = recovered.replay
@@ -273,11 +276,15 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
         return salvaged.recovered
 
     free = nullcontext()
-    Store.open(disk, directory, Settings(), True, 0.0, free, free, read).close()
+    store = Store.open(disk, directory, Settings(), True, 0.0, free, free, read)
+    inbox_problems = [str(problem) for problem in store.adopter.damage]
+    store.close()
     items = check(directory, disk=disk).items  # which needs no key
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
-    return RepairReport(tuple(salvaged.problems), items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
+    return RepairReport(
+        (*salvaged.problems, *inbox_problems), items, tuple(salvaged.lost), salvaged.without_log, tuple(kept)
+    )
 
 
 def _damaged_files(disk: Disk, places: Places) -> set[str]:

@@ -72,8 +72,9 @@ class Inbox:
         What comes meanwhile is left to the next call, so that this one ends. It ends before that once it has dealt with
         about ``most`` files (None: all), a commit counted as ``COMMIT_FILES``. The rest is left to the next call, and
         ``is_cut`` says that there is any. Where there was no room it is tried again once something is gone, or who
-        calls ``insists``; what is acknowledged behind it is answered all the same. What does not check out is set aside, and told of in the adopter's ``damage``, as is what is skipped, and
-        what never fits. Raises ``OSError`` for what cannot be read for now, which stays, and ``BrokenQueueError``.
+        calls ``insists``; what is acknowledged behind it is answered all the same. What does not check out is set
+        aside, and told of in the adopter's ``damage``, as is what is skipped, and what never fits. Raises ``OSError``
+        for what cannot be read for now, which stays, and ``BrokenQueueError``.
         """
         self._store.check()
         self._adopter.look(insists)

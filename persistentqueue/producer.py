@@ -8,6 +8,8 @@ from contextlib import nullcontext, suppress
 from types import TracebackType
 from typing import Any, Generic, cast, overload
 
+from .block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from .bounds import Bounds, Load
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import find_generations, names_in, queue_directory
 from .disk import DISK, NO_SPACE, Disk, StrPath, abspath, join, sync_directory
@@ -18,15 +20,18 @@ from .errors import (
     CorruptionError,
     DataPathError,
     DiskFullError,
+    InboxAccessError,
     MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
     UnsupportedFormatError,
 )
+from .header import HEADER_BYTES
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, read_publication, time_behind
+from .sharing import publication_mode
 from .splits import Onlooker
 from .store import Store
 from .transaction import Settings
@@ -46,19 +51,22 @@ class Producer(Generic[T]):
     producer come in their order.
 
     What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
-    counts for the limits of the queue only once it is adopted; where they leave no room it waits.
+    counts for the limits of the queue once it is adopted; where they leave no room it waits. What waits is bounded by
+    the same limits (see ``bounds``), also while nobody owns the queue: a flush beyond them raises ``QueueFullError``.
 
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
 
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
-    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError``, ``MissingExtraError``,
-    ``WrongKeyError`` and ``OSError``.
+    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``InboxAccessError`` (the queue is another
+    user's and is not shared, see ``sharing``), ``DiskFullError``, ``MissingExtraError``, ``WrongKeyError`` and
+    ``OSError``.
     """
 
     __slots__ = (
         "__weakref__",
         "_batch",
+        "_bounds",
         "_codec",
         "_directory",
         "_disk",
@@ -95,6 +103,7 @@ class Producer(Generic[T]):
             _create(disk, self._directory)
         self._inbox = find_inbox(disk, self._directory)
         self._versions = Versions(disk, self._directory)
+        self._bounds = Bounds(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:
         return self
@@ -167,7 +176,7 @@ class Producer(Generic[T]):
         and nothing is published, if that is known here already, from the log or from what else is published.
 
         Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
-        nothing is published. ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
+        nothing is published. ``QueueFullError``, ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
         moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
         only a full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
         ``QueueNotFoundError``: the queue was deleted. Raises ``CorruptionError``: a file in the inbox has this marker
@@ -187,6 +196,7 @@ class Producer(Generic[T]):
         if self._draft is not None and self._batch.items:
             self._spill()
         draft, before = self._draft, self.pending
+        self._bounds.check(self._inbox, self._load())
         try:
             if draft is None:
                 draft = self._begin()
@@ -237,6 +247,15 @@ class Producer(Generic[T]):
             self._fall_back(draft, error)
             raise self._explained(draft, error, self.pending > 0) from error
 
+    def _load(self) -> Load:
+        """What the next flush would publish, at most, beside what was written ahead, which is in the inbox."""
+        count, payload_bytes = len(self._batch.items), self._batch.payload_bytes
+        ahead = self._draft
+        if ahead is not None:
+            return Load(ahead.count, ahead.length_bytes, 0)
+        length_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes if count else 0
+        return Load(count, length_bytes, HEADER_BYTES + length_bytes)
+
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
 
@@ -286,10 +305,19 @@ def explained(
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
-    """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``."""
-    if not find_generations(disk, directory):
-        raise QueueNotFoundError(f"{directory}: no queue here to produce for")
-    return read_places(disk, directory).path(INBOX_DIRECTORY)
+    """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``, and
+    ``InboxAccessError`` where this process may not publish."""
+    try:
+        if not find_generations(disk, directory):
+            raise QueueNotFoundError(f"{directory}: no queue here to produce for")
+        inbox = read_places(disk, directory).path(INBOX_DIRECTORY)
+        with suppress(FileNotFoundError):  # the segments are being moved
+            publication_mode(disk, inbox)
+    except InboxAccessError:
+        raise
+    except PermissionError as error:
+        raise InboxAccessError(directory, f"it is not to be entered or read ({error.strerror})") from error
+    return inbox
 
 
 class Versions:
@@ -344,13 +372,21 @@ class Versions:
 def _create(disk: Disk, directory: str) -> None:
     """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
     free, tries = nullcontext(), 0
-    while not find_generations(disk, directory):
+    while not _is_made(disk, directory):
         try:
             Store.open(disk, directory, Settings(), True, _TRY_SECONDS, free, free).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:
                 raise
+
+
+def _is_made(disk: Disk, directory: str) -> bool:
+    """Whether the queue is there, or is not to be looked into, which ``find_inbox`` tells."""
+    try:
+        return bool(find_generations(disk, directory))
+    except PermissionError:
+        return True
 
 
 def _is_full(error: BaseException) -> bool:

@@ -67,6 +67,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .segment import PUBLISHED, Segment
+from .sharing import make_readable, publication_mode
 
 SUFFIX = ".seg"
 DRAFT_SUFFIX = ".tmp"
@@ -183,7 +184,7 @@ class Draft:
 
     def __init__(self, disk: Disk, directory: str, producer: str, time_ns: int, encode: Encode = encode_block) -> None:
         """Make the file, of blocks that ``encode`` makes. Raises ``OSError``, ``FileNotFoundError`` where there is no
-        such inbox."""
+        such inbox, and ``InboxAccessError``."""
         self._disk = disk
         self._encode = encode
         self._directory = directory
@@ -192,8 +193,10 @@ class Draft:
         self._checksum = 0
         self.is_intact = True
         """Whether it holds what was written to it, and nothing else, so that it can be written on."""
-        self._fd = disk.open(self._path, CREATE_NEW, 0o600)
+        mode = publication_mode(disk, directory)
+        self._fd = disk.open(self._path, CREATE_NEW, mode)
         try:
+            make_readable(disk, self._fd, mode)
             disk.lock(self._fd)
             salt = int.from_bytes(disk.urandom(8), "little")
             self._segment = Segment(disk, self._path, self._fd, PUBLISHED, salt, _UNBOUNDED)
@@ -205,6 +208,11 @@ class Draft:
     def count(self) -> int:
         """How many items were written to it."""
         return self._segment.ordinal
+
+    @property
+    def length_bytes(self) -> int:
+        """The bytes of the blocks that were written to it."""
+        return self._segment.end - HEADER_BYTES
 
     @property
     def is_published(self) -> bool:

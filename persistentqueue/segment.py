@@ -154,6 +154,8 @@ class Segment:
         """Whether there are blocks that were not synced."""
         self.recycled = False
         """Whether the file was written before, all of it."""
+        self.is_read_only = False
+        """Whether the file is another user's, who published it: whoever serves it need not write to it."""
         self.deferred_bytes = 0
         """How many bytes of blocks ``write`` still has to write."""
         self._deferred: tuple[int, list[bytes]] = (0, [])
@@ -216,10 +218,13 @@ class Segment:
         capacity_bytes: int,
         trusted: bool = False,
     ) -> Segment:
-        fd = -1
+        fd, is_read_only = -1, False
         for path in paths:
             with suppress(FileNotFoundError):
-                fd = disk.open(path, flags, 0)
+                try:
+                    fd = disk.open(path, flags, 0)
+                except PermissionError:
+                    fd, is_read_only = disk.open(path, READ, 0), True
                 break
         else:
             raise CorruptionError(path, 0, "a segment that holds items", "no file")
@@ -231,7 +236,9 @@ class Segment:
         except BaseException:
             disk.close(fd)
             raise
-        return cls(disk, path, fd, number, salt, capacity_bytes)
+        segment = cls(disk, path, fd, number, salt, capacity_bytes)
+        segment.is_read_only = is_read_only
+        return segment
 
     def close(self) -> None:
         """Close the file. The object is of no use afterwards."""
@@ -298,6 +305,8 @@ class Segment:
 
         A little of it stays in a file that is to be recycled again, for which its size must not change.
         """
+        if self.is_read_only:
+            return
         if not (self.recycled and is_little(HEADER_BYTES + self.capacity_bytes, self.end)):
             self._disk.ftruncate(self._fd, self.end)
             self.capacity_bytes = self.end - HEADER_BYTES

@@ -19,6 +19,7 @@ from dataclasses import replace
 from functools import partial
 
 from .adopt import Adopter
+from .bounds import record_limits
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
@@ -165,6 +166,7 @@ class Store:
             store = cls(disk, places, settings, lock, state, mutex, reading)
             store._begin(recovered)
             if adopts:
+                record_limits(disk, directory, settings)
                 store._adopt()
         except BaseException as error:
             if store is not None:

@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, Producer, group
+from persistentqueue import CorruptionError, Producer, QueueFullError, delete_queue, group
 from persistentqueue.adopt import LOOK_NAMES, STEP_NAMES
+from persistentqueue.bounds import read_limits
+from persistentqueue.checksum import crc32
 from persistentqueue.disk import DISK, Disk
 
 from .conftest import OpenQueue
@@ -117,3 +119,65 @@ def test_row_24_a_time_out_ends_the_adoption(
             store.adopter.damage.clear()
         assert found == b"0"
     assert listed[0] <= 6
+
+
+@pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
+def test_row_24_what_waits_is_limited(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+    """While nobody adopts, a producer is refused at the limits of the queue, keeps its items, and goes on once what
+    waits was adopted and consumed; without limits nothing is refused."""
+    open_queue(**{limit: 10 if limit == "max_items" else 10 * 149}).close()
+    with Producer(directory) as producer:
+        for _ in range(10):
+            producer.enqueue(b"x" * 101)
+            producer.flush()
+        producer.enqueue(b"last")
+        for _ in range(2):
+            with pytest.raises(QueueFullError, match=f"{limit}=") as caught:
+                producer.flush()
+            assert not caught.value.lasting and producer.pending == 1
+        queue = open_queue(**{limit: 10 if limit == "max_items" else 10 * 149})
+        assert len(drain(queue)) == 10
+        assert producer.flush()
+        assert drain(queue) == [b"last"]
+        producer.enqueue_many([b"x" * 151] * 11)
+        with pytest.raises(QueueFullError) as caught:
+            producer.flush()
+        assert caught.value.lasting
+        queue.close()
+        open_queue().close()
+        assert producer.flush()
+    assert not (directory / "queue.limits").exists()
+
+
+def test_row_24_the_inbox_is_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """What waits in the inbox counts for ``max_disk_bytes`` with all other files: however many producers there are, a
+    flush beyond it is refused, also if a part of it was written ahead."""
+    most = 8 * 1024 * 1024
+    open_queue(max_disk_bytes=most).close()
+    published, refused = 0, list[str]()
+    for number in range(40):
+        with Producer(directory) as producer:
+            producer.enqueue_many([b"x" * 1024] * (6000 if number % 4 == 3 else 600))
+            try:
+                published += producer.flush()
+            except QueueFullError as error:
+                refused.append(error.limit)
+        sizes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+        assert sizes <= most
+    assert published and set(refused) == {"max_disk_bytes"}
+    delete_queue(directory)
+    assert not (directory / "queue.limits").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"[" * 5000, b"\xff\n00000000\n", b"{}\n%08x\n" % crc32(b"{}")])
+def test_row_24_damaged_limits_are_none(open_queue: OpenQueue, directory: Path, text: bytes) -> None:
+    """A record of the limits that cannot be read keeps nobody from publishing, and is written anew by an opening."""
+    open_queue(max_items=1).close()
+    (directory / "queue.limits").write_bytes(text)
+    assert read_limits(DISK, str(directory)) == {}
+    with Producer(directory) as producer:
+        producer.enqueue_many([b"a", b"b"])
+        assert producer.flush()
+    queue = open_queue(max_items=5)
+    assert read_limits(DISK, str(directory)) == {"max_items": 5}
+    assert drain(queue) == [b"a", b"b"]

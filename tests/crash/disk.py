@@ -301,6 +301,8 @@ class SimulatedDisk:
             lstat=self.lstat,
             fstat=self.fstat,
             real_bytes=lambda fd: self.fstat(fd).st_size,
+            geteuid=lambda: 0,
+            fchmod=lambda fd, mode: None,
             free_bytes=lambda _path: self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,

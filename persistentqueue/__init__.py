@@ -22,10 +22,10 @@ The rooms, from the ground up: ``errors``, ``checksum`` · ``disk``, ``intervals
 ``log``, ``pool``, ``spare``, ``lock``, ``place``, ``sharing`` · ``publication``, ``ready``, ``doubt`` · ``segments``,
 ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``,
 ``bounds``, ``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step),
-``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group``
-(threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session``
-· ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
-``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
+``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``,
+``seats`` · ``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` ·
+``retries`` · ``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``,
+``scrapy``, ``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .deadletter import DeadLetter

@@ -176,9 +176,10 @@ class Producer(Generic[T]):
         and nothing is published, if that is known here already, from the log or from what else is published.
 
         Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
-        nothing is published. ``QueueFullError``, ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
-        moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
-        only a full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
+        nothing is published. ``QueueFullError`` (what waits has reached a limit of the queue): the producer keeps its
+        items, flush again. ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
+        moved): the producer keeps its items, too; but where so much was enqueued that a part was written ahead, only a
+        full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
         ``QueueNotFoundError``: the queue was deleted. Raises ``CorruptionError``: a file in the inbox has this marker
         and the last of all times; the producer keeps its items. Interrupted, by a ``KeyboardInterrupt`` for instance,
         an empty producer may have published it: a marker tells.

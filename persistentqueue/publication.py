@@ -6,14 +6,17 @@
     inbox/<time>-<producer>.seg      published: whole, durable, and the owner's as soon as he finds it
     inbox/<time>-<producer>.part     a part: whole, durable, and the owner's once a manifest names it
 
-``time`` is the nanoseconds since the epoch, ``producer`` a random number, both in 16 hexadecimal digits; a producer
-never publishes under a time that is not above the one before, so that the order of the names is his order.
+``time`` is the nanoseconds since the epoch, below 2^63, ``producer`` a random number, both in 16 hexadecimal digits; a
+producer never publishes under a time that is not above the one before, so that the order of the names is his order.
 
 The file is a segment (see ``block``): a header, with the number 0, then blocks. The header's size says where the blocks
 end; there stands one frame (see ``frame``), which is the last of the file. Its number is that of the nanoseconds, its
 checksum is that of a frame at offset 0 of a log with the segment's salt. Its one transaction
 is an *adoption* with segment 0 and the name that it was published under, an *enqueue* of all blocks, with segment and
 sequence 0, unless there are none, and perhaps a *marker*.
+
+Anybody who may write into the inbox may put anything there. A file counts only if it is a regular one that is there as
+a whole: one that is mostly holes does not. The bytes that are really there bound what is done for it.
 
 The write order (``publish.1`` …): 1. write the blocks, then header and frame. 2. Sync the file. 3. Rename it: whoever
 looks sees it as a whole. 4. Sync the directory: **the commit point of a publication**: from here on it outlives the

@@ -389,6 +389,7 @@ def test_where_limits_leave_no_room_it_waits(open_queue: OpenQueue, directory: P
 def test_it_counts_for_the_disk(open_queue: OpenQueue, directory: Path) -> None:
     """What is adopted counts for ``max_disk_bytes``; what there is no room for stays in the inbox until there is."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
+    (directory / "queue.limits").unlink()  # as for a producer that knows of none
     with Producer(directory) as producer:
         for _ in range(6):
             producer.enqueue(bytes(1024 * 1024))

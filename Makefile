@@ -8,12 +8,13 @@ BIN := $(VENV)/bin
 COVERED := header fields codecs typed settings pact delivery block envelope frame log state commit compact store \
 	recovery quota limits explain publication adopt inbox producer parts splits remote view cursor ready \
 	subscriptions subscription doubt several together joint attempts counting deadletter retries requeue \
-	meters logger
+	meters logger bounds sharing
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
 	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
-	meters logger flush_all codecs hardening_full hardening_renames hardening_errors)
+	meters logger flush_all codecs hardening_full hardening_renames hardening_errors \
+	hardening_inbox hardening_inbox_limits hardening_inbox_users)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py

@@ -20,13 +20,13 @@ The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``stationar
 ``intervals``, ``header``, ``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``trust``,
 ``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``roots``, ``cursor``, ``attempts``,
 ``shield``, ``calls`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``,
-``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
-``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``,
-``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage``, ``mend`` · ``inbox`` · ``store`` ·
-``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
-``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session`` ·
-``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
-``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
+``lock``, ``place``, ``sharing`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``,
+``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``bounds``, ``explain``,
+``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage``, ``mend`` ·
+``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
+``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` ·
+``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``,
+``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .starting import leave_on_interrupt as _leave_on_interrupt
@@ -47,10 +47,12 @@ from .errors import (
     DataPathError,
     DeadLetterError,
     DiskFullError,
+    InboxAccessError,
     InDoubtError,
     InvalidNameError,
     InvalidTransactionError,
     ItemTooLargeError,
+    MemoryShortageError,
     MissingExtraError,
     OutOfMemoryError,
     PathDeniedError,
@@ -101,6 +103,7 @@ __all__ = [
     "SegmentSnapshot",
     "Owner",
     "MemoryBudget",
+    "MemoryShortageError",
     "DeadLetter",
     "Encryption",
     "Stats",
@@ -147,6 +150,7 @@ __all__ = [
     "DeadLetterError",
     "DataMissingError",
     "InDoubtError",
+    "InboxAccessError",
     "BrokenQueueError",
     "WrongKeyError",
     "CorruptionError",

@@ -20,29 +20,38 @@ The write order of an adoption (``adopt.1`` …):
 
 No byte of an item is copied, or read before it is dequeued. What there is no room for stays where it is, and all behind
 it, since each producer's order is kept; but to acknowledge what is in the queue already needs no order, and may make
-room. Everything here is for the thread that writes.
+room.
+
+The inbox may hold anything, in any number. The work is bounded by the bytes that are really there, and done in *steps*
+of at most ``STEP_NAMES`` names. What does not check out is set aside. A file that can neither be read nor renamed is
+*skipped*, and so is what its producer has published behind it. Everybody else's goes on. Everything here is for the
+thread that writes.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from itertools import islice
 from logging import ERROR, WARNING
 
 from .directory import DAMAGED_SUFFIX, names_in, set_aside
 from .disk import DIRECTORY, READ, Disk, basename, join, names_of, sync_directory
-from .errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
+from .errors import CorruptionError, MemoryShortageError, PersistentQueueError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
 from .logger import LOGGER
 from .publication import (
     DRAFT_SUFFIX,
+    PRODUCER,
+    Part,
     Publication,
     Request,
     is_part,
     is_published,
     need_regular,
+    open_dense,
     parse_name,
     read_publication,
 )
@@ -52,6 +61,16 @@ from .transaction import Transaction
 
 ADOPTED_MAX = 256
 """A frame that has so many files takes no more publications."""
+STEP_NAMES = 256
+"""How many of the names that are listed one step looks at, where nothing of them checks out."""
+LOOK_NAMES = 1024
+"""And how many are looked at, about, by who does not wait, or only passes by; it takes a few hundredths of a second."""
+TOLD_MAX = 64
+"""How many errors wait to be raised: the log and the count have all of them."""
+_SKIPS_ASKED = 16
+"""How many of the files that are skipped are asked, by who finds nothing else, whether they can be read by now."""
+_RELISTINGS_MAX = 8
+"""How often a listing is made once more for what came while it was made."""
 GRACE_SECONDS = 3600.0
 """A draft that nobody holds the lock of is swept when it was not written to for so long."""
 PART_GRACE_SECONDS = 7 * 86400.0
@@ -64,6 +83,8 @@ _PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
 _LISTINGS = 10
 """And he lists no sooner than so many times what that took after the last listing, or the second of these: the files
 may be many."""
+READABLE = "a file that the owner of the queue may read"
+MEND = "have its user give the right to read it, to the group of the inbox for instance, then give it back its name"
 _SEQUENCES = 2**63
 """No queue has more; what would, was made by somebody else, of a file with holes."""
 
@@ -82,8 +103,13 @@ class Adopter:
         """Whether it may have changed since, and not show it."""
         self._listed_ns = self._looked_ns = -_PATIENCE_NS
         self._patience_ns = _PATIENCE_NS
-        self._listed: dict[str, None] = {}
+        self._listed: OrderedDict[str, None] = OrderedDict()
         """What was found when the directory was last listed, in order, and not dealt with yet."""
+        self.is_cut = False
+        """Whether the last step was not the last one that there is: the next one goes on with what is listed."""
+        self._skipped: dict[str, tuple[str, tuple[int, int]]] = {}
+        """Of each producer with a file that is skipped, the name of the first one, and what ``_traits`` it had."""
+        self._skips_told: set[str] = set()
         self._asked: dict[str, Request | None] = {}
         """What some of that asks for: what was read since there was no room for what is before it."""
         self.damage: deque[PersistentQueueError] = deque()
@@ -112,11 +138,16 @@ class Adopter:
         if not insists and self._looked_ns <= now_ns < self._looked_ns + _PATIENCE_NS:
             return False
         self._looked_ns = now_ns
-        return bool(self._listed) or self._has_changed(insists)
+        return bool(self._listed) or self._has_changed(insists) or (insists and self._ends_skip())
+
+    @property
+    def left(self) -> int:
+        """How much is listed, and was not dealt with."""
+        return len(self._listed)
 
     def look(self, insists: bool = False) -> None:
         """List what is published, if that may be something else than what is listed. Raises ``OSError``."""
-        if not self._listed or self._has_changed(insists):
+        if not self._listed or (not self.is_cut and self._has_changed(insists)):
             self._list()
 
     def _has_changed(self, insists: bool) -> bool:
@@ -133,20 +164,22 @@ class Adopter:
 
     def begin(self, next_sequence: int) -> list[Transaction]:
         """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
-        none where no more is listed. For the last of them there may be no room: its ``error`` says so. Their items are
-        numbered from ``next_sequence`` on.
+        none where nothing of the next ``STEP_NAMES`` checks out. For the last of them there may be no room: its
+        ``error`` says so. Their items are numbered from ``next_sequence`` on.
 
-        Raises ``OSError`` and ``UnsupportedFormatError`` for a file that cannot be read, or not be set aside, if none
-        is before it: it stays where it is, and so does what is behind it.
+        Raises ``OSError`` for a file that cannot be read for now, if none is before it: it stays where it is, and so
+        does what is behind it.
         """
         if self._listed:
             self._disk.failpoint("adopt.1 read")
         transactions: list[Transaction] = []
         taken: set[str] = set()
-        for name in list(self._listed):
+        for looked, name in enumerate(list(islice(self._listed, LOOK_NAMES))):
+            if looked >= STEP_NAMES and not transactions:
+                break
             try:
                 publication = self._read(name, next_sequence)
-            except (OSError, UnsupportedFormatError):
+            except OSError:
                 if not transactions:
                     raise
                 break
@@ -171,9 +204,11 @@ class Adopter:
             if name not in self._asked:
                 try:
                     publication = read_publication(self._disk, self.path(name))
-                except (FileNotFoundError, CorruptionError):
+                except (FileNotFoundError, CorruptionError, UnsupportedFormatError):
                     self._asked[name] = None
-                except (OSError, UnsupportedFormatError):
+                except PermissionError:
+                    continue
+                except (OSError, MemoryShortageError):
                     break  # nobody knows what it asks for
                 else:
                     self._asked[name] = publication.request if publication.name == name else None
@@ -187,10 +222,13 @@ class Adopter:
         return transactions
 
     def tell(self, error: PersistentQueueError) -> None:
-        """Let whoever dequeues what finds nothing hear of it, once, and the log of this owner's program at once."""
-        self.damage.append(error)
+        """Let whoever dequeues what finds nothing hear of it, once, and the log of this owner's program at once.
+
+        Of more than ``TOLD_MAX`` that nobody has heard of yet only the log hears.
+        """
+        if len(self.damage) < TOLD_MAX:
+            self.damage.append(error.with_traceback(None))
         is_damage = isinstance(error, CorruptionError)
-        self.set_aside += is_damage
         LOGGER.log(ERROR if is_damage else WARNING, "%s", error)
 
     def path(self, name: str) -> str:
@@ -270,12 +308,14 @@ class Adopter:
         """Delete drafts that their producers have left behind, and old parts that no manifest names; whether there is
         anything else."""
         self._swept_ns = self._disk.time_ns()
+        if self._skipped:  # it may be that there is the memory now
+            self._skipped, self._is_doubtful = {}, True
         names = names_in(self._disk, self.directory)
         for name in names:
-            if parse_name(name) is not None and name.endswith(DRAFT_SUFFIX):
+            if name.endswith(DRAFT_SUFFIX) and parse_name(name) is not None:
                 with suppress(OSError, CorruptionError):
                     self._sweep_draft(self.path(name))
-        with suppress(OSError, CorruptionError, UnsupportedFormatError):
+        with suppress(OSError, CorruptionError, UnsupportedFormatError, MemoryShortageError):
             self._sweep_parts(names)
         return bool(names)
 
@@ -293,13 +333,16 @@ class Adopter:
         sync_directory(self._disk, self.directory)  # no manifest that has gone comes back without its parts
         for name in old:
             if name not in named:
-                self._disk.unlink(self.path(name))
+                with suppress(OSError):  # a directory, for instance, is no part, and keeps no other
+                    self._disk.unlink(self.path(name))
 
     def _sweep_draft(self, path: str) -> None:
         need_regular(self._disk, path)
-        fd = self._disk.open(path, READ, 0)
+        # Between the making of a file and its lock there is a moment in which it seems to be nobody's.
+        if self._disk.time_ns() - self._disk.lstat(path).st_mtime_ns < GRACE_SECONDS * 1e9:
+            return
+        fd, _ = open_dense(self._disk, path)
         try:
-            # Between the making of a file and its lock there is a moment in which it seems to be nobody's.
             age_ns = self._disk.time_ns() - self._disk.fstat(fd).st_mtime_ns
             if age_ns >= GRACE_SECONDS * 1e9 and self._disk.lock(fd):
                 self._disk.unlink(path)
@@ -315,11 +358,21 @@ class Adopter:
         # one before may not wait, and that soon is nothing: what comes meanwhile is younger. It also is where a name
         # lies in the future, since that is new only once.
         found = new = dict.fromkeys(self._published())
-        while new:
+        for _ in range(_RELISTINGS_MAX):
+            if not new:
+                break
             youngest = max(new)
             new = {name: None for name in self._published() if name <= youngest and name not in found}
             found |= new
-        self._listed = dict.fromkeys(sorted(found))
+        if new:
+            # Somebody publishes, as fast as this lists, what is older and older. Of the last of it only what must not
+            # wait is taken: what the same producer has published before something else that was found.
+            youngest_of = {name[PRODUCER]: name for name in sorted(found) if name not in new}
+            found = {name: None for name in found if name not in new or name < youngest_of.get(name[PRODUCER], "")}
+        self._ends_skip(len(self._skipped))
+        self._listed = OrderedDict.fromkeys(
+            name for name in sorted(found) if not self._skipped or not self._is_skipped(name)
+        )
         self._asked = {name: request for name, request in self._asked.items() if name in self._listed}
         self._seen_ns, self._listed_ns = changed_ns, self._disk.time_ns()
         self._is_doubtful = began_ns - changed_ns <= (_TICK_NS if changed_ns % 1_000_000 else _COARSE_TICK_NS)
@@ -335,8 +388,11 @@ class Adopter:
         return set(map(basename, self._segments.in_inbox.values()))
 
     def _read(self, name: str, next_sequence: int) -> Publication | None:
-        """What was published under this name; None if it is gone, or was set aside, since it does not check out."""
+        """What was published under this name; None if it is gone, or was set aside, since it does not check out, or is
+        skipped. Raises ``OSError`` for what cannot be read for now."""
         path = self.path(name)
+        if self._is_skipped(name):
+            return None
         try:
             publication = read_publication(self._disk, path)
             if publication.name != name:
@@ -347,20 +403,75 @@ class Adopter:
         except FileNotFoundError:  # somebody has taken it away
             return None
         except CorruptionError as damage:
-            set_aside(self._disk, path)
-            self.tell(damage)
+            self._put_aside(name, damage)
+            return None
+        except PermissionError as error:
+            self._put_aside(name, CorruptionError(path, 0, READABLE, f"{error.strerror}", MEND))
+            return None
+        except (UnsupportedFormatError, MemoryShortageError) as error:
+            self._skip(name, error)
             return None
         return publication
 
+    def _put_aside(self, name: str, damage: CorruptionError) -> None:
+        """Set the file aside, and tell; where that is not allowed, skip it."""
+        try:
+            set_aside(self._disk, self.path(name))
+        except FileNotFoundError:
+            return
+        except PermissionError:
+            self._skip(name, damage)
+        else:
+            self.set_aside += 1
+            self.tell(damage)
+
+    def _skip(self, name: str, error: PersistentQueueError) -> None:
+        """Leave the file where it is, and what its producer has published behind it; tell once."""
+        self._skipped[name[PRODUCER]] = name, self._traits(name)
+        if name not in self._skips_told:
+            self._skips_told.add(name)
+            self.tell(error)
+
+    def _is_skipped(self, name: str) -> bool:
+        """Whether the file with this name is skipped, or its producer has one before it that is."""
+        first = self._skipped.get(name[PRODUCER])
+        return first is not None and name >= first[0]
+
+    def _ends_skip(self, most: int = _SKIPS_ASKED) -> bool:
+        """Skip no longer what has changed, of the first so many files; whether that is so of any."""
+        changed = [
+            producer for producer, (name, traits) in islice(self._skipped.items(), most) if self._traits(name) != traits
+        ]
+        for producer in changed:
+            self._skips_told.discard(self._skipped.pop(producer)[0])
+        self._is_doubtful = self._is_doubtful or bool(changed)
+        return bool(changed)
+
+    def _traits(self, name: str) -> tuple[int, int]:
+        """What is not the same of a file if its content was replaced, or somebody else may read it."""
+        try:
+            found = self._disk.lstat(self.path(name))
+        except FileNotFoundError:
+            return -1, -1
+        return found.st_mtime_ns, found.st_ctime_ns
+
     def _need_parts(self, path: str, publication: Publication) -> None:
-        """Raise ``CorruptionError`` unless the parts of what was published at ``path`` are there."""
+        """Raise ``CorruptionError`` unless the parts of what was published at ``path`` are there, and can be read."""
         for part in publication.parts:
             size_bytes, found = HEADER_BYTES + part.capacity_bytes, -1
             with suppress(FileNotFoundError):
-                found = need_regular(self._disk, self.path(part.name))
+                found = self._measure(part)
             if found != size_bytes:
                 there = "no file: it is gone, or was published before" if found < 0 else f"{found} bytes"
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
+
+    def _measure(self, part: Part) -> int:
+        """The size of a part. Raises ``CorruptionError``, ``FileNotFoundError`` and ``PermissionError``."""
+        path = self.path(part.name)
+        need_regular(self._disk, path)
+        fd, size_bytes = open_dense(self._disk, path)
+        self._disk.close(fd)
+        return size_bytes
 
     def _transaction(self, publication: Publication) -> Transaction:
         """The transaction that it is; with an ``error`` if the limits on the disk leave no room for its files."""

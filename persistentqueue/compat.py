@@ -37,7 +37,7 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.disk import DISK, StrPath, after_fork_in_child, fspath
+from persistentqueue.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
 from persistentqueue.settings import refuse_retries
 from persistentqueue.stationary import Stationary
 
@@ -483,9 +483,9 @@ class FifoQueue(Stationary):
     _elsewhere = _ELSEWHERE
 
     def __init__(self, path: StrPath, **settings: Any) -> None:
-        self._path = path
+        self._path = abspath(fspath(path))  # it is deleted later; the process may change its directory meanwhile
         refuse_retries(settings, "persistentqueue.compat")
-        self._persistent = PersistentQueue(path, **settings)
+        self._persistent = PersistentQueue(self._path, **settings)
         self._session = self._persistent.session()
 
     def __enter__(self) -> FifoQueue:
@@ -542,4 +542,4 @@ class FifoQueue(Stationary):
         if is_empty:
             delete_queue(self._path)
             with suppress(OSError):  # something else is in it
-                DISK.rmdir(fspath(self._path))
+                DISK.rmdir(self._path)

@@ -10,6 +10,7 @@
       inbox.closed/               what ``inbox`` is renamed to while the segments are being moved
       pool/log.free               the spare file that the next generation of the log will be written to
       pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <path>/.pool
+      queue.limits                the limits, if there are any, for those who publish; see ``bounds``
       data.path                   where the segments are, if they are elsewhere; see ``place``
       deleted/                    what ``log`` is renamed to when the queue is being deleted
       */*.damaged                 what could not be read, moved aside
@@ -67,6 +68,7 @@ from .place import (
     DATA_DIRECTORY,
     ID_NAME,
     INBOX_DIRECTORY,
+    LIMITS_NAME,
     LOG_DIRECTORY,
     NEW_SUFFIX,
     OWN,
@@ -175,9 +177,9 @@ def open_pool(
     ``QueueNotFoundError``, ``DataMissingError`` and ``InvalidNameError``.
     """
     if shared and name is None:
-        pool = join(fspath(path), SHARED_POOL)
+        pool = join(abspath(queue_directory(path, None)), SHARED_POOL)
     else:
-        directory = queue_directory(path, name)
+        directory = abspath(queue_directory(path, name))
         if not find_generations(disk, directory):
             raise QueueNotFoundError(f"{directory}: no queue here with a pool")
         pool = read_places(disk, directory).pool_directory(shared)
@@ -265,12 +267,20 @@ def keep_copy(disk: Disk, path: str) -> str | None:
 
 
 def _damaged_name(disk: Disk, path: str) -> str:
-    taken = names_in(disk, dirname(path))
+    """A name that is free. A directory may hold any number of files: it is not listed, and few names are tried."""
     damaged, number = f"{path}{DAMAGED_SUFFIX}", 1
-    while basename(damaged) in taken:
-        number += 1
+    while _has_name(disk, damaged):
+        number *= 2
         damaged = f"{path}.{number}{DAMAGED_SUFFIX}"
     return damaged
+
+
+def _has_name(disk: Disk, path: str) -> bool:
+    try:
+        disk.lstat(path)
+    except FileNotFoundError:
+        return False
+    return True
 
 
 @naming_paths()
@@ -369,6 +379,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
         _sweep(disk, join(directory, inbox), parse_name)
     _sweep(disk, join(directory, DATA_DIRECTORY), parse_segment_name)
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
+    remove_file(disk, join(directory, LIMITS_NAME))
     remove_file(disk, join(directory, PATH_NAME))
     # The log goes last, when they are gone durably: while it is there, whoever opens knows what these files are.
     sync_directory(disk, directory)

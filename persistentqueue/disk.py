@@ -68,6 +68,7 @@ PAGE_BYTES = 4096
 """What direct writes are made of; no disk in use has larger sectors."""
 _ZEROS = bytes(1024 * 1024)
 _LOWEST_DESCRIPTOR = 3
+_STAT_BLOCK_BYTES = 512
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,8 @@ class Disk:
     listdir: Callable[[str], list[str]]
     lstat: Callable[[str], os.stat_result]
     fstat: Callable[[int], os.stat_result]
+    real_bytes: Callable[[int], int]
+    """``real_bytes(fd)``: how many bytes of the open file are there, without its holes."""
     free_bytes: Callable[[str], int]
     """``free_bytes(path)``: what the file system of an existing path has free for who is not root."""
     lock: Callable[[int], bool]
@@ -111,15 +114,15 @@ class Disk:
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     getpid: Callable[[], int]
+    geteuid: Callable[[], int | None]
+    """The user that this process acts for; None if the system has no users."""
+    fchmod: Callable[[int, int], None]
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
     """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
     hold: Callable[[str], None] = deque[str](maxlen=0).append
     """``hold(path)``: from now on reach what is below the path through the directory that it leads to now. Only an
     owner's door does so (see ``roots``); others do nothing."""
-
-    geteuid: Callable[[], int | None] = getattr(os, "geteuid", lambda: None)  # noqa: RUF009 - a constant
-    """The user that this process acts for; None if the system has no users."""
 
 
 class Root:
@@ -507,6 +510,21 @@ def _extend(fd: int, offset: int, length_bytes: int) -> None:
         os.ftruncate(fd, offset + length_bytes)
 
 
+def _real_bytes(fd: int) -> int:
+    found = os.fstat(fd)
+    if found.st_blocks * _STAT_BLOCK_BYTES >= found.st_size:
+        return found.st_size
+    # Some file systems count blocks late, or compressed, or not at all: those that know of holes are asked.
+    real_bytes = end = 0
+    try:
+        while True:
+            start = os.lseek(fd, end, os.SEEK_DATA)
+            end = os.lseek(fd, start, os.SEEK_HOLE)
+            real_bytes += end - start
+    except OSError as error:  # nothing but holes from here on, or nobody knows
+        return real_bytes if error.errno == errno.ENXIO else found.st_size
+
+
 def _free_bytes(path: str) -> int:
     return _with_directory(_free_bytes_at, path)
 
@@ -575,6 +593,7 @@ PORTABLE = Disk(
     listdir=partial(_reach_by_name, os.listdir),
     lstat=partial(_reach_by_name, os.lstat),
     fstat=os.fstat,
+    real_bytes=_real_bytes,
     free_bytes=partial(_reach_by_name, _free_bytes_at),
     lock=_lock,
     urandom=os.urandom,
@@ -582,6 +601,8 @@ PORTABLE = Disk(
     monotonic=time.monotonic,
     sleep=time.sleep,
     getpid=os.getpid,
+    geteuid=getattr(os, "geteuid", lambda: None),
+    fchmod=os.fchmod,
     gethostname=socket.gethostname,
     failpoint=deque[str](maxlen=0).append,  # takes anything, keeps nothing, and is no function of Python's
 )

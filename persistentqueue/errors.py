@@ -33,7 +33,9 @@
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
     │   └── QueueDeletedError    the open queue's directory was deleted, and its items with it: close the queue
     ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
+    ├── InboxAccessError         another user's queue, not shared with a group (also a PermissionError): share it
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
+    ├── MemoryShortageError      a block takes more memory than there is (also a MemoryError): open the queue with more
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
     (``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError``: bring the file back or skip the stage, and
@@ -498,6 +500,36 @@ class CorruptionError(PersistentQueueError):
         self.file, self.offset, self.expected, self.found = file, offset, expected, found
         message = f"{file}: damaged at offset {offset}: expected {expected}, found {found}"
         super().__init__(f"{message}; {consequence}" if consequence else message)
+
+
+class InboxAccessError(PersistentQueueError, PermissionError):
+    """This process may not publish here, or its owner could not read what it publishes. Nothing was published.
+
+    ``path`` is the directory. The queue is another user's: that user shares it with a group, as ``sharing`` tells.
+    """
+
+    def __init__(self, path: str, reason: str) -> None:
+        self.path = path
+        super().__init__(
+            f"{path}: {reason}: publish as the user of the queue, or have that user share it with a group: chgrp GROUP "
+            "the queue's directory, log and inbox, chmod 750 the first two, chmod 2770 the inbox"
+        )
+
+
+class MemoryShortageError(PersistentQueueError, MemoryError):
+    """A block, or a published file, takes more memory than this process may have. Nothing is lost.
+
+    Raised by dequeueing, the items of that one block are set aside, once, and what lies behind them comes out of the
+    following calls; the next opening of the queue has them again. ``file`` and ``offset`` (bytes from its start) say
+    where, and ``needed_bytes`` what it takes at least.
+    """
+
+    def __init__(self, file: str, offset: int, needed_bytes: int) -> None:
+        self.file, self.offset, self.needed_bytes = file, offset, needed_bytes
+        super().__init__(
+            f"{file}: what stands at offset {offset} takes {needed_bytes} bytes of memory at least, and this process "
+            "has less left; nothing is lost: open the queue in a process that has more"
+        )
 
 
 class UnsupportedFormatError(PersistentQueueError):

@@ -308,12 +308,64 @@ def encode_frame(
     return fields + _U32.pack(checksum), checksum
 
 
+class _Opened(NamedTuple):
+    """A frame whose checksum fits: what its header says, and where its body is."""
+
+    number: int
+    previous: int
+    checksum: int
+    transactions: int
+    operations: int
+    body_at: int
+    end: int
+
+
 def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
     """Check and decode the frame at ``offset`` of the log ``data``.
 
     Raises ``CorruptionError``: whether the frame is damaged or the log's end is the reader's to tell (see
     ``find_frame``). Lengths and counts are bounded by what is there before anything is made of them.
     """
+    number, previous, checksum, transactions, operations, body_at, end = _open(data, offset, salt, file)
+    try:
+        decoded = list(_decode_transactions(data, body_at, end))
+        counts = (len(decoded), sum(map(len, decoded)))
+        if counts != (transactions, operations):
+            raise FieldError(f"{transactions} transactions with {operations} operations", "{} with {}".format(*counts))
+    except FieldError as damage:
+        raise CorruptionError(file, offset, *damage.args) from None
+    return Frame(offset, end, number, previous, checksum, decoded)
+
+
+def decode_lone_transaction(data: bytes, offset: int, salt: int, file: str) -> tuple[int, Iterator[Operation]]:
+    """Check the frame at ``offset``, which must hold one transaction; its end, and its operations one at a time.
+
+    For a frame that another process wrote: nothing is allocated that the caller does not keep. Raises
+    ``CorruptionError``, also while the operations are iterated.
+    """
+    opened = _open(data, offset, salt, file)
+    return opened.end, _decode_lone(data, opened, file, offset)
+
+
+def _decode_lone(data: bytes, opened: _Opened, file: str, offset: int) -> Iterator[Operation]:
+    at, end = opened.body_at, opened.end
+    try:
+        (count,) = unpack(_U32, data, at, end)
+        if (opened.transactions, opened.operations) != (1, count):
+            found = f"{opened.transactions} with {opened.operations}"
+            raise FieldError(f"one transaction with {count} operations", found)
+        at += _U32.size
+        for _ in range(count):
+            operation, at = _decode_operation(data, at, end)
+            yield operation
+        if at < end:
+            raise FieldError("the end of the frame", f"{end - at} bytes more")
+    except FieldError as damage:
+        raise CorruptionError(file, offset, *damage.args) from None
+
+
+def _open(data: bytes, offset: int, salt: int, file: str) -> _Opened:
+    """Check the frame at ``offset``, but for what its body says. Raises ``CorruptionError``."""
     body_at = offset + FRAME_HEADER_BYTES
     if len(data) < body_at:
         raise CorruptionError(file, offset, "a frame", f"the end of the file, {len(data) - offset} bytes on")
@@ -328,14 +380,7 @@ def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
     found = crc32(memoryview(data)[body_at:end], fields)
     if found != checksum:
         raise CorruptionError(file, offset, f"a frame with checksum {checksum:#010x}", f"{found:#010x}")
-    try:
-        decoded = list(_decode_transactions(data, body_at, end))
-        counts = (len(decoded), sum(map(len, decoded)))
-        if counts != (transactions, operations):
-            raise FieldError(f"{transactions} transactions with {operations} operations", "{} with {}".format(*counts))
-    except FieldError as damage:
-        raise CorruptionError(file, offset, *damage.args) from None
-    return Frame(offset, end, number, previous, checksum, decoded)
+    return _Opened(number, previous, checksum, transactions, operations, body_at, end)
 
 
 def find_frame(data: bytes, start: int, salt: int, file: str) -> Frame | None:

@@ -15,6 +15,7 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
+from .adopt import MEND, READABLE
 from .directory import (
     bears,
     believed,
@@ -30,6 +31,7 @@ from .doubt import Decide
 from .errors import (
     CorruptionError,
     DataMissingError,
+    MemoryShortageError,
     PersistentQueueError,
     QueueNotFoundError,
     UnsupportedFormatError,
@@ -104,7 +106,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         try:
             _check_extent(disk, places, recovered, extent)
             items += extent.live
-        except CorruptionError as damage:
+        except (CorruptionError, MemoryShortageError) as damage:
             problems.append(str(damage))
     problems += _check_state(recovered.state)
     in_doubt = recovered.prepared.prepare.coordinator if recovered.prepared is not None else ""
@@ -117,7 +119,9 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
             published += _check_publication(disk, places, recovered, file)
         except FileNotFoundError:  # adopted meanwhile
             continue
-        except (CorruptionError, UnsupportedFormatError, OSError) as problem:
+        except PermissionError as problem:
+            problems.append(str(CorruptionError(file, 0, READABLE, str(problem.strerror), MEND)))
+        except (CorruptionError, UnsupportedFormatError, MemoryShortageError, OSError) as problem:
             problems.append(str(problem))
     replay = recovered.replay
     return CheckReport(
@@ -328,12 +332,13 @@ def repair(
     try:
         if renew:
             store.trim()  # so that the log says so, also one that was closed cleanly
+        inbox_problems = [str(problem) for problem in store.adopter.damage]
     finally:
         store.close()
     items = check(directory, disk=disk).items  # which needs no key
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
-    problems, kept = (*mended.problems, *salvaged.problems), [*mended.kept, *kept]
+    problems, kept = (*mended.problems, *salvaged.problems, *inbox_problems), [*mended.kept, *kept]
     return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
 
 

@@ -28,12 +28,14 @@ from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
+from .adopt import LOOK_NAMES, STEP_NAMES
 from .bell import LONGEST_SECONDS
 from .calls import Calls, outermost
 from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
+    MemoryShortageError,
     PersistentQueueError,
     QueueDeletedError,
     QueueFullError,
@@ -413,11 +415,12 @@ class Group(Calls):
         The caller has seen that the queue is open and not broken. Raises ``CorruptionError``, and
         ``SubscriptionNotFoundError`` where the reader's was removed.
         """
+        deadline = None if timeout_seconds is None else _now() + timeout_seconds
         try:
-            taken = self._take_now(reader, max_items, runs)
+            taken = self._take_now(reader, max_items, deadline, runs)
             if not taken and timeout_seconds != 0:
-                taken = self._wait_for_items(reader, max_items, timeout_seconds, runs)
-        except CorruptionError:
+                taken = self._wait_for_items(reader, max_items, deadline, runs)
+        except (CorruptionError, MemoryShortageError):
             self._seats.tell()  # what cannot be read counts no more
             raise
         except BaseException:  # maybe woken for an item, which another thread is to take then
@@ -432,9 +435,10 @@ class Group(Calls):
             if len(reader.ready):
                 self._wake(1)
 
-    def _take_now(self, reader: Reader, max_items: int, runs: list[Run]) -> list[bytes]:
-        """Hold what is there, also what other processes have published. Raises ``CorruptionError`` for what is not
-        right with that, and ``QueueFullError`` for what never fits, once for each file."""
+    def _take_now(self, reader: Reader, max_items: int, deadline: float | None, runs: list[Run]) -> list[bytes]:
+        """Hold what is there, also what other processes have published, as much of that as is adopted by the deadline.
+        Raises ``CorruptionError`` for what is not right with that, and ``QueueFullError`` for what never fits, once for
+        each file."""
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
         reads, began = reader.page_reads, _now()
@@ -443,7 +447,7 @@ class Group(Calls):
             self.meters.read_seconds.note(_now() - began)
             with self.mutex:
                 self.meters.read_seconds.count()
-        if not taken and max_items and self._look(insists=True):
+        if not taken and max_items and self._look_for(reader, deadline):
             _, taken = reader.take(max_items, runs, self.shielded)
         if not taken and self.store.adopter.damage:
             raise self.store.adopter.damage.popleft()
@@ -458,8 +462,22 @@ class Group(Calls):
         except (PersistentQueueError, OSError):
             pass
 
-    def _look(self, insists: bool = False) -> bool:
-        """Adopt what other processes have published, if there may be any; whether there may. Raises like ``adopt``."""
+    def _look_for(self, reader: Reader, deadline: float | None) -> bool:
+        """Adopt what other processes have published, step by step, until there is something for this reader, or the
+        deadline is over, but one step in any case; whether there may be anything. Raises like ``adopt``."""
+        has_looked = False
+        is_waiting = deadline is None or _now() < deadline
+        while self._look(insists=True, most=STEP_NAMES if is_waiting else LOOK_NAMES):
+            has_looked = True
+            with self.mutex:
+                is_there = bool(len(reader.ready))
+            if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):
+                break
+        return has_looked
+
+    def _look(self, insists: bool = False, most: int = LOOK_NAMES) -> bool:
+        """Adopt some of what other processes have published, if there may be any; whether there may. Others who write
+        come in between two such steps. Raises like ``adopt``."""
         if not insists and self.writing.locked():
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
@@ -467,27 +485,24 @@ class Group(Calls):
                 with self.alone():
                     self.store.need_directory()
             return False
-        self.shielded(partial(self._adopt_published, insists))
+        self.shielded(partial(self._adopt_published, insists, most))
         return True
 
-    def _adopt_published(self, insists: bool) -> None:
+    def _adopt_published(self, insists: bool, most: int) -> None:
         with self.alone():
             state = self.store.state
             before, gone = state.next_sequence, state.gone_count
             try:
-                self.store.inbox.adopt(insists)
+                self.store.inbox.adopt(insists, most)
             finally:
                 with self.mutex:
                     self._wake(state.next_sequence - before)
                     if state.gone_count > gone:
                         self._seats.tell_first()
 
-    def _wait_for_items(
-        self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]
-    ) -> list[bytes]:
-        deadline = None if timeout_seconds is None else _now() + timeout_seconds
+    def _wait_for_items(self, reader: Reader, max_items: int, deadline: float | None, runs: list[Run]) -> list[bytes]:
         while self._sleep(reader, deadline):
-            taken = self._take_now(reader, max_items, runs)
+            taken = self._take_now(reader, max_items, deadline, runs)
             if taken:
                 return taken
         return []
@@ -525,7 +540,7 @@ class Group(Calls):
             with self.mutex:
                 is_there = bool(len(reader.ready))
             if not is_there:
-                self._look(insists=True)
+                self._look_for(reader, deadline)
             with self.mutex:
                 if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
                     self._waiters.wake(1)  # who was told, and takes nothing, tells another one
@@ -582,7 +597,7 @@ class Group(Calls):
     def _next(self, batches: Iterator[tuple[int, list[bytes]]]) -> tuple[int, list[bytes]] | None:
         try:
             return next(batches, None)
-        except CorruptionError:
+        except (CorruptionError, MemoryShortageError):
             self._seats.tell()
             raise
 

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from .adopt import Adopter
 from .commit import Committer
-from .errors import QueueFullError, UnsupportedFormatError, unless_lacking
+from .errors import QueueFullError, unless_lacking
 from .generations import Generations
 from .limits import Limits
 from .publication import Request
@@ -19,6 +19,9 @@ from .reader import Guard
 from .state import State
 from .subscriptions import Subscriptions
 from .transaction import Transaction
+
+COMMIT_FILES = 16
+"""A commit takes about as long as to look at so many files."""
 
 
 class Writing(Protocol):
@@ -63,44 +66,61 @@ class Inbox:
         self._full_at: tuple[int, int] | None = None
         """How many items were gone, and trims made, when there was no room for what is published."""
 
-    def adopt(self, insists: bool = False) -> int:
+    def adopt(self, insists: bool = False, most: int | None = None) -> int:
         """Adopt what other processes have published until now, as far as there is room; how many transactions.
 
-        What comes meanwhile is left to the next call, so that this one ends. Where there was no room it is tried again
-        once something is gone, or who calls ``insists``; what is acknowledged behind it is answered all the same. What
-        does not check out is set aside, and told of in the adopter's ``damage``, as is what never fits. Raises
-        ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays, ``ResourceError`` for what the
-        system lacks meanwhile, and ``BrokenQueueError``.
+        What comes meanwhile is left to the next call, so that this one ends. It ends before that once it has dealt with
+        about ``most`` files (None: all), a commit counted as ``COMMIT_FILES``. The rest is left to the next call, and
+        ``is_cut`` says that there is any. Where there was no room it is tried again once something is gone, or who
+        calls ``insists``; what is acknowledged behind it is answered all the same. What does not check out is set
+        aside, and told of in the adopter's ``damage``, as is what is skipped, and what never fits. Raises ``OSError``
+        for what cannot be read for now, which stays, ``ResourceError`` for what the system lacks, and
+        ``BrokenQueueError``.
         """
         self._store.check()
         # Behind the frame of an adoption no call may fail for want of a descriptor, so that the inbox is open by then.
         with unless_lacking(self._adopter.directory, "to adopt what was published", "then dequeue again"):
             self._adopter.look(insists)
             with self._adopter.opened():
-                return self._adopt_listed(insists)
+                return self._adopt_listed(insists, most)
 
-    def _adopt_listed(self, insists: bool) -> int:
+    def _adopt_listed(self, insists: bool, most: int | None) -> int:
+        self._adopter.is_cut = False
         adopted, is_its_turn = 0, insists or self._full_at != self._progress
+        left = self._adopter.left if most is not None else 0
+        dealt, most = 0, most or 0
         while True:
+            before = self._adopter.left
             try:
                 published = self._begin(is_its_turn)
-            except (OSError, UnsupportedFormatError):
+            except OSError:
                 if adopted:
                     break  # first what is there, then what is wrong
                 raise
-            if not published:
+            refused = None
+            if published:
+                adopted += self._commit(published)
+                self._store.check()
+                refused = next((transaction for transaction in published if not transaction.settled), None)
+                dealt += COMMIT_FILES
+            elif not is_its_turn or self._adopter.left in {0, before}:
                 break
-            adopted += self._commit(published)
-            self._store.check()
-            refused = next((transaction for transaction in published if not transaction.settled), None)
             if refused is None:
                 self._full_at, is_its_turn = None, True
+                if left and left - self._adopter.left + dealt >= most:
+                    self._adopter.is_cut = self._adopter.left > 0
+                    break
             elif is_its_turn:
                 self._full_at, is_its_turn = self._progress, False
                 self._tell_if_lasting(refused)
             else:
                 break
         return adopted
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether the last ``adopt`` ended before it had dealt with all that it had listed."""
+        return self._adopter.is_cut
 
     def _begin(self, is_its_turn: bool) -> list[Transaction]:
         """What comes next, or, if there is no room for that, what needs none."""

@@ -18,7 +18,7 @@ import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from .errors import CorruptionError
+from .errors import CorruptionError, MemoryShortageError
 
 LOGGER = logging.getLogger("persistentqueue")
 
@@ -42,7 +42,7 @@ class Damage:
     def __len__(self) -> int:
         return len(self._found)
 
-    def tell(self, error: CorruptionError) -> None:
+    def tell(self, error: CorruptionError | MemoryShortageError) -> None:
         """Log it, unless it was: others meet the same damage, one for each subscription, and a compaction."""
         first = object()
         if self._found.setdefault((error.file, error.offset), first) is first:

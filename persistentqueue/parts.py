@@ -15,13 +15,22 @@ from contextlib import contextmanager, suppress
 from hashlib import sha256
 
 from .directory import names_in, queue_directory
-from .disk import DISK, Disk, StrPath, join, sync_directory
+from .disk import DISK, Disk, StrPath, abspath, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, PersistentQueueError
 from .header import HEADER_BYTES
 from .items import Batch, checked_marker
 from .producer import SPILL_BYTES, Versions, explained, find_inbox
-from .publication import SUFFIX, Draft, Part, is_published, need_regular, parse_name, read_publication
+from .publication import (
+    SUFFIX,
+    Draft,
+    Part,
+    is_published,
+    need_regular,
+    parse_name,
+    read_publication,
+    time_behind,
+)
 
 PART_SECONDS_MAX = 6 * 86400.0
 """An older part is not published: a day later its owner may sweep it."""
@@ -50,7 +59,7 @@ class PartWriter:
     ) -> None:
         self._disk = disk
         self._encode = Envelopes(compression, encryption).encoder(disk)
-        self._directory = queue_directory(path, name)
+        self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
         self._inbox = find_inbox(disk, self._directory)
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
@@ -200,13 +209,13 @@ def _published_by(disk: Disk, inbox: str, producer: str) -> Iterator[tuple[int, 
 
 def _begin_manifest(disk: Disk, inbox: str, producer: str) -> tuple[Draft, int]:
     """The draft of a manifest, and the time to publish it under, behind those of the same producer."""
-    time_ns = disk.time_ns()
+    time_ns = disk.time_ns() - 1
     while True:
-        time_ns = max([time_ns, *(1 + before_ns for before_ns, _ in _published_by(disk, inbox, producer))])
+        last = max((name for _, name in _published_by(disk, inbox, producer)), default="")
+        time_ns = time_behind(disk, inbox, last, time_ns)
         try:
             draft = Draft(disk, inbox, producer, time_ns)
         except FileExistsError:  # somebody else publishes one, or was killed before he did
-            time_ns += 1
             continue
         # Who has this draft has the time, unless it was taken between the listing and the draft.
         if f"{time_ns:016x}-{producer}{SUFFIX}" not in names_in(disk, inbox):

@@ -30,6 +30,8 @@ from .trust import open_plain
 
 PATH_NAME = "data.path"
 ID_NAME = "queue.id"
+LIMITS_NAME = "queue.limits"
+"""See ``bounds``."""
 NEW_SUFFIX = ".new"
 LOG_DIRECTORY = "log"
 DATA_DIRECTORY = "data"
@@ -107,7 +109,7 @@ def read_places(disk: Disk, directory: str) -> Places:
 
 def read_record(disk: Disk, directory: str) -> Places:
     """The same, without a look at the place."""
-    fields = _read(disk, join(directory, PATH_NAME))
+    fields = read_fields(disk, join(directory, PATH_NAME))
     if fields is None:
         return Places(directory)
     place, *others = (Place(*each) for each in [fields["place"], *fields["others"]])
@@ -122,14 +124,14 @@ def write_places(disk: Disk, places: Places) -> None:
             disk.unlink(path)
         sync_directory(disk, places.directory)
     else:
-        _write(disk, path, {"place": list(places.place), "others": [list(other) for other in places.others]})
+        write_fields(disk, path, {"place": list(places.place), "others": [list(other) for other in places.others]})
 
 
 def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
     """The id that a place bears, and the directory of its queue; None if it bears none. Raises ``CorruptionError``."""
     with suppress(FileNotFoundError, NotADirectoryError):
         disk.hold(root)  # what bears the id is what an owner writes to, and sweeps
-    fields = _read(disk, join(root, ID_NAME))
+    fields = read_fields(disk, join(root, ID_NAME))
     return (fields["id"], fields["queue"]) if fields is not None else None
 
 
@@ -143,7 +145,7 @@ def write_id(disk: Disk, directory: str, root: str) -> Place:
 
 def renew_id(disk: Disk, directory: str, place: Place) -> None:
     """Let the place bear its id as one of the queue in this directory, durably but for the names above it."""
-    _write(disk, join(place.path, ID_NAME), {"id": place.id, "queue": abspath(directory)})
+    write_fields(disk, join(place.path, ID_NAME), {"id": place.id, "queue": abspath(directory)})
 
 
 def remove_file(disk: Disk, path: str) -> None:
@@ -153,7 +155,8 @@ def remove_file(disk: Disk, path: str) -> None:
             disk.unlink(name)
 
 
-def _read(disk: Disk, path: str) -> dict[str, Any] | None:
+def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
+    """What one of the small files says; None where there is none. Raises ``CorruptionError``."""
     try:
         fd = open_plain(disk, path, READ)
     except (FileNotFoundError, NotADirectoryError):
@@ -184,12 +187,13 @@ def _names(disk: Disk, path: str) -> list[str]:
         return []
 
 
-def _write(disk: Disk, path: str, fields: dict[str, Any]) -> None:
+def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o600) -> None:
+    """Replace one of the small files as a whole, durably. Raises ``OSError``: it is as it was."""
     line = json.dumps({**fields, "version": VERSION}, sort_keys=True).encode()
     data = b"%s\n%08x\n" % (line, crc32(line))
     new = path + NEW_SUFFIX
     try:
-        fd = disk.open(new, CREATE, 0o600)
+        fd = disk.open(new, CREATE, mode)
         try:
             disk.ftruncate(fd, 0)
             write_all(disk, fd, [data], len(data), 0)

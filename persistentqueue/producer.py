@@ -9,27 +9,34 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, cast, overload
 
+from .block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from .bounds import Bounds, Load
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import believed, find_generations, names_in, queue_directory
-from .disk import DISK, LACKING, Disk, StrPath, dirname, join, sync_directory
+from .disk import DISK, LACKING, Disk, StrPath, abspath, dirname, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
     ClosedError,
     CorruptionError,
     DataPathError,
+    InboxAccessError,
+    MemoryShortageError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
     ResourceError,
     UnflushedWarning,
+    UnsupportedFormatError,
     lacking,
     naming_paths,
     unless_lacking,
 )
+from .header import HEADER_BYTES
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
-from .publication import Draft, is_published, parse_name, read_publication
+from .publication import Draft, is_published, read_publication, time_behind
+from .sharing import is_shared, publication_mode
 from .splits import Onlooker
 from .stationary import Stationary
 from .store import Store
@@ -51,21 +58,24 @@ class Producer(Stationary, Generic[T]):
     producer come in their order.
 
     What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it, with an
-    ``UnflushedWarning`` (see there). What is published
-    counts for the limits of the queue only once it is adopted; where they leave no room it waits.
+    ``UnflushedWarning`` (see there). What is published counts for the limits of the queue once it is adopted; where
+    they leave no room it waits. What waits is bounded by the same limits (see ``bounds``), also while nobody owns the
+    queue: a flush beyond them raises ``QueueFullError``.
 
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
 
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. A queue that another user has prepared, or may write to, is refused with
-    ``UntrustedError``, unless ``trust`` accepts it: also one that a group shares. Raises ``QueueNotFoundError``,
-    ``InvalidNameError``, ``DataMissingError``, ``QueueLockedError`` (somebody has begun to make it, ten seconds ago),
-    ``ResourceError``, ``MissingExtraError``, ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
+    ``UntrustedError``, unless ``trust`` accepts it, or its user shares it with a group (see ``sharing``). Raises
+    ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``, ``QueueLockedError`` (somebody has begun to make
+    it, ten seconds ago), ``InboxAccessError`` (the queue is another user's and is not shared), ``ResourceError``,
+    ``MissingExtraError``, ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
     """
 
     __slots__ = (
         "__weakref__",
         "_batch",
+        "_bounds",
         "_codec",
         "_directory",
         "_disk",
@@ -100,16 +110,17 @@ class Producer(Stationary, Generic[T]):
         self._encode = Envelopes(compression, encryption).encoder(disk)
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
-        self._directory = queue_directory(path, name)
+        self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
         need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
         with naming_paths(self._directory), need:
             if create:
                 _create(disk, self._directory, trust)
             self._inbox = find_inbox(disk, self._directory)
-            if not trust:
+            if not trust and not is_shared(disk, self._inbox):
                 roots = dict.fromkeys((self._directory, dirname(self._inbox)))
                 need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
         self._versions = Versions(disk, self._directory)
+        self._bounds = Bounds(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:
         return self
@@ -187,13 +198,16 @@ class Producer(Stationary, Generic[T]):
         and nothing is published, if that is known here already, from the log or from what else is published.
 
         Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
-        nothing is published. ``ResourceError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
-        moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
-        only ``ResourceError`` leaves it as it was, and ``pending`` tells that the items were dropped. Raises
-        ``QueueNotFoundError``: the queue was deleted. Interrupted, by a ``KeyboardInterrupt`` for instance, an empty
-        producer may have published it: a marker tells.
+        nothing is published. ``QueueFullError`` (what waits has reached a limit of the queue), ``ResourceError``,
+        ``OSError``, and ``DataPathError`` (the queue's segments are being moved): the producer keeps its items, flush
+        again; but where so much was enqueued that a part was written ahead, only ``QueueFullError`` and
+        ``ResourceError`` leave it as it was, and ``pending`` tells that the items were dropped. Raises
+        ``QueueNotFoundError``: the queue was deleted. Raises ``CorruptionError``: a file in the inbox has this marker
+        and the last of all times; the producer keeps its items. Interrupted, by a ``KeyboardInterrupt`` for instance,
+        an empty producer may have published it: a marker tells.
         """
         self._check()
+        behind = ""
         if marker is not None:
             marker = checked_marker(marker)
             with unless_lacking(self._inbox, "to look for the marker"):
@@ -201,18 +215,19 @@ class Producer(Stationary, Generic[T]):
             if is_reached:
                 self.rollback()
                 return False
-            self._time_ns = max(self._time_ns, self._versions.latest_ns)
+            behind = self._versions.latest
         elif not self.pending:
             return True
         if self._draft is not None and self._batch.items:
             self._spill()
         draft, before = self._draft, self.pending
+        self._bounds.check(self._inbox, self._load())
         try:
             if draft is None:
                 draft = self._begin()
                 if self._batch.items:
                     self._write(draft)
-            draft.publish(marker, self._next_time_ns())
+            draft.publish(marker, self._next_time_ns(behind))
         except OSError as error:
             self._fall_back(draft, error)
             raise self._explained(draft, error, self.pending == before) from error
@@ -257,6 +272,15 @@ class Producer(Stationary, Generic[T]):
             self._fall_back(draft, error)
             raise self._explained(draft, error, self.pending > 0) from error
 
+    def _load(self) -> Load:
+        """What the next flush would publish, at most, beside what was written ahead, which is in the inbox."""
+        count, payload_bytes = len(self._batch.items), self._batch.payload_bytes
+        ahead = self._draft
+        if ahead is not None:
+            return Load(ahead.count, ahead.length_bytes, 0)
+        length_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes if count else 0
+        return Load(count, length_bytes, HEADER_BYTES + length_bytes)
+
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
 
@@ -285,9 +309,9 @@ class Producer(Stationary, Generic[T]):
             self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue deleted
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
 
-    def _next_time_ns(self) -> int:
-        """One above the last, also where the clock was set back: it makes the order."""
-        self._time_ns = max(self._disk.time_ns(), self._time_ns + 1)
+    def _next_time_ns(self, behind: str = "") -> int:
+        """One above the last, also where the clock was set back: it makes the order. Raises ``CorruptionError``."""
+        self._time_ns = time_behind(self._disk, self._inbox, behind, self._time_ns)
         return self._time_ns
 
 
@@ -304,10 +328,19 @@ def explained(
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
-    """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``."""
-    if not find_generations(disk, directory):
-        raise QueueNotFoundError(f"{directory}: no queue here to produce for")
-    return read_places(disk, directory).path(INBOX_DIRECTORY)
+    """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``, and
+    ``InboxAccessError`` where this process may not publish."""
+    try:
+        if not find_generations(disk, directory):
+            raise QueueNotFoundError(f"{directory}: no queue here to produce for")
+        inbox = read_places(disk, directory).path(INBOX_DIRECTORY)
+        with suppress(FileNotFoundError):  # the segments are being moved
+            publication_mode(disk, inbox)
+    except InboxAccessError:
+        raise
+    except PermissionError as error:
+        raise InboxAccessError(directory, f"it is not to be entered or read ({error.strerror})") from error
+    return inbox
 
 
 class Versions:
@@ -318,9 +351,10 @@ class Versions:
         self._disk = disk
         self._onlooker = Onlooker(disk, directory)
         self._published: dict[str, tuple[str, int] | None] = {}
-        self.latest_ns = 0
-        """The highest time in the names that were in the inbox; what is published for a version must come behind what
-        was for the one before, also where another's clock was ahead: it would be passed over."""
+        self.latest = ""
+        """The last name in the inbox of what has a marker of the name that was asked for; what is published for a
+        version must come behind what was for the one before, also where another's clock was ahead: it would be passed
+        over."""
 
     def is_reached(self, inbox: str, name: str, version: int) -> bool:
         """Whether a marker of this name has surely reached the version: by what waits in the queue's inbox, or by its
@@ -329,12 +363,12 @@ class Versions:
         Durably, but for the log of a queue that is not synced. Raises ``OSError``.
         """
         self._read_new(inbox)
-        if any(
-            marker is not None and marker[0] == name and marker[1] >= version for marker in self._published.values()
-        ):
+        known = {published: found[1] for published, found in self._published.items() if found and found[0] == name}
+        self.latest = max(known, default="")
+        if max(known.values(), default=-1) >= version:
             sync_directory(self._disk, inbox)  # whoever published it may have been killed before he did
             return True
-        with suppress(CorruptionError, FileNotFoundError):  # the owner will tell
+        with suppress(CorruptionError, FileNotFoundError, PermissionError):  # the owner will tell
             recovered = self._onlooker.look()[1]
             if recovered.state.markers.get(name, -1) >= version:
                 if recovered.replay.synced:  # an owner may be about to do so, or was killed before
@@ -347,28 +381,35 @@ class Versions:
         for published in names_in(self._disk, inbox):
             if published in known:
                 self._published[published] = known[published]
-                continue
-            parsed = parse_name(published)
-            if parsed is not None:
-                self.latest_ns = max(self.latest_ns, parsed.time_ns)
-            self._published[published] = self._marker_of(inbox, published)
+            elif is_published(published):
+                self._published[published] = self._marker_of(inbox, published)
 
     def _marker_of(self, inbox: str, published: str) -> tuple[str, int] | None:
-        with suppress(CorruptionError, FileNotFoundError):  # adopted meanwhile: the log tells
-            return read_publication(self._disk, join(inbox, published)).marker if is_published(published) else None
+        # Where it was adopted meanwhile the log tells; what cannot be read the owner sets aside.
+        unreadable = (FileNotFoundError, PermissionError, CorruptionError, UnsupportedFormatError, MemoryShortageError)
+        with suppress(*unreadable):
+            return read_publication(self._disk, join(inbox, published)).marker
         return None
 
 
 def _create(disk: Disk, directory: str, trust: bool) -> None:
     """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
     free, tries = nullcontext(), 0
-    while not find_generations(disk, directory):
+    while not _is_made(disk, directory):
         try:
             Store.open(disk, directory, Settings(trust=trust), True, _TRY_SECONDS, free, free).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:
                 raise
+
+
+def _is_made(disk: Disk, directory: str) -> bool:
+    """Whether the queue is there, or is not to be looked into, which ``find_inbox`` tells."""
+    try:
+        return bool(find_generations(disk, directory))
+    except PermissionError:
+        return True
 
 
 def _is_lacking(error: BaseException) -> bool:

@@ -6,14 +6,17 @@
     inbox/<time>-<producer>.seg      published: whole, durable, and the owner's as soon as he finds it
     inbox/<time>-<producer>.part     a part: whole, durable, and the owner's once a manifest names it
 
-``time`` is the nanoseconds since the epoch, ``producer`` a random number, both in 16 hexadecimal digits; a producer
-never publishes under a time that is not above the one before, so that the order of the names is his order.
+``time`` is the nanoseconds since the epoch, below 2^63, ``producer`` a random number, both in 16 hexadecimal digits; a
+producer never publishes under a time that is not above the one before, so that the order of the names is his order.
 
 The file is a segment (see ``block``): a header, with the number 0, then blocks. The header's size says where the blocks
 end; there stands one frame (see ``frame``), which is the last of the file. Its number is that of the nanoseconds, its
 checksum is that of a frame at offset 0 of a log with the segment's salt. Its one transaction
 is an *adoption* with segment 0 and the name that it was published under, an *enqueue* of all blocks, with segment and
 sequence 0, unless there are none, and perhaps a *marker*.
+
+Anybody who may write into the inbox may put anything there. A file counts only if it is a regular one that is there as
+a whole: one that is mostly holes does not. The bytes that are really there bound what is done for it.
 
 The write order (``publish.1`` …): 1. write the blocks, then header and frame. 2. Sync the file. 3. Rename it: whoever
 looks sees it as a whole. 4. Sync the directory: **the commit point of a publication**: from here on it outlives the
@@ -34,10 +37,10 @@ first 0, it says that all below ``count`` is consumed, if there is one; not what
 
 from __future__ import annotations
 
+import errno
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from itertools import chain
 from stat import S_ISREG, filemode
 from typing import NamedTuple
 
@@ -51,8 +54,8 @@ from .block import (
     encode_block,
     split_items,
 )
-from .disk import CREATE_NEW, LACKING, READ, Disk, join, names_of, read_all, write_all
-from .errors import CorruptionError, PersistentQueueError
+from .disk import CREATE_NEW, LACKING, READ, Disk, StatResult, join, names_of, read_all, write_all
+from .errors import CorruptionError, MemoryShortageError, PersistentQueueError
 from .frame import (
     FRAME_HEADER_BYTES,
     Adoption,
@@ -61,20 +64,31 @@ from .frame import (
     MarkerSet,
     Operation,
     SubscriptionOpened,
-    decode_frame,
+    decode_lone_transaction,
     encode_frame,
     encode_transaction,
 )
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .segment import PUBLISHED, Segment
+from .sharing import make_readable, publication_mode
 
 SUFFIX = ".seg"
 DRAFT_SUFFIX = ".tmp"
 PART_SUFFIX = ".part"
-_NAME = re.compile(r"([0-9a-f]{16})-([0-9a-f]{16})(\.seg|\.tmp|\.part)")
+_NAME = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{16})(\.seg|\.tmp|\.part)")
+_PUBLISHED = re.compile(r"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.seg")
+_PART = re.compile(r"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.part")
+TIME_NS_MAX = 2**63 - 1
+"""The last time that a name can tell, in the year 2262."""
+PRODUCER = slice(17, 33)
+"""What of a name is its producer."""
 _FRAME_BYTES_MAX = 64 * 1024 * 1024
 """Of a manifest of half a million parts; that of one file has some hundred bytes."""
 _UNBOUNDED = 2**63 - 1
+_HOLES_FACTOR, _HOLES_BYTES = 16, 1024 * 1024
+"""A file may be longer than what is really there of it by this factor, and by so many bytes."""
+_NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})
+"""The errors that mean that no regular file has this name, or not any more."""
 
 
 class TooManyPartsError(PersistentQueueError, ValueError):
@@ -147,12 +161,25 @@ def parse_name(name: str) -> Name | None:
 
 def is_published(name: str) -> bool:
     """Whether a file in the inbox with this name is whole, and waits to be adopted."""
-    return name.endswith(SUFFIX) and parse_name(name) is not None
+    return _PUBLISHED.fullmatch(name) is not None
 
 
 def is_part(name: str) -> bool:
     """Whether a file in the inbox with this name is whole, and waits for a manifest, or has one."""
-    return name.endswith(PART_SUFFIX) and parse_name(name) is not None
+    return _PART.fullmatch(name) is not None
+
+
+def time_behind(disk: Disk, inbox: str, name: str, time_ns: int = 0) -> int:
+    """The time of what is published now, behind ``time_ns``, and behind the file of this name, if it is not empty.
+
+    Raises ``CorruptionError`` where that file stands at the end of all times.
+    """
+    parsed = parse_name(name)
+    behind_ns = max(disk.time_ns(), time_ns + 1, parsed.time_ns + 1 if parsed is not None else 0)
+    if behind_ns > TIME_NS_MAX:
+        consequence = "nothing was published: open the queue, which adopts the file or sets it aside, then try again"
+        raise CorruptionError(join(inbox, name), 0, f"a name with a time below {TIME_NS_MAX}", name, consequence)
+    return behind_ns
 
 
 class Draft:
@@ -160,7 +187,7 @@ class Draft:
 
     def __init__(self, disk: Disk, directory: str, producer: str, time_ns: int, encode: Encode = encode_block) -> None:
         """Make the file, of blocks that ``encode`` makes. Raises ``OSError``, ``FileNotFoundError`` where there is no
-        such inbox."""
+        such inbox, and ``InboxAccessError``."""
         self._disk = disk
         self._encode = encode
         self._directory = directory
@@ -169,8 +196,10 @@ class Draft:
         self._checksum = 0
         self.is_intact = True
         """Whether it holds what was written to it, and nothing else, so that it can be written on."""
-        self._fd = disk.open(self._path, CREATE_NEW, 0o600)
+        mode = publication_mode(disk, directory)
+        self._fd = disk.open(self._path, CREATE_NEW, mode)
         try:
+            make_readable(disk, self._fd, mode)
             disk.lock(self._fd)
             salt = int.from_bytes(disk.urandom(8), "little")
             self._segment = Segment(disk, self._path, self._fd, PUBLISHED, salt, _UNBOUNDED)
@@ -182,6 +211,11 @@ class Draft:
     def count(self) -> int:
         """How many items were written to it."""
         return self._segment.ordinal
+
+    @property
+    def length_bytes(self) -> int:
+        """The bytes of the blocks that were written to it."""
+        return self._segment.end - HEADER_BYTES
 
     @property
     def is_published(self) -> bool:
@@ -297,31 +331,61 @@ class Draft:
 def read_publication(disk: Disk, path: str) -> Publication:
     """Read and check a published file, or a part, but for its blocks, which whoever dequeues checks.
 
-    Raises ``CorruptionError``, ``UnsupportedFormatError``, ``FileNotFoundError`` and other ``OSError``.
+    What it claims is compared with the bytes that are really there before anything is made of it. Raises
+    ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError``, ``FileNotFoundError`` and other
+    ``OSError``.
     """
-    need_regular(disk, path)  # to open a pipe would wait for somebody to write
-    fd = disk.open(path, READ, 0)
+    size_bytes = need_regular(disk, path)  # to open a device may do something, and a pipe waits for somebody to write
+    if size_bytes < HEADER_BYTES + FRAME_HEADER_BYTES:
+        raise CorruptionError(path, 0, f"{HEADER_BYTES + FRAME_HEADER_BYTES} bytes at least", f"{size_bytes} bytes")
+    fd, size_bytes = open_dense(disk, path)
     try:
-        size_bytes = disk.fstat(fd).st_size
         header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
         end = header.size_bytes
         room_bytes = size_bytes - end
-        if header.number != PUBLISHED or not FRAME_HEADER_BYTES <= room_bytes <= _FRAME_BYTES_MAX:
+        if header.number != PUBLISHED or not FRAME_HEADER_BYTES <= room_bytes <= _FRAME_BYTES_MAX or end < HEADER_BYTES:
             raise CorruptionError(path, 0, f"a published file of {size_bytes} bytes", f"{header}")
-        frame = decode_frame(read_all(disk, fd, room_bytes, end), 0, header.salt, path)
+        try:
+            data = read_all(disk, fd, room_bytes, end)
+            frame_bytes, operations = decode_lone_transaction(data, 0, header.salt, path)
+            length_bytes = end - HEADER_BYTES
+            publication = _decode(operations, header.salt, length_bytes)
+        except MemoryError:
+            raise MemoryShortageError(path, end, room_bytes) from None
     finally:
         disk.close(fd)
-    length_bytes = end - HEADER_BYTES
-    publication = _decode(list(chain.from_iterable(frame.transactions)), header.salt, length_bytes)
-    if publication is None or frame.end != room_bytes:
-        found = f"{len(frame.transactions)} transactions in {frame.end} bytes"
+    if publication is None or frame_bytes != room_bytes:
+        found = f"another transaction, in {frame_bytes} bytes"
         raise CorruptionError(path, end, f"a frame that enqueues {length_bytes} bytes of blocks, or parts", found)
     return publication._replace(own=publication.own._replace(capacity_bytes=size_bytes - HEADER_BYTES))
 
 
 def need_regular(disk: Disk, path: str) -> int:
     """The size of the file. Raises ``CorruptionError`` unless it is a regular one, and ``FileNotFoundError``."""
-    found = disk.lstat(path)
+    return _need_regular(disk.lstat(path), path)
+
+
+def open_dense(disk: Disk, path: str) -> tuple[int, int]:
+    """Open a file that others put there, to read it; and its size. Raises ``CorruptionError`` unless it is a regular
+    one, and for one of holes: to read these would take for ever."""
+    try:
+        fd = disk.open(path, READ, 0)
+    except OSError as error:
+        if error.errno in _NO_FILES:  # something else took its place just now
+            raise CorruptionError(path, 0, "a regular file", f"{error.strerror}") from error
+        raise
+    try:
+        size_bytes = _need_regular(disk.fstat(fd), path)
+        real_bytes = disk.real_bytes(fd)
+        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:
+            raise CorruptionError(path, 0, f"{size_bytes} bytes", f"{real_bytes} bytes, and holes")
+    except BaseException:
+        disk.close(fd)
+        raise
+    return fd, size_bytes
+
+
+def _need_regular(found: StatResult, path: str) -> int:
     if not S_ISREG(found.st_mode):
         raise CorruptionError(path, 0, "a regular file", filemode(found.st_mode))
     return found.st_size
@@ -344,23 +408,39 @@ def _operations(
     return operations
 
 
-def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Publication | None:
-    """What these operations publish, in a file with this salt and so many bytes of blocks; None if they do not."""
+def _decode(operations: Iterable[Operation], salt: int, length_bytes: int) -> Publication | None:
+    """What these operations publish, in a file with this salt and so many bytes of blocks; None if they do not.
+
+    They are taken one at a time, so that nothing is kept of one that is out of place.
+    """
     files: list[Part] = []
-    marker = request = None
+    names: set[str] = set()
+    marker: tuple[str, int] | None = None
+    request: Request | None = None
     for operation in operations:
-        if isinstance(operation, Adoption):
+        is_over = marker is not None or request is not None
+        if isinstance(operation, Adoption) and not is_over and operation.segment == PUBLISHED:
+            if operation.name in names or (files and not is_part(operation.name)):
+                return None
+            names.add(operation.name)
             files.append(Part(operation.name, operation.salt, operation.capacity_bytes, 0, 0, 0))
-        elif isinstance(operation, Enqueue) and files:
+        elif isinstance(operation, Enqueue) and files and not is_over:
+            name, file_salt, capacity_bytes, before, _, _ = files[-1]
             _, count, _, _, blocks_bytes, _, checksum, _ = operation
-            files[-1] = files[-1]._replace(count=count, length_bytes=blocks_bytes, checksum=checksum)
-        elif isinstance(operation, MarkerSet):
+            if before or not count or operation != (0, count, PUBLISHED, HEADER_BYTES, blocks_bytes, 0, checksum, None):
+                return None
+            files[-1] = Part(name, file_salt, capacity_bytes, count, blocks_bytes, checksum)
+        elif isinstance(operation, MarkerSet) and files and not is_over:
             marker = (operation.name, operation.version)
-        elif isinstance(operation, SubscriptionOpened):
+        elif isinstance(operation, SubscriptionOpened) and files and not is_over and operation.number == 0:
             request = Request(operation.name, operation.first)
-        elif isinstance(operation, Dequeue) and request is not None:
+        elif isinstance(operation, Dequeue) and request is not None and not request.end and operation[:2] == (0, 0):
             request = request._replace(end=operation.count)
-    if not files or operations != _operations(files, marker, request):
+            if not request.end:
+                return None
+        else:
+            return None
+    if not files:
         return None
     own, *parts = files
     is_right = (
@@ -370,10 +450,7 @@ def _decode(operations: list[Operation], salt: int, length_bytes: int) -> Public
         and all(file.count <= _most_items(file.length_bytes) for file in files)
         and (is_published(own.name) or (is_part(own.name) and own.count > 0 and marker is None))
         and (not parts or (is_published(own.name) and own.count == 0))
-        and all(
-            is_part(part.name) and part.count > 0 and 0 < part.length_bytes <= part.capacity_bytes for part in parts
-        )
-        and len({part.name for part in parts}) == len(parts)
+        and all(part.count > 0 and 0 < part.length_bytes <= part.capacity_bytes for part in parts)
         and (request is None or (is_published(own.name) and not parts and own.count == 0 and marker is None))
     )
     return Publication(own, tuple(parts), marker, request) if is_right else None

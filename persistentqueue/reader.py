@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 
 from .envelope import UNOPENED, Envelopes
-from .errors import ClosedError, CorruptionError
+from .errors import ClosedError, CorruptionError, MemoryShortageError
 from .frame import ExtentRow
 from .insist import Insist, call_once
 from .intervals import Run
@@ -33,7 +33,7 @@ Cursors = dict[int, tuple[int, int]]
 class UnreadableError(Exception):
     """Internal: the sequences ``first … end - 1`` are lost to this damage (none, if the file can still be read)."""
 
-    def __init__(self, damage: CorruptionError, first: int, end: int) -> None:
+    def __init__(self, damage: CorruptionError | MemoryShortageError, first: int, end: int) -> None:
         self.damage, self.first, self.end = damage, first, end
 
 
@@ -63,8 +63,9 @@ class Reader:
         What reads a file is called by ``insist``, which lets nothing interrupt it. An interruption may leave in
         ``runs`` what was not returned: the caller gives it back (``Ready.give_back``).
 
-        Raises ``CorruptionError`` once for each damaged block: its items are set aside, nothing more is held. Raises
-        ``MissingExtraError`` and ``WrongKeyError`` for what cannot be opened: nothing more is held; it stays ready.
+        Raises ``CorruptionError`` once for each damaged block, and ``MemoryShortageError`` once for each that is larger
+        than the memory: its items are set aside, nothing more is held. Raises ``MissingExtraError`` and
+        ``WrongKeyError`` for what cannot be opened: nothing more is held; it stays ready.
         """
         runs = [] if runs is None else runs
         with self._mutex:

@@ -53,7 +53,7 @@ from persistentqueue import (
     delete_queue,
     list_queues,
 )
-from persistentqueue.disk import basename, dirname, join, relpath
+from persistentqueue.disk import abspath, basename, dirname, join, relpath
 
 T = TypeVar("T")
 __all__ = ["Addon", "PickleFifoDiskQueue", "MarshalFifoDiskQueue", "PriorityQueue", "DupeFilter"]
@@ -181,7 +181,7 @@ class Crawl:
         self._crawler = weakref.ref(crawler)
         self._root = join(jobdir, "requests.queue")
         """What Scrapy lets its keys begin with."""
-        self._directory = join(jobdir, "persistentqueue")
+        self._directory = abspath(join(jobdir, "persistentqueue"))  # queues are opened and deleted as the crawl goes
         self._sync = crawler.settings.getbool("PERSISTENTQUEUE_SYNC", True)
         self._budget = MemoryBudget(MEMORY_BYTES)
         self._slots: dict[str, str] = {}

@@ -31,7 +31,7 @@ from .block import (
 )
 from .disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
 from .envelope import PLAIN, UNOPENED, Envelopes
-from .errors import CorruptionError
+from .errors import CorruptionError, MemoryShortageError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .pages import ITEM_OVERHEAD_BYTES
 from .trust import open_plain
@@ -76,7 +76,7 @@ class Loaded(NamedTuple):
     items: list[bytes]
     next_offset: int
     next_ordinal: int
-    damage: CorruptionError | None
+    damage: CorruptionError | MemoryShortageError | None
     lost: int
     last_offset: int = 0
     last_ordinal: int = 0
@@ -155,6 +155,8 @@ class Segment:
         """Whether there are blocks that were not synced."""
         self.recycled = False
         """Whether the file was written before, all of it."""
+        self.is_read_only = False
+        """Whether the file is another user's, who published it: whoever serves it need not write to it."""
         self.deferred_bytes = 0
         """How many bytes of blocks ``write`` still has to write."""
         self._deferred: tuple[int, list[bytes]] = (0, [])
@@ -221,10 +223,13 @@ class Segment:
         capacity_bytes: int,
         trusted: bool = False,
     ) -> Segment:
-        fd = -1
+        fd, is_read_only = -1, False
         for path in paths:
             with suppress(FileNotFoundError):
-                fd = open_plain(disk, path, flags)
+                try:
+                    fd = open_plain(disk, path, flags)
+                except PermissionError:
+                    fd, is_read_only = open_plain(disk, path, READ), True
                 break
         else:
             raise CorruptionError(path, 0, "a segment that holds items", "no file")
@@ -236,7 +241,9 @@ class Segment:
         except BaseException:
             disk.close(fd)
             raise
-        return cls(disk, path, fd, number, salt, capacity_bytes)
+        segment = cls(disk, path, fd, number, salt, capacity_bytes)
+        segment.is_read_only = is_read_only
+        return segment
 
     def close(self) -> None:
         """Close the file. The object is of no use afterwards."""
@@ -305,6 +312,8 @@ class Segment:
 
         A little of it stays in a file that is to be recycled again, for which its size must not change.
         """
+        if self.is_read_only:
+            return
         if not (self.recycled and is_little(HEADER_BYTES + self.capacity_bytes, self.end)):
             self._disk.ftruncate(self._fd, self.end)
             self.capacity_bytes = self.end - HEADER_BYTES
@@ -360,10 +369,10 @@ class Segment:
                 offset, ordinal = behind, next_ordinal
             if ordinal <= wanted:
                 raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
-        except (CorruptionError, *UNOPENED) as damage:
+        except (CorruptionError, MemoryShortageError, *UNOPENED) as damage:
             if items:
                 return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
-            if not isinstance(damage, CorruptionError):
+            if isinstance(damage, UNOPENED):
                 raise
             next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
             if next_ordinal <= wanted:
@@ -434,17 +443,32 @@ class Segment:
     def _check(self, window: _Window, offset: int, header: BlockHeader) -> None:
         """Raise ``CorruptionError`` for a body that does not check out. Opens no envelope."""
         if header.flags & ENVELOPED:
-            decode_envelope(self._stored(window, offset, header), header, offset, self.path)
+            try:
+                decode_envelope(self._stored(window, offset, header), header, offset, self.path)
+            except MemoryError as error:
+                raise MemoryShortageError(self.path, offset, header.body_bytes) from error
         else:
             self._body(window, offset, header, PLAIN)
 
     def _stored(self, window: _Window, offset: int, header: BlockHeader) -> bytes:
-        """The body as it is stored, checked."""
+        """The body as it is stored, checked. Raises ``CorruptionError`` and ``MemoryError``."""
         data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
         check_body(data, header, self.salt, offset, self.path)
         return data
 
     def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
+        """The items. Raises ``MemoryShortageError`` where there is no memory for a large block: it is told by name, so
+        that it does not keep what lies behind it."""
+        try:
+            return self._read_body(window, offset, header, envelopes)
+        except MemoryError as error:
+            raw_bytes = self._peek_bytes(window, offset, header) if header.flags & ENVELOPED else 0
+            needed_bytes = max(raw_bytes, header.body_bytes)
+            if needed_bytes <= READ_AHEAD_BYTES:
+                raise  # so small a block is not the cause
+            raise MemoryShortageError(self.path, offset, needed_bytes) from error
+
+    def _read_body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
         if header.flags & ENVELOPED:
             return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
         if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:

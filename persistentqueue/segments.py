@@ -205,6 +205,8 @@ class Segments:
             info = rows[number]
             segment = Segment.open(self._disk, self.path(number), number, info.salt, info.capacity_bytes, trusted=True)
             try:
+                if segment.is_read_only:  # its producer has synced it
+                    continue
                 for offset, length_bytes in extents[number]:
                     segment.rewrite(offset, length_bytes)
                 segment.sync()
@@ -243,7 +245,8 @@ class Segments:
         """Write the header of a segment once more; it must be there."""
         arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
         self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
-        segment.write_header()
+        if not segment.is_read_only:
+            segment.write_header()
 
     def cut(self, rows: Iterable[SegmentInfo]) -> None:
         """Give back the room behind the last block of the segments, which a crash left reserved in one of them."""
@@ -360,7 +363,8 @@ class Segments:
         if pool is not None and was_published(self._disk, path):
             pool = None
         if self._wipe:
-            wipe_file(self._disk, path)
+            with suppress(PermissionError):  # another user's, who published it
+                wipe_file(self._disk, path)
         if pool is None or not pool.give(path):
             self._disk.unlink(path)
 

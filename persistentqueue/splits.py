@@ -19,7 +19,7 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .directory import find_generations
-from .disk import READ, Disk, dirname, join, read_all, sync_directory
+from .disk import READ, Disk, abspath, dirname, join, read_all, sync_directory
 from .envelope import PLAIN, Envelopes
 from .errors import CorruptionError, PersistentQueueError, QueueNotFoundError
 from .frame import END, LOG_MAGIC, Enqueue
@@ -97,6 +97,7 @@ def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Rec
     where it is damaged, however often one looks: an owner may replace it meanwhile; and, ``durably``, ``ValueError``
     for a queue with ``sync=False``.
     """
+    directory = abspath(directory)  # a split may be read by a process that has another directory
     looks = _LOOKS
     while True:
         looks -= 1
@@ -148,7 +149,7 @@ class Onlooker:
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
-        self._directory = directory
+        self._directory = abspath(directory)
         self._last: tuple[Places, Recovered] | None = None
         self._is_durable = False
 

@@ -20,6 +20,7 @@ from functools import partial
 from itertools import chain
 
 from .adopt import Adopter
+from .bounds import record_limits
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import believed, delete_all, find_generations, need_own_directory, set_all_aside
@@ -50,7 +51,6 @@ from .errors import (
     ResourceError,
     SubscriptionNotFoundError,
     TooManyFilesError,
-    UnsupportedFormatError,
     unless_lacking,
 )
 from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
@@ -213,6 +213,7 @@ class Store:
                 store = cls(own, places, settings, lock, state, mutex, reading, insist)
                 store._begin(recovered)
                 if adopts:
+                    record_limits(own, directory, settings)
                     store._adopt()
             except BaseException:
                 if store is not None:
@@ -272,7 +273,7 @@ class Store:
         if self.adopter.sweep():
             # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
             # hear of it. A sync that fails does, as any that an opening makes.
-            with suppress(OSError, UnsupportedFormatError, ResourceError):
+            with suppress(OSError, ResourceError):
                 self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:

@@ -31,7 +31,8 @@ def inbox(directory: Path) -> list[str]:
 
 
 def publish(directory: Path, *items: bytes, disk: Disk = DISK) -> None:
-    """One flush of a producer of its own."""
+    """One flush of a producer of its own, which knows of no limits."""
+    (directory / "queue.limits").unlink(missing_ok=True)
     with Producer(directory, disk=disk) as producer:
         producer.enqueue_many(items)
         producer.flush()
@@ -154,12 +155,12 @@ def test_what_keeps_its_place_behind_what_has_no_room(open_queue: OpenQueue, dir
 @pytest.mark.damages
 def test_what_cannot_be_read_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
     """A damaged file behind a publication that waits for room, or a copy of another, keeps no acknowledgement, and is
-    none; one that cannot be read keeps all that is behind it."""
+    none; one that cannot be read for now keeps all that is behind it."""
     unreadable: list[str] = []
 
     def opens(path: str, flags: int, mode: int) -> int:
         if os.path.basename(path) in unreadable:
-            raise PermissionError(errno.EACCES, "Permission denied", path)
+            raise OSError(errno.EIO, "Input/output error", path)
         return DISK.open(path, flags, mode)
 
     queue = full(open_queue, directory, disk=replace(DISK, open=opens))

@@ -394,6 +394,7 @@ def test_where_limits_leave_no_room_it_waits(open_queue: OpenQueue, directory: P
 def test_it_counts_for_the_disk(open_queue: OpenQueue, directory: Path) -> None:
     """What is adopted counts for ``max_disk_bytes``; what there is no room for stays in the inbox until there is."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
+    (directory / "queue.limits").unlink()  # as for a producer that knows of none
     with Producer(directory) as producer:
         for _ in range(6):
             producer.enqueue(bytes(1024 * 1024))
@@ -516,7 +517,7 @@ def test_a_name_that_is_not_its_own(open_queue: OpenQueue, directory: Path) -> N
 
 
 def test_what_a_newer_release_published(open_queue: OpenQueue, directory: Path) -> None:
-    """It stays where it is, and everything behind it: an older release can tell nothing of it."""
+    """It stays where it is until it can be read: an older release can tell nothing of it."""
     queue = open_queue()
     publish(directory, b"x")
     path = directory / "inbox" / inbox(directory)[0]
@@ -866,13 +867,13 @@ def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.
 
 
 def test_what_cannot_be_read_stays(directory: Path) -> None:
-    """A file that the owner cannot read breaks nothing: what is before it is adopted, and who dequeues hears of it
-    until it can be read."""
+    """A file that the owner cannot read for now breaks nothing: what is before it is adopted, and who dequeues hears of
+    it until it can be read."""
     unreadable: list[str] = []
 
     def opens(path: str, flags: int, mode: int) -> int:
         if os.path.basename(path) in unreadable:
-            raise PermissionError(errno.EACCES, "Permission denied", path)
+            raise OSError(errno.EIO, "Input/output error", path)
         return DISK.open(path, flags, mode)
 
     disk = replace(DISK, open=opens)
@@ -883,7 +884,7 @@ def test_what_cannot_be_read_stays(directory: Path) -> None:
         with queue.session() as session:
             assert session.dequeue() == b"a"
             for _ in range(2):
-                with pytest.raises(PermissionError, match=unreadable[0]):
+                with pytest.raises(OSError, match=unreadable[0]):
                     session.dequeue()
             session.flush()
             put(queue, b"own")

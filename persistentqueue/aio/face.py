@@ -31,7 +31,7 @@ from persistentqueue import (
     Session,
     codecs,
 )
-from persistentqueue.disk import StrPath, fspath
+from persistentqueue.disk import StrPath, abspath, fspath
 from persistentqueue.settings import refuse_retries
 from persistentqueue.stationary import Stationary
 
@@ -99,7 +99,10 @@ class Queue(Stationary, asyncio.Queue[T]):
         self._path = fspath(path)
         self._codec = codec
         refuse_retries(settings, "asyncio")
-        self._opening = partial(PersistentQueue[bytes], path, **settings)
+        # It is opened later, and the process may change its directory meanwhile.
+        if settings.get("data_path") is not None:
+            settings["data_path"] = abspath(settings["data_path"])
+        self._opening = partial(PersistentQueue[bytes], abspath(path), **settings)
         self._core: PersistentQueue[bytes] | None = None
         self._reset()
         super().__init__(maxsize)

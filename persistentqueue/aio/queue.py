@@ -22,7 +22,7 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.codecs import T
-from persistentqueue.disk import StrPath, fspath
+from persistentqueue.disk import StrPath, abspath, fspath
 from persistentqueue.settings import refuse_retries
 from persistentqueue.stationary import Stationary
 
@@ -61,7 +61,10 @@ class PersistentQueue(Stationary, Generic[T]):
     ) -> None:
         self._path = fspath(path)
         self._name = name
-        self._opening = partial(persistentqueue.PersistentQueue[T], path, name, codec=codec, **settings)
+        # It is opened later, and the process may change its directory meanwhile.
+        if settings.get("data_path") is not None:
+            settings["data_path"] = abspath(settings["data_path"])
+        self._opening = partial(persistentqueue.PersistentQueue[T], abspath(path), name, codec=codec, **settings)
         refuse_retries(settings, "asyncio")
         self._blocks = settings.get("full") == "block"
         self._core: persistentqueue.PersistentQueue[T] | None = None

@@ -3,7 +3,7 @@
 
 Each is a replacement of text in a copy of the package. ``python -m tests.crash mutants`` runs the explorer on each copy,
 in a process of its own, until it notices. ``where`` is what it takes: random programs, such with failing calls, such
-of one style, or both.
+of one style, or both; or a test, by its path and name, which needs no luck.
 """
 
 from __future__ import annotations
@@ -147,7 +147,7 @@ MUTANTS = (
     Mutant("what was adopted loses its end", "store", "self.state.segments.values() if row.number not in recovered.adoptions", "self.state.segments.values()", "publishes"),
     Mutant("what was skipped goes before its marker is durable", "inbox", "if dropped and not self._sync:", "if False:", "publishes"),
     Mutant("what was skipped is adopted", "inbox", "        group = [each for each in group if not each.skipped]\n", "", "publishes"),
-    Mutant("adopted in the order of the directory", "adopt", "dict.fromkeys(sorted(found))", "dict.fromkeys(reversed(found))", "publishes"),
+    Mutant("adopted in the order of the directory", "adopt", "            name for name in sorted(found)", "            name for name in reversed(list(found))", "publishes"),
     Mutant("gone when the first one has it", "state", "            self._let_go(self._done_by_all([(first, count)]))\n", "            self._let_go([(first, count)])\n", "subscribes"),
     Mutant("a checkpoint forgets what only some have consumed", "state", "                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]\n", "                pass\n", "subscribes"),
     Mutant("a checkpoint forgets how far a subscription is", "state", "SubscriptionOpened(number, cursor.frontier, cursor.name) for", "SubscriptionOpened(number, self.gone.frontier, cursor.name) for", "subscribes"),
@@ -215,6 +215,11 @@ MUTANTS = (
     Mutant("an inbox is listed by its path", "roots", "self._disk.listdir(self._below(path))", "self._disk.listdir(path)", "renames"),
     Mutant("a place of segments goes by its name", "place", "        disk.hold(root)  # what bears", "        pass  # what bears", "renames"),
     Mutant("a shared pool goes by its name", "store", "            self._lock.roots.hold(self.pool.directory)\n", "            pass\n", "renames"),
+    # --- what others put into an inbox
+    Mutant("a producer goes by a relative path", "producer", "        self._directory = abspath(queue_directory(path, name))", "        self._directory = queue_directory(path, name)", "tests/test_hardening_inbox.py::test_row_07_relative_path_of_a_producer"),
+    Mutant("holes are bytes", "publication", "        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:\n", "        if False:\n", "tests/test_hardening_inbox.py::test_row_10_a_part_of_holes"),
+    Mutant("an adoption does not end when the time is over", "group", "if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self.store.inbox.is_cut:", "tests/test_hardening_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
+    Mutant("what waits in the inbox is not limited", "bounds", "                if holds + more > most:\n", "                if more > most:\n", "tests/test_hardening_inbox_limits.py::test_row_24_what_waits_is_limited"),
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults"),
     Mutant("a log that finds no room for its name breaks the queue", "log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened\n", "            with ExitStack():\n", "faults"),
@@ -240,10 +245,11 @@ def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
     with tempfile.TemporaryDirectory() as scratch:
         root = Path(scratch)
         shutil.copytree(PACKAGE, root / "persistentqueue", ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copytree(TESTS / "crash", root / "tests" / "crash")
+        is_test = mutant.where.startswith("tests/")
+        shutil.copytree(TESTS if is_test else TESTS / "crash", root / "tests" / ("" if is_test else "crash"))
         (root / "tests" / "__init__.py").touch()
         plant(mutant, root / "persistentqueue")
-        return _hunt(mutant, root, schedules, batch)
+        return _test(mutant, root) if is_test else _hunt(mutant, root, schedules, batch)
 
 
 def plant(mutant: Mutant, package: Path) -> None:
@@ -253,6 +259,23 @@ def plant(mutant: Mutant, package: Path) -> None:
     if text.count(mutant.old) != 1:
         raise ValueError(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.room}")
     path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
+
+
+def _test(mutant: Mutant, root: Path) -> Verdict:
+    """Run the test that notices the bug, in this copy of the package."""
+    shutil.copy(TESTS.parent / "setup.cfg", root)
+    done = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", mutant.where],
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    errors = [line for line in done.stdout.splitlines() if line.startswith("E  ")]
+    if done.returncode not in {0, 1} or any(f" {blunder}:" in line for blunder in _BLUNDERS for line in errors):
+        raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stdout}{done.stderr}")
+    return Verdict(mutant, done.returncode == 1, 1, errors[0][:100] if errors else "")
 
 
 def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:

@@ -1,0 +1,165 @@
+"""A queue and the files of other users: shared with a group, or refused, and never blocked. Real users need root."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import persistentqueue
+
+OWNER, OTHER, GROUP = 54_321, 54_322, 54_400
+
+pytestmark = pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root can be several users")
+
+PROGRAM = """
+import json, os, sys
+uid, group, root, umask, code = int(sys.argv[1]), int(sys.argv[2]), sys.argv[3], int(sys.argv[4]), sys.argv[5]
+sys.path.insert(0, root)
+import logging
+logging.disable(logging.CRITICAL)
+from persistentqueue import *
+from persistentqueue.parts import *
+os.setgroups([group] if group else [])
+os.setresgid(uid, uid, uid)
+os.setresuid(uid, uid, uid)
+os.umask(umask)
+directory, answer = sys.argv[6], None
+exec(code)
+print(json.dumps(answer))
+"""
+
+PUBLISH = """
+with Producer(directory) as producer:
+    producer.enqueue_many([b"from %d" % os.getuid()] * 3)
+    answer = producer.flush(marker=("m%d" % os.getuid(), 1))
+"""
+
+CONSUME = """
+answer = {"items": [], "errors": []}
+with PersistentQueue(directory, **settings) as queue, queue.session() as session:
+    for _ in range(20):
+        try:
+            answer["items"] += [item.decode() for item in session.dequeue_many(100)]
+        except PersistentQueueError as error:
+            answer["errors"].append(str(error))
+    session.flush()
+    queue.maintain()
+"""
+
+
+@pytest.fixture
+def place() -> Iterator[Path]:
+    """A directory that every user may enter, with a copy of the package."""
+    root = Path(tempfile.mkdtemp(prefix="users-", dir="/tmp"))
+    root.chmod(0o755)
+    shutil.copytree(Path(persistentqueue.__file__).parent, root / "package" / "persistentqueue")
+    home = root / "home"
+    home.mkdir()
+    os.chown(home, OWNER, OWNER)
+    home.chmod(0o755)
+    yield home / "q"
+    shutil.rmtree(root)
+
+
+def run_as(user: int, place: Path, code: str, group: int = GROUP, umask: int = 0o077) -> Any:
+    """The answer of this code, run by this user."""
+    command = [sys.executable, "-c", PROGRAM, *map(str, (user, group, place.parent.parent / "package", umask))]
+    done = subprocess.run(
+        [*command, code, str(place)], capture_output=True, text=True, timeout=120, check=False, cwd="/"
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    return json.loads(done.stdout)
+
+
+def share(place: Path) -> None:
+    """Make the queue, as its owner, and share it with a group, as the document says."""
+    run_as(OWNER, place, "PersistentQueue(directory).close()")
+    for directory in (place, place / "log", place / "inbox"):
+        os.chown(directory, OWNER, GROUP)
+    place.chmod(0o750)
+    (place / "log").chmod(0o750)
+    (place / "inbox").chmod(0o2770)
+
+
+@pytest.mark.parametrize("settings", ["{}", "{'sync': False}", "{'wipe': True}"])
+def test_row_08_a_group_publishes(place: Path, settings: str) -> None:
+    """In a queue that is shared with a group its members publish, whatever their umask, and the owner serves that,
+    also after a crash, without the right to write to the files."""
+    share(place)
+    assert run_as(OTHER, place, PUBLISH) is True
+    assert run_as(OWNER, place, PUBLISH) is True
+    assert run_as(OTHER, place, PUBLISH) in {True, False}
+    adopt = f"queue = PersistentQueue(directory, **{settings}); answer = len(queue); sys.stdout.flush(); "
+    assert run_as(OWNER, place, adopt + "print(json.dumps(answer)); sys.stdout.flush(); os._exit(0)") == 6
+    report = run_as(OWNER, place, "answer = [check(directory).ok, check(directory).items]")
+    assert report == [True, 6]
+    found = run_as(OWNER, place, f"settings = {settings}\n" + CONSUME)
+    assert found == {"items": [f"from {OTHER}"] * 3 + [f"from {OWNER}"] * 3, "errors": []}
+
+
+def test_row_08_a_stranger_is_refused(place: Path) -> None:
+    """Who may not publish, or whose files the owner could not read, hears so when the producer is made, and what to
+    do; a part is refused likewise."""
+    share(place)
+    refused = """
+answer = []
+for make in (Producer, PartWriter):
+    try:
+        make(directory)
+    except InboxAccessError as error:
+        answer.append(str(error))
+"""
+    messages = run_as(OTHER, place, refused, group=0)
+    (place / "inbox").chmod(0o777)
+    place.chmod(0o755)
+    (place / "log").chmod(0o755)
+    messages += run_as(OTHER, place, refused, group=0)
+    assert len(messages) == 4
+    assert all("chmod 2770 the inbox" in message for message in messages)
+    assert not list((place / "inbox").iterdir())
+
+
+def test_row_08_the_superuser_publishes_for_others(place: Path) -> None:
+    """What root publishes into another user's queue its owner can read."""
+    run_as(OWNER, place, "PersistentQueue(directory).close()")
+    assert run_as(0, place, PUBLISH) is True
+    assert run_as(OWNER, place, "settings = {}\n" + CONSUME)["items"] == ["from 0"] * 3
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_row_08_what_cannot_be_read_keeps_nobody(place: Path, renames: bool) -> None:
+    """A file that the owner cannot read is set aside, or skipped where it cannot be renamed, and told; what others
+    have published goes on; ``check`` and ``repair`` say what it needs."""
+    share(place)
+    assert run_as(OTHER, place, PUBLISH) is True
+    (file,) = (place / "inbox").iterdir()
+    file.chmod(0o600)
+    assert run_as(OWNER, place, PUBLISH) is True
+    problems = run_as(OWNER, place, "answer = check(directory).problems")
+    assert len(problems) == 1 and file.name in problems[0] and "have its user give the right" in problems[0]
+    if not renames:
+        os.chown(place / "inbox", OTHER, GROUP)
+        (place / "inbox").chmod(0o3770)  # who is not its user may rename only files of his own
+    found = run_as(OWNER, place, "settings = {}\n" + CONSUME)
+    assert found["items"] == [f"from {OWNER}"] * 3
+    assert len(found["errors"]) == 1 and file.name in found["errors"][0]
+    assert file.exists() is not renames
+    if renames:
+        shutil.move(f"{file}.damaged", file)
+    repaired = run_as(OWNER, place, "answer = repair(directory).problems")
+    assert any("have its user give the right" in problem for problem in repaired)
+    os.chown(place / "inbox", OWNER, GROUP)
+    (place / "inbox").chmod(0o2770)
+    left = file if file.exists() else Path(f"{file}.damaged")
+    left.chmod(0o640)
+    left.rename(file)
+    assert run_as(OWNER, place, "settings = {}\n" + CONSUME)["items"] == [f"from {OTHER}"] * 3

@@ -13,7 +13,7 @@ COVERED := header fields codecs typed settings pact delivery block envelope fram
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
 	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
-	meters logger flush_all codecs)
+	meters logger flush_all codecs hardening_trust hardening_foreign hardening_ties hardening_identity)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py

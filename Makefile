@@ -14,7 +14,8 @@ COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats s
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
 	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
 	meters logger flush_all codecs hardening_full hardening_renames hardening_errors \
-	hardening_inbox hardening_inbox_limits hardening_inbox_users)
+	hardening_inbox hardening_inbox_limits hardening_inbox_users \
+	hardening_trust hardening_foreign hardening_ties hardening_identity)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py

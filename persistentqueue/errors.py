@@ -137,7 +137,7 @@ class UntrustedError(PersistentQueueError):
 
 
 class CopiedQueueError(PersistentQueueError):
-    """The queue is a copy of another one that this process has open: both have one identity.
+    """The queue is a copy of one beside it that this process has open: both have one identity.
 
     What is said of one queue would be believed of the other. Nothing was lost. ``path`` and ``other`` are the two
     directories. ``repair(…, renew=True)`` gives the copy an identity of its own.

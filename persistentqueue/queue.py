@@ -597,11 +597,16 @@ class PersistentQueue(Stationary, Generic[T]):
 
 
 def _add_open(queue: PersistentQueue[Any]) -> None:
-    """Know the queue as open. Raises ``CopiedQueueError``, and closes it, if a copy of it is open."""
+    """Know the queue as open. Raises ``CopiedQueueError``, and closes it, if a copy of it beside it is open.
+
+    A copy elsewhere, such as a backup, is asked nothing and asks nobody: only neighbours share transactions.
+    """
     store = queue._open().store
     for other in list(_OPEN):
         group = other._group
-        if group is not None and group.closed is None and group.store.state.identity == store.state.identity:
+        if group is None or group.closed is not None or dirname(group.store.directory) != dirname(store.directory):
+            continue
+        if group.store.state.identity == store.state.identity:
             queue.close()
             raise CopiedQueueError(store.directory, group.store.directory)
     _OPEN.add(queue)

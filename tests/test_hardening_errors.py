@@ -131,7 +131,7 @@ def _samples() -> dict[str, BaseException]:
     return {type(each).__qualname__: each for each in samples}
 
 
-def _attributes(error: BaseException) -> dict[str, Any]:
+def _attributes(error: object) -> dict[str, Any]:
     names = ("args", "errno", "strerror", "filename", "msg", "name")
     found = {name: getattr(error, name) for name in names if hasattr(error, name)}
     return found | {name: repr(value) for name, value in vars(error).items()}
@@ -636,7 +636,7 @@ def test_row_18_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, entry: Ca
 def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[UnusablePathError]) -> None:
     """Each refusal has the built-in kind, ``errno``, the path and an advice, also in another process."""
     (built_in,) = set(kind.__bases__) - {UnusablePathError}
-    numbers = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, IsADirectoryError: errno.EISDIR}
+    numbers: dict[type, int] = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, IsADirectoryError: errno.EISDIR}
     number = numbers.get(built_in, errno.ENOTDIR)
     path = str(tmp_path / "q" / "lock")
 

@@ -636,7 +636,11 @@ def test_row_18_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, entry: Ca
 def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[UnusablePathError]) -> None:
     """Each refusal has the built-in kind, ``errno``, the path and an advice, also in another process."""
     (built_in,) = set(kind.__bases__) - {UnusablePathError}
-    numbers: dict[type, int] = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, IsADirectoryError: errno.EISDIR}
+    numbers: dict[type, int] = {
+        PermissionError: errno.EACCES,
+        FileNotFoundError: errno.ENOENT,
+        IsADirectoryError: errno.EISDIR,
+    }
     number = numbers.get(built_in, errno.ENOTDIR)
     path = str(tmp_path / "q" / "lock")
 

@@ -278,6 +278,7 @@ def test_what_cannot_be_read_for_now(place: Path) -> None:
             waiting = asyncio.create_task(session.dequeue(None))
             await put(queue, b"2")
             assert await waiting == b"2"
+            await session.rollback()
 
     run(main())
 
@@ -296,6 +297,8 @@ def test_damage_is_told_to_one(place: Path) -> None:
             async with queue.session() as first, queue.session() as second:
                 found = await asyncio.gather(first.dequeue(None), second.dequeue(None), return_exceptions=True)
                 assert isinstance(found[0], CorruptionError) and found[1] == b"b"
+                await first.rollback()
+                await second.rollback()
             path.write_bytes(data)
 
     run(main())
@@ -728,6 +731,7 @@ def test_a_cancelled_dequeue_has_taken_nothing(place: Path, waits: bool) -> None
                     except asyncio.CancelledError:
                         await session.flush()
                         raise
+                    await session.rollback()
 
             async def look(_: None, was_cancelled: bool) -> None:
                 assert await queue.peek(9) == [b"1", b"2", b"3"]
@@ -753,6 +757,7 @@ def test_cancelled_at_any_await_of_opening_and_closing(place: Path) -> None:
                 acknowledged[0] += 1
                 async with queue.session() as session:
                     await session.dequeue()
+                    await session.rollback()
 
         async def look(threads: set[threading.Thread], _: bool) -> None:
             assert {each for each in threading.enumerate() if "aio" in each.name} == threads
@@ -783,6 +788,7 @@ def test_cancelled_at_any_await_of_what_looks(place: Path) -> None:
                 subscription = await queue.subscribe("s")
                 async with subscription.session() as session:
                     await session.dequeue()
+                    await session.rollback()
                 await queue.unsubscribe("s")
                 await queue.compact()
                 await queue.maintain()

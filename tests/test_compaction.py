@@ -142,6 +142,7 @@ def keep_only(queue: PersistentQueue, kept: Collection[bytes]) -> list[bytes]:
             its = list(group)
             assert (keeper if is_kept else consumer).dequeue_many(len(its)) == its
         consumer.flush()
+        keeper.rollback()
     return [item for item in items if item in kept]
 
 

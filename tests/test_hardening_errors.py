@@ -131,7 +131,7 @@ def _samples() -> dict[str, BaseException]:
     return {type(each).__qualname__: each for each in samples}
 
 
-def _attributes(error: BaseException) -> dict[str, Any]:
+def _attributes(error: object) -> dict[str, Any]:
     names = ("args", "errno", "strerror", "filename", "msg", "name")
     found = {name: getattr(error, name) for name in names if hasattr(error, name)}
     return found | {name: repr(value) for name, value in vars(error).items()}

@@ -312,6 +312,7 @@ def test_spilling_at_the_limit_of_the_disk(open_queue: OpenQueue, directory: Pat
                     session.enqueue(b"%04d" % n * 250)
             assert n > 50
             assert files_bytes(directory) <= 100_000
+            session.rollback()
     for _ in range(3):
         with spilling(queue) as session:
             session.enqueue_many([b"%04d" % n * 250 for n in range(50)])

@@ -169,6 +169,8 @@ def test_completion_in_any_order(
                 # Of each segment more than six tenths live, but for a last one and the current one.
                 assert live_bytes(directory) <= (80 - done) * 1000 / 0.6 + 2 * 4200
         assert queue.stats().held == 100
+        for session in sessions:
+            session.rollback()
     left = [item for number in sorted(order(80)[70:]) for item in items[number * 10 : number * 10 + 10]]
     assert [*queue.peek(100), bytes(4000)] == [*left, bytes(4000)]
     queue.compact(below=1)

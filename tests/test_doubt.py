@@ -290,12 +290,12 @@ def test_full_disk_while_asking(open_queue: OpenQueue, path: Path) -> None:
     def rename(source: str, target: str) -> None:
         if target.endswith(".log"):
             renames.append(target)
-            if len(renames) == 2:  # the seal of a
+            if len(renames) in {2, 3}:  # the seal of a, which is tried once more when its drained segment has gone
                 raise OSError(errno.ENOSPC, "No space left on device")
         DISK.rename(source, target)
 
     b = open_queue("b", log_bytes=4096, disk=replace(DISK, rename=rename))
-    assert (b.recovery.resolved, len(renames)) == (True, 3)
+    assert (b.recovery.resolved, len(renames)) == (True, 4)
 
 
 def test_coordinator_of_another_kind(open_queue: OpenQueue) -> None:

@@ -13,7 +13,7 @@ COVERED := header fields codecs typed settings pact delivery block envelope fram
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
 	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
-	meters logger flush_all codecs)
+	meters logger flush_all codecs hardening_full hardening_renames hardening_errors)
 
 # The main job with all its data, which make flights runs, and kills with a part of it at every place.
 YEAR := tests/test_flights_pipeline.py
@@ -37,6 +37,7 @@ random --schedules 10000 --faults
 random --schedules 6000 --style several
 random --schedules 6000 --style retries
 random --schedules 3000 --style encloses
+random --schedules 3000 --style renames
 exhaustive --operations 2 --only 1
 kills --count 200
 cuts --count 16
@@ -56,6 +57,7 @@ random --first 1000000 --schedules 40000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
 random --first 1000000 --schedules 40000 --style retries
 random --first 1000000 --schedules 40000 --style encloses
+random --first 1000000 --schedules 30000 --style renames
 random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
 cuts --count 300
@@ -70,6 +72,8 @@ export MINUTE QUARTER
 
 # Tests and campaigns start Python a thousand times: it shall keep what it compiled, whatever the surroundings say.
 export PYTHONDONTWRITEBYTECODE :=
+# Nor shall it leave assertions out: tests and campaigns consist of them.
+export PYTHONOPTIMIZE :=
 
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2

@@ -51,6 +51,7 @@ def fill(directory: Path, items: int) -> None:
         with queue.session() as session:
             for _ in range(0, min(items, _LOOK_ITEMS), BATCH):
                 session.dequeue_many(BATCH)
+            session.rollback()
         for _ in islice(queue.browse(), _LOOK_ITEMS):
             pass
 

@@ -163,6 +163,7 @@ class Churn:
             try:
                 session.flush()
             except QueueFullError:
+                session.rollback()
                 time.sleep(0.001)
                 return
             self._count(put=len(items), put_bytes=sum(map(len, items)))

@@ -105,6 +105,7 @@ def _orphans(directory: Path, items: int) -> Iterator[Row]:
         queue.compact()
         seconds = time.perf_counter() - start
         after = queue.stats()
+        keeper.rollback()
     _check(directory, left)
     room_bytes = after.disk_bytes - 2 * after.log_capacity_bytes
     yield Row(
@@ -133,6 +134,7 @@ def _room(directory: Path, items: int) -> Iterator[Row]:
         compacted = queue.compact(progress=look)
         seconds = time.perf_counter() - start
         after = _data_bytes(directory)
+        keeper.rollback()
     _check(directory, left)
     yield Row(
         f"A quarter left in each of {segments}: the most room beside",
@@ -202,6 +204,7 @@ def _traffic(directory: Path, items: int, rounds: int, piece_bytes: int) -> Iter
             alone += without
             beside += with_
             ratios.append(_p99(with_) / _p99(without))
+        keeper.rollback()
     _check(directory, left)
     is_ours = piece_bytes == PIECES_BYTES[0]
     yield Row(

@@ -48,7 +48,7 @@ def run(name: str, options: argparse.Namespace, rows: Callable[[Path], Iterator[
             print(harness.table_line(row), flush=True)
     if options.results:
         options.results.mkdir(parents=True, exist_ok=True)
-        (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n")
+        (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
         results.replace(table(name, found), options.results.absolute().parent / "README.md")
 
 

@@ -47,7 +47,9 @@ Found = dict[str, Any]
 
 def machine(directory: Path) -> Found:
     """What it ran on."""
-    cpu = [line for line in Path("/proc/cpuinfo").read_text().splitlines() if line.startswith("model name")]
+    cpu = [
+        line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("model name")
+    ]
     memory_bytes = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return {
         "processor": cpu[0].partition(": ")[2] if cpu else platform.machine(),
@@ -253,7 +255,7 @@ def _lines(name: str, values: Mapping[int, Found], label: str, path: Path) -> Pa
 def save(found: Found, directory: Path) -> None:
     """Write ``results.json``, ``results.md`` and the charts into the directory."""
     directory.mkdir(parents=True, exist_ok=True)
-    (directory / "results.json").write_text(json.dumps(found, indent=1) + "\n")
+    (directory / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     show(directory / "results.json")
 
 
@@ -262,7 +264,7 @@ def show(path: Path) -> None:
 
     That of bars goes into the nearer one, that of rates into the one above that; only where the documents have them.
     """
-    found = json.loads(path.read_text())
+    found = json.loads(path.read_text(encoding="utf-8"))
     head = [
         "# Results\n",
         f"`{found['command']}`, in {found['seconds'] / 60:.0f} minutes, on\n",
@@ -270,7 +272,7 @@ def show(path: Path) -> None:
         "What is compared, and what the columns mean, is in `../README.md`.\n",
     ]
     images = [f"![{image.stem}]({image.name})\n" for image in charts(found, path.parent)]
-    path.with_suffix(".md").write_text("\n".join([*head, *images, *tables(found)]) + "\n")
+    path.with_suffix(".md").write_text("\n".join([*head, *images, *tables(found)]) + "\n", encoding="utf-8")
     above = path.absolute().parent.parent
     replace(bars_block(found), above / "README.md")
     replace(rates_block(found), above.parent / "README.md")
@@ -280,10 +282,10 @@ def replace(block: str, document: Path) -> None:
     """Put the block where the document has one between the same two lines; there may be none, and no document."""
     begin, *_, end = block.splitlines()
     if document.exists():
-        before, _, rest = document.read_text().partition(begin)
+        before, _, rest = document.read_text(encoding="utf-8").partition(begin)
         _, has_end, after = rest.partition(end)
         if has_end:
-            document.write_text(before + block + after)
+            document.write_text(before + block + after, encoding="utf-8")
 
 
 def _main() -> None:

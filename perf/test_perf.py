@@ -172,14 +172,14 @@ def test_results_are_shown(tmp_path: Path) -> None:
     blocks = {"rates": results.rates_block(found), "bars": results.bars_block(found)}
     documents = {"rates": tmp_path / "README.md", "bars": tmp_path / "perf" / "README.md"}
     for name, document in documents.items():
-        document.write_text(f"above\n\n<!-- {name} -->\nold\n<!-- end of {name} -->\n\nbelow\n")
+        document.write_text(f"above\n\n<!-- {name} -->\nold\n<!-- end of {name} -->\n\nbelow\n", encoding="utf-8")
     results.save(found, directory)
     for name, document in documents.items():
-        assert document.read_text() == f"above\n\n{blocks[name]}\n\nbelow\n"
-    shown = (directory / "results.md").read_text()
+        assert document.read_text(encoding="utf-8") == f"above\n\n{blocks[name]}\n\nbelow\n"
+    shown = (directory / "results.md").read_text(encoding="utf-8")
     assert all(workload.what in shown for workload in workloads)
     assert {path.name for path in directory.glob("*.png")} == {"headline.png", "by-batch.png"}
-    assert json.loads((directory / "results.json").read_text())["machine"]["cores"]
+    assert json.loads((directory / "results.json").read_text(encoding="utf-8"))["machine"]["cores"]
 
 
 def test_two_trees_are_compared(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_backlog_is_measured(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "line"),
     [
-        (["--directory", "/nonexistent"], "/nonexistent is no directory"),
+        (["--directory", "/dev/null/nowhere"], "/dev/null/nowhere is no directory"),
         (["--directory", "/dev/shm"], "/dev/shm is kept in memory: choose a directory on a disk with --directory"),
         (["--rounds", "0"], "argument --rounds: invalid at_least_one value: '0'"),
     ],
@@ -257,9 +257,9 @@ def test_readmes_have_the_tables_of_the_results(
 ) -> None:
     """What the documents say is what the committed results say, line by line."""
     here = Path(__file__).parent
-    shown = block(json.loads((here / "results" / "results.json").read_text()))
+    shown = block(json.loads((here / "results" / "results.json").read_text(encoding="utf-8")))
     assert len(shown.splitlines()) >= lines
-    assert shown in (here.parent / document).read_text()
+    assert shown in (here.parent / document).read_text(encoding="utf-8")
 
 
 def test_compaction_is_measured(tmp_path: Path) -> None:

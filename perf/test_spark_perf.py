@@ -39,10 +39,10 @@ def spark() -> Iterator[SparkSession]:
 @pytest.mark.parametrize("name", figures.NAMES)
 def test_readme_has_the_table_of_the_results(name: str) -> None:
     """What the document says is what the committed results say, line by line; until there are any, there is a place."""
-    document = (HERE / "README.md").read_text()
+    document = (HERE / "README.md").read_text(encoding="utf-8")
     path = HERE / "results" / f"{name}.json"
     if path.exists():
-        assert figures.table(name, json.loads(path.read_text())) in document
+        assert figures.table(name, json.loads(path.read_text(encoding="utf-8"))) in document
     assert document.index(f"<!-- {name} -->\n") < document.index(f"<!-- end of {name} -->\n")
 
 

@@ -16,16 +16,17 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``starting`` · ``disk``, ``intervals``, ``header``,
-``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block`` and ``frame`` (the
-formats), ``pages``, ``direct``, ``quota``, ``cursor``, ``attempts``, ``shield``, ``calls`` · ``envelope`` · ``items``,
-``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``, ``place`` · ``publication``, ``ready``,
-``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``, ``transaction``, ``move`` · ``counting`` ·
-``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``,
-``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``,
-``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``,
-``remote``, ``view`` · ``retries`` · ``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` ·
-``aio``, ``compat``, ``scrapy``, ``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
+The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``stationary``, ``starting`` · ``disk``,
+``intervals``, ``header``, ``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block``
+and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``roots``, ``cursor``, ``attempts``, ``shield``,
+``calls`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``,
+``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
+``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``,
+``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``,
+``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` ·
+``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session`` · ``requeue``,
+``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``, ``prometheus``
+(metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .starting import leave_on_interrupt as _leave_on_interrupt
@@ -50,14 +51,24 @@ from .errors import (
     InvalidTransactionError,
     ItemTooLargeError,
     MissingExtraError,
+    OutOfMemoryError,
+    PathDeniedError,
+    PathIsADirectoryError,
+    PathMissingError,
+    PathNotADirectoryError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
     ReentrantUseError,
+    ResourceError,
     SessionInUseError,
     SubscriptionNotFoundError,
+    TooManyFilesError,
+    UnflushedWarning,
     UnsupportedFormatError,
+    UnusablePathError,
     WrongKeyError,
 )
 from .explain import Holder, SegmentUse
@@ -108,6 +119,11 @@ __all__ = [
     "PersistentQueueError",
     "QueueLockedError",
     "QueueNotFoundError",
+    "UnusablePathError",
+    "PathDeniedError",
+    "PathMissingError",
+    "PathNotADirectoryError",
+    "PathIsADirectoryError",
     "SubscriptionNotFoundError",
     "InvalidNameError",
     "ItemTooLargeError",
@@ -117,7 +133,11 @@ __all__ = [
     "SessionInUseError",
     "ReentrantUseError",
     "InvalidTransactionError",
+    "ResourceError",
     "DiskFullError",
+    "TooManyFilesError",
+    "OutOfMemoryError",
+    "QueueDeletedError",
     "QueueFullError",
     "DataPathError",
     "DeadLetterError",
@@ -127,5 +147,6 @@ __all__ = [
     "WrongKeyError",
     "CorruptionError",
     "UnsupportedFormatError",
+    "UnflushedWarning",
 ]
 __version__ = "0.1.0"

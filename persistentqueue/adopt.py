@@ -8,10 +8,11 @@ The write order of an adoption (``adopt.1`` …):
 2. Write the frame: an *adoption*, an *enqueue* and perhaps a *marker* for each. **This is the commit point.** What says
    a marker that was reached before is skipped.
 3. Rename each file to its segment, a manifest behind its parts: it is a segment without items, which the next trim
-   retires. *A crash leaves files in the inbox that the log says are segments; the next opening renames them.* The names
-   are durable before a trim drops the frame. A power cut may take a frame that a killed owner left in the page cache,
-   or that was never synced, and not the names: a published file that the log knows nothing of, and has not retired,
-   goes back to the inbox, parts durably before their manifest.
+   retires. *A crash leaves files in the inbox that the log says are segments; the next opening renames them.* A file
+   that finds no room for its new name keeps the old one until a trim. The names are durable before a trim drops the
+   frame. A power cut may take a frame that a killed owner left in the page cache, or that was never synced, and not the
+   names: a published file that the log knows nothing of, and has not retired, goes back to the inbox, parts durably
+   before their manifest.
 4. Apply the operations to the state in memory, as any commit does. Then delete what was skipped: found again, it would
    be skipped again. Requests, which have no version, go durably before anything else is done. Parts go when their
    manifest has gone durably: without them it would be damaged. *A crash leaves parts that no manifest names, which are
@@ -25,12 +26,12 @@ room. Everything here is for the thread that writes.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from logging import ERROR, WARNING
 
 from .directory import DAMAGED_SUFFIX, names_in, set_aside
-from .disk import READ, Disk, join, sync_directory
+from .disk import DIRECTORY, READ, Disk, basename, join, names_of, sync_directory
 from .errors import CorruptionError, PersistentQueueError, UnsupportedFormatError
 from .frame import Adoption
 from .header import HEADER_BYTES
@@ -90,6 +91,19 @@ class Adopter:
         self.set_aside = 0
         """How many publications were set aside."""
         self._swept_ns = 0
+        self._sync_names: Callable[[], None] | None = None
+        """Syncs the inbox while it is ``opened``."""
+        self.is_gone = False
+        """Whether the directory was not there when it was last looked at."""
+
+    @contextmanager
+    def watched(self) -> Iterator[int]:
+        """Open the directory, for as long as the block lasts. Raises ``OSError``."""
+        fd = self._disk.open(self.directory, READ | DIRECTORY, 0)
+        try:
+            yield fd
+        finally:
+            self._disk.close(fd)
 
     def has_news(self, insists: bool = False) -> bool:
         """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
@@ -110,9 +124,12 @@ class Adopter:
         if not insists and self._listed_ns <= self._disk.time_ns() < self._listed_ns + self._patience_ns:
             return False
         try:
-            return self._is_doubtful or self._disk.lstat(self.directory).st_mtime_ns != self._seen_ns
+            changed_ns = self._disk.lstat(self.directory).st_mtime_ns
         except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
+            self.is_gone = True
             return False
+        self.is_gone = False
+        return self._is_doubtful or changed_ns != self._seen_ns
 
     def begin(self, next_sequence: int) -> list[Transaction]:
         """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
@@ -180,9 +197,22 @@ class Adopter:
         """Where the file with this name is in the inbox."""
         return join(self.directory, name)
 
+    @contextmanager
+    def opened(self) -> Iterator[None]:
+        """Keep the inbox open, so that no ``sync`` in the block needs a descriptor. Raises ``OSError``."""
+        with names_of(self._disk, self.directory) as sync_names:
+            self._sync_names = sync_names
+            try:
+                yield
+            finally:
+                self._sync_names = None
+
     def sync(self) -> None:
         """Step 1, the end of it. Raises ``OSError``."""
-        sync_directory(self._disk, self.directory)
+        if self._sync_names is not None:
+            self._sync_names()
+        else:
+            sync_directory(self._disk, self.directory)
 
     def rename(self, transactions: Sequence[Transaction]) -> None:
         """Step 3, for those that were committed. Raises ``OSError``."""
@@ -215,10 +245,10 @@ class Adopter:
         if answered:
             # Were one to come back, it would make a subscription again that was removed, or consume what a session has
             # held.
-            sync_directory(self._disk, self.directory)
+            self.sync()
         if parts:
             with suppress(OSError):  # they are swept
-                sync_directory(self._disk, self.directory)
+                self.sync()
                 for name in parts:
                     self._disk.unlink(self.path(name))
 
@@ -252,7 +282,9 @@ class Adopter:
     def _sweep_parts(self, names: Sequence[str]) -> None:
         """Delete nothing where anything cannot be read, or was set aside: it may name them."""
         before_ns = self._disk.time_ns() - int(PART_GRACE_SECONDS * 1e9)
-        old = [name for name in names if is_part(name) and self._disk.lstat(self.path(name)).st_mtime_ns <= before_ns]
+        adopted = self._adopted()
+        parts = [name for name in names if is_part(name) and name not in adopted]
+        old = [name for name in parts if self._disk.lstat(self.path(name)).st_mtime_ns <= before_ns]
         if not old or any(name.endswith(DAMAGED_SUFFIX) for name in names):
             return
         # Listed once more: a manifest may have come before this look at it, and none comes for what is so old.
@@ -294,8 +326,13 @@ class Adopter:
         self._patience_ns = min(max(_PATIENCE_NS, _LISTINGS * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)
 
     def _published(self) -> list[str]:
-        """The names of what is published, in no order."""
-        return list(filter(is_published, self._disk.listdir(self.directory)))
+        """The names of what is published, in no order, but for what is adopted, and has no other name yet."""
+        adopted = self._adopted()
+        return [name for name in self._disk.listdir(self.directory) if is_published(name) and name not in adopted]
+
+    def _adopted(self) -> set[str]:
+        """The names of files that are segments already."""
+        return set(map(basename, self._segments.in_inbox.values()))
 
     def _read(self, name: str, next_sequence: int) -> Publication | None:
         """What was published under this name; None if it is gone, or was set aside, since it does not check out."""

@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import pickle
 from collections.abc import Iterator
-from functools import partial
+from itertools import chain, starmap
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, cast, overload
 
 from .errors import CodecError, MissingExtraError
@@ -133,27 +133,33 @@ def checked_codec(codec: Codec[C]) -> Codec[C]:
     return codec
 
 
-def encode(codec: Codec[C], item: C) -> bytes:
-    """The item as bytes. Raises ``CodecError``."""
+def encode(codec: Codec[C], item: C, path: str | None = None) -> bytes:
+    """Return the item as bytes, for the queue at ``path``. Raises ``CodecError``."""
     try:
         data = codec.encode(item)
     except Exception as error:
-        raise CodecError("encode", codec, item, error) from error
+        raise CodecError("encode", codec, item, error, path) from error
     if type(data) is not bytes:
         problem = TypeError(f"encode must give bytes, not {type(data).__name__}")
-        raise CodecError("encode", codec, item, problem)
+        raise CodecError("encode", codec, item, problem, path)
     return data
 
 
-def decode(codec: Codec[C], data: bytes) -> C:
-    """The item of the bytes. Raises ``CodecError``."""
+def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int | None = None) -> C:
+    """Return the item of the bytes, which have this number in the queue at ``path``. Raises ``CodecError``."""
     try:
         return codec.decode(data)
     except Exception as error:
-        raise CodecError("decode", codec, data, error) from error
+        raise CodecError("decode", codec, data, error, path, sequence) from error
 
 
-def decode_each(codec: Codec[C], data: Iterator[bytes]) -> Iterator[C]:
-    """The items of the bytes, in turn. Raises ``CodecError`` in its turn, and goes on behind it."""
-    items: Any = data if codec is BYTES else map(partial(decode, codec), data)
-    return cast(Iterator[C], items)
+def decode_each(codec: Codec[C], batches: Iterator[tuple[int, list[bytes]]], path: str) -> Iterator[C]:
+    """Return the items of the bytes, in turn; each batch has the number of its first one.
+
+    Raises ``CodecError`` in its turn, and goes on behind it.
+    """
+    if codec is BYTES:
+        plain: Any = chain.from_iterable(batch for _, batch in batches)
+        return cast(Iterator[C], plain)
+    numbered = chain.from_iterable(enumerate(batch, first) for first, batch in batches)
+    return starmap(lambda sequence, data: decode(codec, data, path, sequence), numbered)

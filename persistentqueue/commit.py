@@ -32,8 +32,8 @@ from operator import attrgetter
 from typing import NamedTuple
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums
-from .disk import NO_SPACE, Disk
-from .errors import DiskFullError, InvalidTransactionError, SubscriptionNotFoundError
+from .disk import LACKING, NO_FILES, NO_SPACE, Disk
+from .errors import InvalidTransactionError, ResourceError, SubscriptionNotFoundError, lacking
 from .frame import (
     COUNT_BYTES,
     LONE_DEQUEUE_BYTES,
@@ -130,13 +130,22 @@ class Committer:
         self._segments.touched = set()
         self._write_blocks([transaction], self._disk.time_ns(), may_defer=False)
 
-    def sync_blocks(self, inline: bool) -> None:
-        """Step 2."""
+    def sync_blocks(self, group: Sequence[Transaction], inline: bool) -> bool:
+        """Step 2. False if the system lacked something before a sync: each of the group has its ``error`` set.
+
+        Its blocks are then dead bytes, as of a group for which the log has no room.
+        """
         self._disk.failpoint("commit.2 sync blocks")
-        if self._settings.sync and not inline:
-            self._segments.sync()
-        elif self._settings.sync and self._segments.new:
-            self._segments.sync_new()
+        try:
+            if self._settings.sync and not inline:
+                self._segments.sync()
+            elif self._settings.sync and self._segments.new:
+                self._segments.sync_new()
+        except ResourceError as error:
+            for transaction in group:
+                transaction.error, transaction.staged = error, ()
+            return False
+        return True
 
     def number(self, group: Sequence[Transaction], inline: bool) -> list[list[Operation]]:
         """The operations of each transaction, its items numbered from the next sequence on."""
@@ -427,16 +436,16 @@ class Committer:
             self._segments.write(may_defer=is_small)
         except OSError as error:
             self._segments.unstage()
-            if error.errno not in NO_SPACE:
+            if error.errno not in LACKING:
                 raise
             # First, so that what this try itself took does not count as room that was made. It may have gone to the
             # pool, so that there is room to be made after each try: once is enough.
             self._insist(partial(self._segments.drop_tried, next_number))
             if is_first:
                 self._segments.touched = set()  # nothing of this group is to stay
-                if self._insist(partial(self._make_room, error)):
+                if self._insist(partial(self._frees_some, error)):
                     return self._write_blocks(group, time_ns, may_defer, is_first=False)
-            if not self._segments.shrinks:
+            if error.errno in NO_SPACE and not self._segments.shrinks:
                 self._segments.shrinks = True
                 try:
                     return self._write_blocks(group, time_ns, may_defer, is_first=False)
@@ -445,12 +454,19 @@ class Committer:
             if len(group) > 1:  # one that is too large must not fail the others
                 alone = [self._write_blocks([each], time_ns, False, is_first=False)[0] for each in group]
                 return [transaction for fitting in alone for transaction in fitting], False
-            full = DiskFullError(self._segments.directory, error.errno, error.strerror or str(error))
-            full.__cause__ = error
+            lack = lacking(error, self._segments.directory, "for a segment's blocks")
+            assert lack is not None
+            lack.__cause__ = error
             group[0].staged = ()
-            group[0].error = self._limits.explain(group[0], full)
+            group[0].error = self._limits.explain(group[0], lack)
             return [], False
         return group, is_small
+
+    def _frees_some(self, refusal: OSError) -> bool:
+        """Give back what the call has refused for want of: space, or descriptors. Whether there was any of that."""
+        if refusal.errno in NO_SPACE:
+            return self._make_room(refusal)
+        return refusal.errno in NO_FILES and self._segments.close_idle()
 
 
 def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:

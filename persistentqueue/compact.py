@@ -26,7 +26,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Container, Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, suppress
 from itertools import accumulate
 
 from .block import (
@@ -38,9 +38,9 @@ from .block import (
     combine_checksums,
     split_items,
 )
-from .disk import NO_SPACE, Disk, sync_directory
+from .disk import LACKING, NO_SPACE, Disk, sync_directory
 from .envelope import UNOPENED
-from .errors import CorruptionError, DiskFullError
+from .errors import CorruptionError, unless_lacking
 from .frame import Compaction, ExtentRow, Move, Operation, SegmentCreated
 from .header import HEADER_BYTES
 from .reader import Guard
@@ -104,15 +104,9 @@ def choose_sources(
     return [] if len(chosen) == 1 and share(chosen[0]) >= below else chosen
 
 
-@contextmanager
-def _room_in(directory: str) -> Iterator[None]:
-    """Raise ``DiskFullError`` where an ``OSError`` says that there is none."""
-    try:
-        yield
-    except OSError as error:
-        if error.errno in NO_SPACE:
-            raise DiskFullError(directory, error.errno, "no room to compact to", "then compact again") from error
-        raise
+def _room_in(directory: str) -> AbstractContextManager[None]:
+    """Raise ``ResourceError`` where an ``OSError`` says that there is none."""
+    return unless_lacking(directory, "to compact to", "then compact again")
 
 
 class _Writer:
@@ -230,7 +224,7 @@ class Compactor:
         """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
 
         With ``settled_only`` those are left alone that are about to be drained anyway, and few small ones; with
-        ``before`` those from that number on. ``end`` it in any case. Raises ``DiskFullError``, ``OSError``.
+        ``before`` those from that number on. ``end`` it in any case. Raises ``ResourceError``, ``OSError``.
         """
         current, limit_bytes = self._segments.current, self._segments.segment_bytes - HEADER_BYTES
         with self._mutex:
@@ -264,7 +258,7 @@ class Compactor:
 class Copy:
     """One compaction under way, of some ``sources`` to one target of up to ``limit_bytes``.
 
-    Made by the writer. All of it raises ``DiskFullError``, and ``OSError`` for what else is wrong with the disk; then
+    Made by the writer. All of it raises ``ResourceError``, and ``OSError`` for what else is wrong with the disk; then
     nothing was committed, and the queue is as it was.
     """
 
@@ -380,6 +374,8 @@ class Copy:
             try:
                 loaded = segment.load(at, ordinal, end, end_ordinal, wanted, ahead, self._segments.envelopes)
             except OSError as error:
+                if error.errno in LACKING - NO_SPACE:
+                    raise
                 raise CorruptionError(segment.path, at, "bytes that can be read", repr(error)) from error
             if loaded.damage is not None:
                 raise loaded.damage

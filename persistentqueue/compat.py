@@ -39,6 +39,7 @@ from persistentqueue import (
 )
 from persistentqueue.disk import DISK, StrPath, after_fork_in_child, fspath
 from persistentqueue.settings import refuse_retries
+from persistentqueue.stationary import Stationary
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -60,6 +61,8 @@ else:
     T = TypeVar("T")
 _IDLE_SESSIONS = 64
 """So many that nobody uses are kept for the next calls."""
+
+_ELSEWHERE = "pass its path, and open a Producer there, with the codec that the queue has"
 
 
 class _Json:
@@ -89,7 +92,7 @@ class _Task:
         self.left = left
 
 
-class Queue(queue.Queue[T]):
+class Queue(Stationary, queue.Queue[T]):
     """``queue.Queue`` in a directory on disk, for any number of threads of the one process that has it open.
 
     ``path`` is the directory, which is made if it is not there. At most ``maxsize`` items are in the queue (no limit
@@ -109,6 +112,8 @@ class Queue(queue.Queue[T]):
     Raises what ``PersistentQueue`` raises. All methods raise ``ClosedError`` once it was closed, and
     ``BrokenQueueError`` once a sync has failed.
     """
+
+    _elsewhere = _ELSEWHERE
 
     def __init__(
         self, path: StrPath, maxsize: int = 0, *, codec: codecs.Codec[T] = _JSON, sync: bool = True, **settings: Any
@@ -175,7 +180,7 @@ class Queue(queue.Queue[T]):
         """Put an item in; it is durable on return. Waits for room, if there is a ``maxsize``, up to ``timeout`` seconds
         (None: for ever).
 
-        Raises ``Full``, ``ShutDown``, ``CodecError`` and ``DiskFullError``: the item is not in the queue. ``Full`` also
+        Raises ``Full``, ``ShutDown``, ``CodecError`` and ``ResourceError``: the item is not in the queue. ``Full`` also
         tells of the limits of ``PersistentQueue``, if it was opened with any. ``BrokenQueueError``: nobody knows.
         """
         self._add([item], block, timeout)
@@ -212,7 +217,7 @@ class Queue(queue.Queue[T]):
         """Tell that the oldest item which this thread has got is done (where there is none, the oldest of all threads).
 
         It is gone for good on return. Raises ``ValueError`` when nothing was got that is not done, and
-        ``DiskFullError``: it is not done, call again after making room.
+        ``ResourceError``: it is not done, call again after making room.
         """
         with self.mutex:
             own = self._own_tasks()
@@ -468,12 +473,14 @@ def _make_all_locks() -> None:
 after_fork_in_child(_make_all_locks)
 
 
-class FifoQueue:
+class FifoQueue(Stationary):
     """A FIFO of bytes with the calls of queuelib's ``FifoDiskQueue``, each of them durable on return.
 
     ``settings`` are those of ``PersistentQueue``, and so are the exceptions. A directory that is empty when it is
     closed is deleted, as queuelib does: nobody else should publish there. For one thread at a time.
     """
+
+    _elsewhere = _ELSEWHERE
 
     def __init__(self, path: StrPath, **settings: Any) -> None:
         self._path = path
@@ -494,7 +501,7 @@ class FifoQueue:
         return len(self._persistent)
 
     def push(self, item: bytes) -> None:
-        """Put an item in; durable on return. Raises ``TypeError`` for what is not bytes, ``DiskFullError``,
+        """Put an item in; durable on return. Raises ``TypeError`` for what is not bytes, ``ResourceError``,
         ``QueueFullError``: it is not in the queue."""
         if not isinstance(item, bytes):
             raise TypeError(f"a FIFO of bytes takes bytes, not {type(item).__name__}")

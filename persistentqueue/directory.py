@@ -50,7 +50,15 @@ from .disk import (
     wipe_file,
 )
 from .doubt import find_unsettled
-from .errors import CorruptionError, DataPathError, InDoubtError, InvalidNameError, QueueNotFoundError
+from .errors import (
+    CorruptionError,
+    DataPathError,
+    InDoubtError,
+    InvalidNameError,
+    QueueNotFoundError,
+    naming_paths,
+    unless_lacking,
+)
 from .lock import LOCK_NAME, Lock
 from .log import parse_log_name
 from .place import (
@@ -181,9 +189,14 @@ def delete_all(disk: Disk, places: Places, names: Iterable[str], wipe: bool) -> 
     """Delete files that are named with their part; ``wipe`` them before, durably."""
     for path in map(places.path, names):
         with suppress(FileNotFoundError):  # deleted by an owner who ended just now, and went on with that
-            if wipe:
-                wipe_file(disk, path)
-            disk.unlink(path)
+            delete_file(disk, path, wipe)
+
+
+def delete_file(disk: Disk, path: str, wipe: bool) -> None:
+    """Delete a file; ``wipe`` it before, durably. Raises ``OSError``."""
+    if wipe:
+        wipe_file(disk, path)
+    disk.unlink(path)
 
 
 def keep_copy(disk: Disk, path: str) -> str | None:
@@ -206,6 +219,7 @@ def _damaged_name(disk: Disk, path: str) -> str:
     return damaged
 
 
+@naming_paths()
 def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
     """The names of the queues under ``path``, sorted, whether open or not. Reads only."""
     path = fspath(path)
@@ -217,15 +231,21 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
     ]
 
 
+@naming_paths()
 def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, disk: Disk = DISK) -> None:
     """Delete a queue and all its items, for good; only its own files, and only under its lock.
 
     On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
     stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
     where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
-    what became of a transaction over both.
+    what became of a transaction over both. Raises ``ResourceError``: call it again, also if some files are gone.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
+    with unless_lacking(directory, "to delete the queue", "then delete it again"):
+        _delete_queue(disk, directory, name, lock_timeout)
+
+
+def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float) -> None:
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
         raise missing
@@ -234,6 +254,7 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
         raise missing from None
+    disk = lock.disk
     try:
         places = read_places(disk, directory)
         found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
@@ -250,7 +271,8 @@ def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float 
         disk.unlink(lock.path)
         if name is not None:
             _remove_directory(disk, directory)
-            sync_directory(disk, dirname(directory) or ".")
+            with suppress(FileNotFoundError):  # another name of the directory, or of the one above, is not ours to sync
+                sync_directory(disk, dirname(directory) or ".")
     finally:
         lock.release()
     if not found:

@@ -5,7 +5,9 @@ callables with the signatures of ``os``. The real one *is* the ``os`` functions,
 nothing; tests hand in others that fail, crash or forget. Two real ones exist:
 
 - ``DISK``, what ``import`` chose for this system: ``pwritev`` with ``RWF_DSYNC`` where Linux has it.
-- ``PORTABLE``, which needs neither and passes the same tests: write, then sync.
+  There calls go from the descriptors of the directories that an owner holds (see ``roots``).
+- ``PORTABLE``, which needs neither and passes the same tests: write, then sync. Before each call below a held directory
+  it looks whether the directory's name still leads there, and raises ``QueueNotFoundError`` otherwise.
 
 A ``Disk`` knows nothing of queues. The three helpers below it only spell out what one call of the kernel may leave
 undone: short writes, short reads, and names that are durable only once their directory is synced.
@@ -20,17 +22,22 @@ import socket
 import stat
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import TypeVar
 
 import portalocker
+
+from .errors import DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
 
 try:
     import fcntl
 except ImportError:  # pragma: no cover - not a POSIX system
     fcntl = None  # type: ignore[assignment]
 
+T = TypeVar("T")
 Buffers = Sequence[bytes | bytearray | memoryview]
 
 READ, WRITE = os.O_RDONLY, os.O_RDWR
@@ -38,6 +45,8 @@ CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
 """How ``Disk.open`` is asked for a file: to read, to write, to write and make it if it is missing, to make it."""
 DIRECTORY = getattr(os, "O_DIRECTORY", 0)
 """The same for a directory: to read."""
+NO_LINK = getattr(os, "O_NOFOLLOW", 0)
+"""Beside ``DIRECTORY``: follow no link at the last component. Files are always opened so."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
 basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.relpath, os.fspath
@@ -46,8 +55,12 @@ basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.
 DSYNC = getattr(os, "RWF_DSYNC", 2)
 """Flag of ``Disk.pwritev``: return only when the bytes, and what is needed to read them back, are durable."""
 
-NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_SPACE = DiskFullError.errnos
 """The errors that mean "no room": nothing is wrong with the device, and the same write may succeed later."""
+NO_FILES = TooManyFilesError.errnos
+"""The errors that mean "no descriptor": the call was not begun. No sync and no write raises them."""
+LACKING = NO_SPACE | NO_FILES | OutOfMemoryError.errnos
+"""The errors that mean that the system lacks something: the same call may succeed later, if it is no sync."""
 
 # One call takes at most this many buffers (IOV_MAX on Linux) and this many bytes (MAX_RW_COUNT on Linux).
 BUFFERS_PER_CALL = 1024
@@ -101,6 +114,85 @@ class Disk:
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
     """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
+    hold: Callable[[str], None] = deque[str](maxlen=0).append
+    """``hold(path)``: from now on reach what is below the path through the directory that it leads to now. Only an
+    owner's door does so (see ``roots``); others do nothing."""
+
+
+class Root:
+    """A directory that is held open.
+
+    A thread may use the descriptor while another thread closes the directory: the last one of them closes the
+    descriptor. So its number is not another file's while a call is under way.
+    """
+
+    __slots__ = ("_calls", "_disk", "_identity", "_is_closed", "_pid", "fd", "path", "prefix")
+
+    def __init__(self, disk: Disk, path: str, fd: int, found: os.stat_result) -> None:
+        self._disk = disk
+        self.path = path
+        self.prefix = join(path, "")
+        self.fd = fd
+        self._identity = found.st_dev, found.st_ino
+        self._calls: list[None] = []
+        """One entry for each call that is under way."""
+        self._is_closed = False
+        self._pid = disk.getpid()
+
+    def __enter__(self) -> int:
+        self._calls.append(None)
+        if self._is_closed:
+            self.__exit__()
+            raise OSError(errno.EBADF, "the queue of this directory is closed", self.path)
+        return self.fd
+
+    def __exit__(self, *_: object) -> None:
+        self._calls.pop()
+        if self._is_closed and not self._calls:
+            self._close()
+
+    def __del__(self) -> None:
+        self._close()
+
+    def close(self) -> None:
+        """Close the descriptor, once no call is under way; in a forked child at once, where there are none."""
+        self._is_closed = True
+        if not self._calls or self._disk.getpid() != self._pid:
+            self._close()
+
+    def _close(self) -> None:
+        fd, self.fd = self.fd, -1
+        if fd >= 0:
+            self._disk.close(fd)
+
+    def is_found(self, found: os.stat_result) -> bool:
+        """Return whether this is what was found under a name."""
+        return (found.st_dev, found.st_ino) == self._identity
+
+    def is_deleted(self) -> bool:
+        """Return whether the directory was deleted."""
+        with self as fd:
+            return self._disk.fstat(fd).st_nlink == 0
+
+
+class Below(str):
+    """A path below a root, and ``rest``, the way to it from there.
+
+    The calls of a ``Disk`` that take a path go from the root's descriptor if they are given one of these. It is text
+    like any other path to what stands between, as the doors of tests do.
+    """
+
+    __slots__ = ("rest", "root")
+
+    root: Root
+    rest: str
+
+
+def below(path: str, root: Root, rest: str) -> Below:
+    """Make the path one below the root."""
+    found = Below(path)
+    found.root, found.rest = root, rest
+    return found
 
 
 def join(directory: str, name: str) -> str:
@@ -212,9 +304,19 @@ def page_memory(size_bytes: int) -> memoryview:
 
 def sync_directory(disk: Disk, path: str) -> None:
     """Make the names in the directory durable: those that came as well as those that went."""
+    with names_of(disk, path) as sync:
+        sync()
+
+
+@contextmanager
+def names_of(disk: Disk, path: str) -> Iterator[Callable[[], None]]:
+    """Yield what makes the names in the directory durable, and needs no descriptor for it any more.
+
+    A step that must not fail for want of a descriptor opens the directory before it begins.
+    """
     fd = disk.open(path, READ | DIRECTORY, 0)
     try:
-        disk.fsync(fd)
+        yield partial(disk.fsync, fd)
     finally:
         disk.close(fd)
 
@@ -268,7 +370,7 @@ def sync_names(disk: Disk, path: str) -> None:
     cannot be read was not made by us.
     """
     while True:
-        with suppress(PermissionError):
+        with suppress(PermissionError, FileNotFoundError):  # nor one whose name has changed meanwhile
             sync_directory(disk, path)
         above = dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
         if path in {"/", "."}:
@@ -282,10 +384,50 @@ def after_fork_in_child(callback: Callable[[], None]) -> None:
         os.register_at_fork(after_in_child=callback)
 
 
+def _reach(call: Callable[..., T], path: str, *arguments: object) -> T:
+    """Make the call with the path; below a root, from the root's descriptor."""
+    if type(path) is not Below:
+        return call(path, *arguments)
+    with path.root as fd:
+        try:
+            return call(path.rest, *arguments, dir_fd=fd)
+        except OSError as error:
+            error.filename = str(path)
+            raise
+
+
+def _reach_by_name(call: Callable[..., T], path: str, *arguments: object) -> T:
+    """Make the call with the path; below a root, only if the root's path still leads there."""
+    if type(path) is Below:
+        _need_name(path.root)
+    return call(path, *arguments)
+
+
+def _need_name(root: Root) -> None:
+    with root, suppress(FileNotFoundError, NotADirectoryError):
+        if root.is_found(os.stat(root.path)):
+            return
+    raise QueueNotFoundError(
+        f"{root.path}: the directory was renamed or deleted while it was open, and on this disk no call can follow it: "
+        "close the queue, and open it by the name that it has now"
+    )
+
+
 def _open(path: str, flags: int, mode: int) -> int:
-    no_link = 0 if flags & DIRECTORY else getattr(os, "O_NOFOLLOW", 0)
+    return _checked(_reach(os.open, path, _flags(flags), mode))
+
+
+def _open_by_name(path: str, flags: int, mode: int) -> int:
+    return _checked(_reach_by_name(os.open, path, _flags(flags), mode))
+
+
+def _flags(flags: int) -> int:
+    no_link = 0 if flags & DIRECTORY else NO_LINK
     # Whoever puts a pipe where a file should be makes an error of it, and nobody wait.
-    fd = os.open(path, flags | os.O_CLOEXEC | os.O_NONBLOCK | no_link, mode)
+    return flags | os.O_CLOEXEC | os.O_NONBLOCK | no_link
+
+
+def _checked(fd: int) -> int:
     if fd >= _LOWEST_DESCRIPTOR:
         return fd
     # With a standard stream closed, a file of ours would take its number, and a stray print would write into it.
@@ -300,6 +442,52 @@ def _open_direct(path: str) -> int | None:
         return _open(path, os.O_RDWR | os.O_DIRECT, 0)
     except OSError:  # not on this file system; whatever else is wrong the usual way will tell
         return None
+
+
+def _rename(source: str, target: str) -> None:
+    if type(source) is not Below and type(target) is not Below:
+        os.replace(source, target)
+        return
+    with _descriptor(source) as source_fd, _descriptor(target) as target_fd:
+        try:
+            os.replace(_rest(source), _rest(target), src_dir_fd=source_fd, dst_dir_fd=target_fd)
+        except OSError as error:
+            error.filename, error.filename2 = str(source), str(target)
+            raise
+
+
+def _rename_by_name(source: str, target: str) -> None:
+    for path in (source, target):
+        if type(path) is Below:
+            _need_name(path.root)
+    os.replace(source, target)
+
+
+def _descriptor(path: str) -> AbstractContextManager[int | None]:
+    return path.root if isinstance(path, Below) else nullcontext()
+
+
+def _rest(path: str) -> str:
+    return path.rest if isinstance(path, Below) else path
+
+
+def _listdir(path: str) -> list[str]:
+    return _with_directory(_names_at, path)
+
+
+def _names_at(path: str | int) -> list[str]:
+    return os.listdir(path)
+
+
+def _with_directory(call: Callable[[str | int], T], path: str) -> T:
+    """Make a call that takes a path or a descriptor, and no path from a descriptor."""
+    if type(path) is not Below:
+        return call(path)
+    fd = _open(path, READ | DIRECTORY, 0)
+    try:
+        return call(fd)
+    finally:
+        os.close(fd)
 
 
 def _fallocate(fd: int, offset: int, length_bytes: int) -> None:
@@ -317,6 +505,10 @@ def _extend(fd: int, offset: int, length_bytes: int) -> None:
 
 
 def _free_bytes(path: str) -> int:
+    return _with_directory(_free_bytes_at, path)
+
+
+def _free_bytes_at(path: str | int) -> int:
     found = os.statvfs(path)
     return found.f_bavail * found.f_frsize
 
@@ -358,7 +550,7 @@ def _portable_sync(fd: int) -> None:
 
 
 PORTABLE = Disk(
-    open=_open,
+    open=_open_by_name,
     open_direct=lambda _path: None,
     close=os.close,
     pread=os.pread,
@@ -368,14 +560,14 @@ PORTABLE = Disk(
     fsync=os.fsync,
     ftruncate=os.ftruncate,
     fallocate=_extend,
-    rename=os.replace,
-    unlink=os.unlink,
-    mkdir=os.mkdir,
-    rmdir=os.rmdir,
-    listdir=os.listdir,
-    lstat=os.lstat,
+    rename=_rename_by_name,
+    unlink=partial(_reach_by_name, os.unlink),
+    mkdir=partial(_reach_by_name, os.mkdir),
+    rmdir=partial(_reach_by_name, os.rmdir),
+    listdir=partial(_reach_by_name, os.listdir),
+    lstat=partial(_reach_by_name, os.lstat),
     fstat=os.fstat,
-    free_bytes=_free_bytes,
+    free_bytes=partial(_reach_by_name, _free_bytes_at),
     lock=_lock,
     urandom=os.urandom,
     time_ns=time.time_ns,
@@ -387,7 +579,19 @@ PORTABLE = Disk(
 )
 
 DISK = PORTABLE
+if {os.open, os.rename, os.unlink, os.mkdir, os.rmdir, os.stat} <= os.supports_dir_fd and os.listdir in os.supports_fd:
+    DISK = replace(
+        DISK,
+        open=_open,
+        rename=_rename,
+        unlink=partial(_reach, os.unlink),
+        mkdir=partial(_reach, os.mkdir),
+        rmdir=partial(_reach, os.rmdir),
+        listdir=_listdir,
+        lstat=partial(_reach, os.lstat),
+        free_bytes=_free_bytes,
+    )
 if hasattr(os, "RWF_DSYNC") and hasattr(os, "pwritev"):
-    DISK = replace(PORTABLE, pwritev=os.pwritev, fdatasync=os.fdatasync, start_sync=_start_sync, fallocate=_fallocate)
+    DISK = replace(DISK, pwritev=os.pwritev, fdatasync=os.fdatasync, start_sync=_start_sync, fallocate=_fallocate)
 if hasattr(os, "O_DIRECT"):
     DISK = replace(DISK, open_direct=_open_direct)

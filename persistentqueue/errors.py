@@ -5,40 +5,99 @@
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
+    ├── UnusablePathError        the system refuses the path: make it usable, or name another (also an OSError)
+    │   ├── PathDeniedError          this process may not use it      (also a PermissionError)
+    │   ├── PathMissingError         it cannot be made                (also a FileNotFoundError)
+    │   ├── PathNotADirectoryError   a file or a link is there        (also a NotADirectoryError)
+    │   └── PathIsADirectoryError    a directory is there             (also an IsADirectoryError)
     ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
     ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
     ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
     ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
-    ├── CodecError               the codec refuses this item: see the error it came from (also a ValueError)
+    ├── CodecError               the codec refuses this item: reject it, or skip it by a flush (also a ValueError)
     ├── MissingExtraError        an optional package is not there: install it  (also an ImportError)
     ├── SessionInUseError        the session is in another call: one session for each thread
     ├── ReentrantUseError        the call interrupts one of the same queue: make it later, from outside of that
     ├── InvalidTransactionError  what it dequeues is not its own to consume: nothing was committed, roll it back
     ├── ClosedError              you closed it (or forked): open the queue, or a session, again
-    ├── DiskFullError            nothing was committed: free space, then flush the same session again
+    ├── ResourceError            the system lacks something, nothing was committed: flush the same session again later
+    │   ├── DiskFullError        … once space is free
+    │   ├── TooManyFilesError    … once files are closed, or more may be open
+    │   └── OutOfMemoryError     … once memory is free                 (also a MemoryError)
     ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
     ├── DataPathError            the segments are, or would be, elsewhere than was asked: name that, or move them
     ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
     ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
+    │   └── QueueDeletedError    the open queue's directory was deleted, and its items with it: close the queue
     ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
     ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
-    (``persistentqueue.spark`` adds ``NotAStageError`` and ``JavaNotFoundError``; in what Spark reports of a job there
-    may be ``GoneError``: read again, ``DataLossError``: see what became of the subscription, ``ExpiredPartError``:
-    write again, and ``TooManyPartsError``: in fewer parts.)
+    (``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError``: bring the file back or skip the stage, and
+    ``JavaNotFoundError``. A Spark job may report ``GoneError``: read again, ``DataLossError``: look what became of the
+    subscription, ``ExpiredPartError``: write again, and ``TooManyPartsError``: use fewer parts.)
 
-``TypeError`` and ``ValueError`` are raised for arguments that are wrong in themselves, before anything is written.
+``UnflushedWarning``, a ``ResourceWarning``, is no error unless a filter of ``warnings`` makes it one.
+
+What else may come out of a call:
+
+- ``TypeError`` and ``ValueError`` for arguments that are wrong in themselves, before anything is written;
+  ``RuntimeError`` in ``aio``, for a session of two tasks or an object of another event loop.
+- ``OSError`` if the operating system fails for a reason that is not the queue's: a device that cannot be read
+  (``EIO``), or too many open files (``EMFILE``). An error of a sync, or of a write of the log, is a
+  ``BrokenQueueError``.
+- ``MemoryError``, ``KeyboardInterrupt``, and the errors of the caller's own functions: of a ``progress``, a ``stop``, a
+  ``retry_delay_seconds``. An ``Exception`` of a codec is a ``CodecError``, also a ``RecursionError`` or
+  ``MemoryError``; one of an ``Encryption.key`` is a ``WrongKeyError``.
+- Those of the interface that a face has: ``Empty``, ``Full`` and ``ShutDown`` of ``compat``, ``QueueEmpty``,
+  ``QueueFull`` and ``QueueShutDown`` of ``aio.Queue``, and the errors of Spark and Scrapy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import errno as _errno
+import pickle
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final
+
+_PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types of attributes that need no test: every pickle takes them."""
+_ADVICE: Final = {
+    _errno.ENOTDIR: "give the path of a directory, no file and no link to one",
+    _errno.EISDIR: "move the directory away, a file belongs there",
+    _errno.EACCES: "change its owner or its mode, or run as its owner",
+    _errno.EPERM: "change its owner or its mode, or run as its owner",
+    _errno.EROFS: "mount the file system for writing, or look at the queue by a View",
+    _errno.ENAMETOOLONG: "give a shorter path",
+    _errno.ELOOP: "remove the symbolic links that lead to each other",
+    _errno.ENOENT: "make its parent, or give a path on a file system that can be written",
+}
+"""What to do about an error of the operating system that is about the path of a queue."""
 
 
 class PersistentQueueError(Exception):
-    """The base of every error that this package raises on its own account."""
+    """The base of every error that this package raises on its own account.
+
+    Each error survives ``pickle``, ``copy.copy`` and ``copy.deepcopy`` with its message and its attributes, so that it
+    reaches the parent of a process pool. An attribute that cannot be pickled arrives there as its ``repr``.
+    """
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Return what rebuilds the error without its constructor, whose arguments are not in ``args``."""
+        reduced: Any = super().__reduce__()
+        _, arguments, *state = reduced
+        attributes = [{name: _portable(value) for name, value in each.items()} for each in state if each]
+        return (_rebuilt, (type(self), *arguments), *attributes)
+
+    def __copy__(self) -> PersistentQueueError:
+        """Return a copy that shares the attributes, also those that cannot be pickled."""
+        reduced: Any = super().__reduce__()
+        _, arguments, *_ = reduced
+        copied = _rebuilt(type(self), *arguments)
+        copied.__dict__.update(self.__dict__)
+        return copied
 
 
 class QueueLockedError(PersistentQueueError):
@@ -56,6 +115,39 @@ class QueueLockedError(PersistentQueueError):
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
     """There is no queue at the path, and ``create=False`` forbids making one."""
+
+
+class UnusablePathError(PersistentQueueError, OSError):
+    """The operating system refuses a path when a queue is opened, inspected, repaired, moved or deleted.
+
+    What was committed is as it was. ``errno``, ``strerror`` and ``filename`` are those of the ``OSError`` that it came
+    from. Its subclass is of the same built-in kind, so that an ``except PermissionError`` finds it.
+    """
+
+    def __str__(self) -> str:
+        """Return the path, the reason of the operating system, and what to do."""
+        return f"{self.filename}: {self.strerror}: {_ADVICE.get(self.errno or 0, 'make the path usable')}"
+
+    @property
+    def path(self) -> str:
+        """The path that was refused."""
+        return str(self.filename)
+
+
+class PathDeniedError(UnusablePathError, PermissionError):
+    """This process may not use the path."""
+
+
+class PathMissingError(UnusablePathError, FileNotFoundError):
+    """The path is not there, and cannot be made."""
+
+
+class PathNotADirectoryError(UnusablePathError, NotADirectoryError):
+    """A file, or a link, is in the place of a directory."""
+
+
+class PathIsADirectoryError(UnusablePathError, IsADirectoryError):
+    """A directory is in the place of a file."""
 
 
 class SubscriptionNotFoundError(PersistentQueueError, LookupError):
@@ -91,16 +183,32 @@ class CodecError(PersistentQueueError, ValueError):
     """The codec of the queue could not encode an item, or decode the bytes of one. The queue and its other items are as
     usable as before.
 
-    ``item`` is what was to be encoded, or the bytes that were to be decoded; ``__cause__`` is what the codec raised.
-    What could not be encoded is not enqueued. What could not be decoded is on hold in the session that dequeued it:
-    ``flush`` consumes it, ``rollback`` gives it back; opened with ``codecs.BYTES`` the queue has it as it is.
+    ``item`` is the object that was to be encoded, or the bytes that were to be decoded. ``path`` is the directory of
+    the queue, and ``sequence`` the number of a stored item; each is None if it is not known. ``__cause__`` is the error
+    of the codec. An item that could not be encoded is not enqueued.
+
+    An item that could not be decoded is on hold in the session that dequeued it, like any other. To go on behind it:
+
+    - ``session.reject(error, retry=False)`` and ``flush`` move it to the dead letters (see ``Session.reject``);
+    - ``flush`` alone consumes it, with all else that the session holds: that skips it;
+    - ``rollback`` gives it back: another opening, with ``codecs.BYTES`` for instance, has it as it is.
     """
 
-    def __init__(self, action: str, codec: object, item: object, reason: Exception) -> None:
-        self.item = item
+    def __init__(
+        self,
+        action: str,
+        codec: object,
+        item: object,
+        reason: Exception,
+        path: str | None = None,
+        sequence: int | None = None,
+    ) -> None:
+        self.item, self.path, self.sequence = item, path, sequence
         what = f"{len(item)} bytes" if isinstance(item, bytes) else f"a {type(item).__name__}"
         name = type(codec).__name__.lstrip("_")
-        super().__init__(f"{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
+        where = f"{path}: " if path is not None else ""
+        which = f"item {sequence}: " if sequence is not None else ""
+        super().__init__(f"{where}{which}{name} cannot {action} {what}: {type(reason).__name__}: {reason}")
 
 
 class MissingExtraError(PersistentQueueError, ImportError):
@@ -147,15 +255,84 @@ class ClosedError(PersistentQueueError):
     """The queue or the session was closed by its user, or belongs to the parent of a forked process."""
 
 
-class DiskFullError(PersistentQueueError):
+class ResourceError(PersistentQueueError):
+    """The operating system lacks something that the call needs. Nothing was committed, and the queue is not broken.
+
+    The session keeps its operations and can flush again. ``path`` is the file or directory of the call that failed,
+    ``errno`` the operating system's error number.
+    """
+
+    lacks = "nothing left"
+    """What there is not, for the message."""
+    remedy = "free some of it"
+    """What the caller can do, for the message."""
+    errnos: frozenset[int] = frozenset()
+    """The error numbers that the operating system tells it with."""
+
+    def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
+        self.path, self.errno = path, errno
+        super().__init__(f"{path}: {reason}; nothing was committed: {self.remedy}, {advice}")
+
+
+class DiskFullError(ResourceError):
     """There was no room for the data. Nothing was committed, the session keeps its operations and can flush again.
 
     ``errno`` is the operating system's: ``ENOSPC``, ``EDQUOT`` or ``EFBIG``. Dequeueing still works.
     """
 
-    def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
-        self.path, self.errno = path, errno
-        super().__init__(f"{path}: {reason}; nothing was committed: free some space, {advice}")
+    lacks = "no room"
+    remedy = "free some space"
+    errnos = frozenset({_errno.ENOSPC, _errno.EDQUOT, _errno.EFBIG})
+
+
+class TooManyFilesError(ResourceError):
+    """The process, or the machine, has too many files open. Nothing was committed, and the queue is not broken.
+
+    The session keeps its operations and can flush again. ``errno`` is the operating system's: ``EMFILE`` for the
+    process, ``ENFILE`` for the machine. Raised by dequeueing, the items stay ready, in their order.
+    """
+
+    lacks = "too many files are open"
+    remedy = "close files, or raise the limit (ulimit -n)"
+    errnos = frozenset({_errno.EMFILE, _errno.ENFILE})
+
+
+class OutOfMemoryError(ResourceError, MemoryError):
+    """The operating system has no memory for a call that wrote nothing. Nothing was committed; flush again.
+
+    The session keeps its operations. ``errno`` is ``ENOMEM``. A ``MemoryError`` of Python's own is another one.
+    """
+
+    lacks = "no memory"
+    remedy = "free some memory"
+    errnos = frozenset({_errno.ENOMEM})
+
+
+def lacking(error: OSError, path: str, purpose: str, advice: str = "then flush again") -> ResourceError | None:
+    """Return the error that says what the operating system lacks; None if ``error`` says something else.
+
+    Args:
+        error: What a call raised before anything was committed.
+        path: The file or directory that the call was for.
+        purpose: What the call was for, such as "to open the queue".
+        advice: What to do once the resource is there.
+    """
+    for kind in (DiskFullError, TooManyFilesError, OutOfMemoryError):
+        if error.errno in kind.errnos:
+            return kind(path, error.errno, f"{kind.lacks} {purpose}", advice)
+    return None
+
+
+@contextmanager
+def unless_lacking(path: str, purpose: str, advice: str = "then flush again") -> Iterator[None]:
+    """Raise ``ResourceError``, as ``lacking`` makes it, for an ``OSError`` of the block that tells of one."""
+    try:
+        yield
+    except OSError as error:
+        lack = lacking(error, path, purpose, advice)
+        if lack is None:
+            raise
+        raise lack from error
 
 
 class QueueFullError(PersistentQueueError):
@@ -234,6 +411,25 @@ class BrokenQueueError(PersistentQueueError):
     """
 
 
+class QueueDeletedError(BrokenQueueError):
+    """The directory of an open queue was deleted: its items are gone, also those that the last flushes enqueued.
+
+    The owner notices it at the next call that looks into the directory; a flush looks once in a millisecond. From then
+    on every call raises this, until the queue is closed. A new queue under the old name is another one, and untouched.
+    A directory that was only renamed raises nothing: the queue goes on where it is.
+    """
+
+    def __init__(self, directory: str) -> None:
+        super().__init__(directory)
+        self.directory = directory
+
+    def __str__(self) -> str:
+        return (
+            f"{self.directory}: the queue's directory was deleted while the queue was open, and its items with it: "
+            "close the queue, and open it again to make a new one"
+        )
+
+
 class WrongKeyError(PersistentQueueError):
     """The key with this ``key_id`` was not given, or is not the one that a block was encrypted with.
 
@@ -274,3 +470,49 @@ class UnsupportedFormatError(PersistentQueueError):
             f"{file}: written in format version {found}, this release reads up to version {supported}: "
             "upgrade persistentqueue"
         )
+
+
+class UnflushedWarning(ResourceWarning):
+    """A ``with`` block of a session or a producer ended well, with work that was neither flushed nor rolled back.
+
+    The work is lost: the session is rolled back and closed, also if a filter turns the warning into an error. Python
+    hides it by default, as each ``ResourceWarning``. ``python -W error::ResourceWarning`` shows it as an error, and so
+    does ``warnings.simplefilter("error", UnflushedWarning)``. A ``rollback`` before the end of the block, or a
+    ``close``, says that the work is to be dropped. There is no warning if an exception leaves the block.
+    """
+
+
+@contextmanager
+def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
+    """Raise ``UnusablePathError`` for an ``OSError`` whose meaning is known; ``path`` is for one that names no file."""
+    try:
+        yield
+    except PersistentQueueError:
+        raise
+    except OSError as error:
+        if error.errno not in _ADVICE:
+            raise
+        kind = next((kind for kind in UnusablePathError.__subclasses__() if isinstance(error, kind.__bases__[1])), None)
+        raise (kind or UnusablePathError)(error.errno, error.strerror, error.filename or path) from error
+
+
+def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:
+    """Return an error of this kind with these ``args``, as the built-in class that it descends from makes one."""
+    error = kind.__new__(kind, *arguments)
+    built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
+    built_in.__init__(error, *arguments)  # an ``OSError`` or ``ImportError`` keeps more than ``args``
+    return error
+
+
+def _portable(value: object) -> object:
+    """Return the value if it can be pickled, else its ``repr``."""
+    if type(value) in _PLAIN:
+        return value
+    try:
+        pickle.dumps(value)
+    except Exception:
+        try:
+            return repr(value)
+        except Exception:
+            return f"a {type(value).__name__}"
+    return value

@@ -24,6 +24,7 @@ from .errors import (
     PersistentQueueError,
     QueueNotFoundError,
     UnsupportedFormatError,
+    naming_paths,
 )
 from .header import HEADER_BYTES
 from .log import parse_log_name
@@ -65,6 +66,7 @@ class CheckReport:
         return not self.problems
 
 
+@naming_paths()
 def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> CheckReport:
     """Inspect the queue at ``path/name``. Raises ``QueueNotFoundError`` where there is none; problems are reported.
 
@@ -249,6 +251,7 @@ class RepairReport:
     ``*.damaged``."""
 
 
+@naming_paths()
 def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> RepairReport:
     """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
 
@@ -258,7 +261,7 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
     ``DataMissingError``: the place of the segments must be there; ``InDoubtError`` where another queue still knows what
     became of a transaction: repair that one first.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     places = read_places(disk, directory)
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise QueueNotFoundError(f"{directory}: no queue here to repair")

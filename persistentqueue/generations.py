@@ -5,9 +5,10 @@ The write order of a trim (``trim.1`` …), which begins a new generation of the
 1. Write the blocks that stayed in memory, and sync the segments with blocks that only the log made durable so far.
 2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
    **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
-   same.*
+   same.* The directory is opened before 3, so that behind 4 nothing but a sync can fail. If there is no room for the
+   name, nothing has changed.
 6. The old generation becomes the spare; segments that the checkpoint does not name are retired. *A crash leaves files
-   that the next opening sweeps.*
+   that the next opening sweeps.* An old generation that cannot be renamed is renamed, or deleted, by the next trim.
 7. Retired segments go to the pool, or are deleted, in ``give_back``, which may come later and from another thread. *A
    crash leaves the same.*
 
@@ -18,12 +19,12 @@ and is never held over a write or a sync.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 
-from .directory import set_aside
+from .directory import delete_file, set_aside
 from .disk import NO_SPACE, Disk, join, sync_directory
-from .errors import BrokenQueueError, DiskFullError
+from .errors import BrokenQueueError, lacking
 from .frame import DOUBTED, FRAME_HEADER_BYTES, SEALED, SYNCED, Operation, SegmentRow, encode_transaction
 from .header import Header
 from .limits import Limits
@@ -99,8 +100,12 @@ class Generations:
         """Of the log that counts."""
         self.number = 0
         """Of the generation; 0 before there is one."""
+        self.shortage: OSError | None = None
+        """Why the spare is shorter than the log, if it is: then only a part of the log is for enqueueing."""
         self.settling: Settling | None = None
         self.trims = 0
+        self._leftover: dict[str, bool] = {}
+        """Logs that are superseded, and had no room for their new name; whether to keep them aside."""
         self.retired: deque[tuple[int, int]] = deque()
         """The numbers and the sizes of the segments that ``give_back`` will delete."""
         self._last_frame = 0
@@ -161,15 +166,13 @@ class Generations:
 
         Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``,
         which ``enqueues``, and for which the limits on the disk are not stretched, or does not.
-        Raises ``DiskFullError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
+        Raises ``ResourceError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
         """
         self._disk.failpoint("trim.1 sync blocks")
         self.first_operations()
+        self._settle_leftovers()
         self.write_deferred()
-        try:
-            self._segments.sync()
-        except OSError as error:
-            raise self._to_break(error) from error
+        self._sync_segments()
         self._disk.failpoint("trim.2 write generation")
         old, old_path, closing = self.log, self.path, bool(flags & SEALED)
         with self._mutex:
@@ -180,14 +183,14 @@ class Generations:
             operations = [checkpoint, *self._state.supplement()]
         mode = flags | (SYNCED if self._settings.sync else 0) | (DOUBTED if keep_old else 0)
         number = self._last_frame if old is None else old.number
-        log = self._write_generation(operations, mode, number + 1, extra_bytes, enqueues)
+        log = self._write_generation(operations, mode, number + 1, extra_bytes, enqueues, keep_old)
         try:
             log.publish(self.spare.path)
         except BaseException as error:
             log.close()
             if isinstance(error, OSError):
                 raise self._to_break(error) from error
-            raise
+            raise  # also a ResourceError: what was written stands in the spare, and nothing has changed
         self.log, self.path = log, log.path
         self.number += 1
         self.trims += 1
@@ -198,9 +201,9 @@ class Generations:
         self._retire(old_path, drained, keep_old)
         try:  # while there is room, so that the next trim finds a spare when there is none
             most_bytes = max(self._slack * self._wanted_bytes, log.capacity_bytes)
-            spare_bytes = self.spare.fill(log.capacity_bytes, most_bytes)
-        except OSError:
-            spare_bytes = self.spare.size_bytes()
+            spare_bytes, self.shortage = self.spare.fill(log.capacity_bytes, most_bytes), None
+        except OSError as error:
+            spare_bytes, self.shortage = self.spare.size_bytes(), error
         # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
         # full disk there is nothing but the spare to write it to.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
@@ -224,14 +227,65 @@ class Generations:
                 self._next_bytes = max(self._next_bytes // 2, self._settings.log_bytes)
 
     def write_deferred(self) -> None:
-        """Write the blocks that stayed in memory. Raises ``DiskFullError`` and ``BrokenQueueError``."""
-        try:
+        """Write the blocks that stayed in memory. Raises ``ResourceError`` and ``BrokenQueueError``."""
+        with self._explaining("for what a group left"):
             self._segments.write()
+
+    def _sync_segments(self) -> None:
+        """Step 1 of a trim, the end of it. Raises ``ResourceError`` only for calls before a sync."""
+        with self._explaining("for the names of what was adopted"):
+            self._segments.name_adopted()
+        try:
+            self._segments.sync()
         except OSError as error:
-            if error.errno in NO_SPACE:
-                path = self._places.path(DATA_DIRECTORY)
-                raise DiskFullError(path, error.errno, "no room for what a group left") from error
             raise self._to_break(error) from error
+
+    @contextmanager
+    def _explaining(self, purpose: str) -> Iterator[None]:
+        """Raise ``ResourceError`` for what the system lacks for segments, and break the store for all else."""
+        try:
+            yield
+        except OSError as error:
+            raise lacking(error, self._places.path(DATA_DIRECTORY), purpose) or self._to_break(error) from error
+
+    def _settle_leftovers(self) -> None:
+        """Rename logs that could not be renamed when they were superseded, or delete them: a spare needs their room."""
+        for path, is_kept in list(self._leftover.items()):
+            with suppress(OSError):
+                try:
+                    self._rename_old(path, is_kept)
+                except OSError:
+                    if is_kept:
+                        raise
+                    delete_file(self._disk, path, self._settings.wipe)
+                del self._leftover[path]
+
+    def find_spare(self, superseded: Sequence[str]) -> str | None:
+        """Make one of these logs, which are ``superseded``, the spare, if that is lost; which one.
+
+        A crash may have left the last log under its old name, and on a full disk there is no room for another file.
+        """
+        if not self.spare.size_bytes():
+            for path in superseded[-1:]:
+                with suppress(OSError):
+                    self.spare.give(path, self._settings.wipe)
+                    return path
+        return None
+
+    def make_spare(self) -> None:
+        """Make a spare, if it is lost, while there may be room for one."""
+        if not self.spare.size_bytes():
+            with suppress(OSError):
+                self.spare.fill(self._settings.log_bytes)
+
+    def _rename_old(self, path: str, is_kept: bool) -> None:
+        """Keep a log that is superseded aside, durably, or make it the spare. Raises ``OSError``."""
+        if is_kept:
+            set_aside(self._disk, path)
+            # Before a generation that does not tell.
+            sync_directory(self._disk, self._places.path(LOG_DIRECTORY))
+        else:
+            self.spare.give(path, self._settings.wipe)
 
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
@@ -241,7 +295,7 @@ class Generations:
                 self._segments.delete(self.retired.popleft()[0])
 
     def _write_generation(
-        self, operations: list[Operation], mode: int, number: int, extra_bytes: int, enqueues: bool
+        self, operations: list[Operation], mode: int, number: int, extra_bytes: int, enqueues: bool, keep_old: bool
     ) -> Log:
         """Step 2 of a trim: the log, not yet published. Raises like ``trim``."""
         path = join(self._places.path(LOG_DIRECTORY), log_name(self.number + 1))
@@ -253,15 +307,23 @@ class Generations:
         self._quota.refusal, self._wanted_bytes = None, wanted_bytes
         try:
             fd, size_bytes = self.spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
+            if keep_old:  # the old log does not become the next spare
+                try:
+                    size_bytes = self.spare.leave_room(fd, size_bytes, least_bytes)
+                except BaseException:
+                    self._disk.close(fd)
+                    raise
             if size_bytes < wanted_bytes:
                 self._next_bytes = self._settings.log_bytes
             header = Header(mode, self.number + 1, 0, self._disk.time_ns(), size_bytes)
             return Log.begin(self._disk, fd, self.spare.path, path, header, number, body, len(operations))
         except OSError as error:
+            lack = lacking(error, path, "for a new generation of the log")
+            if lack is None:
+                raise self._to_break(error) from error
             if error.errno in NO_SPACE:
                 self._next_bytes = self._settings.log_bytes
-                raise DiskFullError(path, error.errno, "no room for a new generation of the log") from error
-            raise self._to_break(error) from error
+            raise lack from error
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
         """The segment to write on in; at a clean close only if it holds items."""
@@ -277,13 +339,10 @@ class Generations:
     def _retire(self, old_path: str | None, drained: list[int], keep_old: bool) -> None:
         """Give up what the new generation made superfluous."""
         if old_path is not None:
-            with suppress(OSError):
-                if keep_old:
-                    set_aside(self._disk, old_path)
-                    # Before a generation that does not tell.
-                    sync_directory(self._disk, self._places.path(LOG_DIRECTORY))
-                else:
-                    self.spare.give(old_path, self._settings.wipe)
+            try:
+                self._rename_old(old_path, keep_old)
+            except OSError:
+                self._leftover[old_path] = keep_old
         for number in drained:
             size_bytes = self._state.segments[number].end
             with self._mutex:

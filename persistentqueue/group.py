@@ -34,10 +34,11 @@ from .counting import CountedReady
 from .errors import (
     ClosedError,
     CorruptionError,
-    DiskFullError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueFullError,
     QueueLockedError,
+    ResourceError,
     SubscriptionNotFoundError,
 )
 from .insist import Insist
@@ -102,6 +103,8 @@ class Group(Calls):
         """How many items came back from sessions that had dequeued them."""
         self.rejected = self.dead = 0
         """How many items were rejected, and how many were moved to the dead letters."""
+        self.undecodable = 0
+        """How often a codec refused an item that was dequeued."""
         self.closed: str | None = "the queue is not open"
         """Why nothing goes; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
@@ -128,7 +131,7 @@ class Group(Calls):
         try:
             with telling():
                 self._open_store(open_store, _now() + lock_timeout_seconds)
-            self._waiters = Waiters(self.mutex, self.store.adopter.directory)
+            self._waiters = Waiters(self.mutex, self.store.adopter.watched)
             """The threads that wait for an item."""
             self._give_back_soon()
             self.closed = None
@@ -448,8 +451,10 @@ class Group(Calls):
 
     def _look_by_the_way(self) -> None:
         """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
-        try:  # noqa: SIM105 - suppress is slower
+        try:
             self._look()
+        except QueueDeletedError:
+            raise
         except (PersistentQueueError, OSError):
             pass
 
@@ -458,6 +463,9 @@ class Group(Calls):
         if not insists and self.writing.locked():
             return False  # a flush waits for nobody who writes meanwhile: another one looks
         if not self.store.adopter.has_news(insists):
+            if self.store.adopter.is_gone:
+                with self.alone():
+                    self.store.need_directory()
             return False
         self.shielded(partial(self._adopt_published, insists))
         return True
@@ -555,12 +563,13 @@ class Group(Calls):
             finally:
                 with self.mutex:
                     self._waiters.wake_all()
-        with suppress(DiskFullError):  # what only it needed goes with a later trim then
+        with suppress(ResourceError):  # what only it needed goes with a later trim then
             self._trim()
 
-    def browse(self, reader: Reader) -> Iterator[list[bytes]]:
-        """The items that are ready for this reader, in lists, in order, without holding them."""
-        batches = reader.browse(self.shielded)
+    def browse(self, reader: Reader) -> Iterator[tuple[int, list[bytes]]]:
+        """The items that are ready for this reader, in lists, in order, without holding them; each list with the
+        sequence of its first item."""
+        batches = reader.browse_numbered(self.shielded)
         while True:
             self.check()
             self.store.check()
@@ -570,7 +579,7 @@ class Group(Calls):
             yield batch
 
     @outermost
-    def _next(self, batches: Iterator[list[bytes]]) -> list[bytes] | None:
+    def _next(self, batches: Iterator[tuple[int, list[bytes]]]) -> tuple[int, list[bytes]] | None:
         try:
             return next(batches, None)
         except CorruptionError:

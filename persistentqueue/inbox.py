@@ -11,7 +11,7 @@ from typing import Protocol
 
 from .adopt import Adopter
 from .commit import Committer
-from .errors import QueueFullError, UnsupportedFormatError
+from .errors import QueueFullError, UnsupportedFormatError, unless_lacking
 from .generations import Generations
 from .limits import Limits
 from .publication import Request
@@ -69,10 +69,17 @@ class Inbox:
         What comes meanwhile is left to the next call, so that this one ends. Where there was no room it is tried again
         once something is gone, or who calls ``insists``; what is acknowledged behind it is answered all the same. What
         does not check out is set aside, and told of in the adopter's ``damage``, as is what never fits. Raises
-        ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays, and ``BrokenQueueError``.
+        ``UnsupportedFormatError`` and ``OSError`` for what cannot be read, which stays, ``ResourceError`` for what the
+        system lacks meanwhile, and ``BrokenQueueError``.
         """
         self._store.check()
-        self._adopter.look(insists)
+        # Behind the frame of an adoption no call may fail for want of a descriptor, so that the inbox is open by then.
+        with unless_lacking(self._adopter.directory, "to adopt what was published", "then dequeue again"):
+            self._adopter.look(insists)
+            with self._adopter.opened():
+                return self._adopt_listed(insists)
+
+    def _adopt_listed(self, insists: bool) -> int:
         adopted, is_its_turn = 0, insists or self._full_at != self._progress
         while True:
             try:

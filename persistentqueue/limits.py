@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from .block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES, PIECE_BYTES, TAG_BYTES
 from .disk import Disk
-from .errors import DiskFullError, QueueFullError
+from .errors import QueueFullError, ResourceError
 from .header import HEADER_BYTES
 from .quota import OverLimitError, Quota
 from .state import State
@@ -98,7 +98,7 @@ class Limits:
                 return error
         return None
 
-    def explain(self, transaction: Transaction, error: DiskFullError) -> DiskFullError | QueueFullError:
+    def explain(self, transaction: Transaction, error: ResourceError) -> ResourceError | QueueFullError:
         """What the transaction hears where there was no room: the same, or which limit it was."""
         cause = error.__cause__
         return self.refuse(transaction, cause.limit, cause.directory) if isinstance(cause, OverLimitError) else error

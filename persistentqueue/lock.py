@@ -2,6 +2,9 @@
 
 Who holds it is never judged by what the file says: that is for the error message only. The kernel frees the lock with
 the last descriptor of the open file, however its process ended; hence the descriptor is closed in a forked child.
+
+The directory is opened before its lock file, and held as long as the lock (see ``roots``). The owner uses ``disk``, the
+door of the lock: it reaches the directory that was locked, whatever becomes of its name.
 """
 
 from __future__ import annotations
@@ -12,8 +15,9 @@ from datetime import datetime, timezone
 from functools import lru_cache
 from typing import NamedTuple
 
-from .disk import CREATE, READ, Disk, StatResult, read_all, write_all
+from .disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, dirname, join, read_all, write_all
 from .errors import QueueLockedError
+from .roots import Roots
 
 LOCK_NAME = "lock"
 _OWNER_BYTES_MAX = 4096
@@ -44,7 +48,31 @@ class Lock:
     def __init__(self, disk: Disk, path: str) -> None:
         self._disk = disk
         self.path = path
+        self._directory = dirname(path) or "."
         self._fd: int | None = None
+        self.roots = Roots(disk)
+        """The directories that are held as long as the lock: that of the queue, and what its owner adds."""
+
+    @property
+    def disk(self) -> Disk:
+        """The door of the owner: it reaches the held directories by their descriptors."""
+        return self.roots.disk
+
+    def is_named(self) -> bool:
+        """Return whether the directory still has the name that it was opened by."""
+        return self.roots.is_named(self._directory)
+
+    def is_on(self, found: StatResult) -> bool:
+        """Return whether this is the directory that is held."""
+        return self.roots.is_held(self._directory, found)
+
+    def is_deleted(self) -> bool:
+        """Return whether the directory was deleted since it was opened."""
+        return self.roots.is_deleted(self._directory)
+
+    def hold_above(self, directory: str) -> None:
+        """Hold the directory that a held one is in. Raises ``OSError``."""
+        self.roots.hold(dirname(directory) or ".", through=join(directory, ".."))
 
     def acquire(self, timeout_seconds: float) -> None:
         """Take the lock, waiting for it up to ``timeout_seconds``, and say in the file who has it.
@@ -60,17 +88,22 @@ class Lock:
 
     def release(self) -> None:
         """Free the lock. The file stays: unlinking it would let two owners hold two files of the same name."""
+        self.roots.close()  # first: who gets the lock next finds no call of ours
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._disk.close(fd)
 
     def _try(self) -> bool:
-        fd = self._disk.open(self.path, CREATE, 0o600)
+        fd = -1
         try:
-            if self._disk.lock(fd) and self._is_named(fd):
+            self.roots.hold(self._directory, DIRECTORY | NO_LINK)
+            fd = self.disk.open(self.path, CREATE, 0o600)
+            if self._disk.lock(fd) and self._is_named(fd) and self.is_named():
                 self._fd, fd = fd, -1
                 return True
         finally:
+            if self._fd is None:
+                self.roots.keep(())  # another directory may have the name at the next try
             if fd >= 0:
                 self._disk.close(fd)
         return False
@@ -79,7 +112,7 @@ class Lock:
         """Whether the open file still has the name: else the queue was deleted while we waited for it."""
         ours = self._disk.fstat(fd)
         try:
-            named = self._disk.lstat(self.path)
+            named = self.disk.lstat(self.path)
         except FileNotFoundError:
             return False
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)

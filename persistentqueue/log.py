@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from typing import NamedTuple, TypeVar
 
 from .direct import DirectAppender
-from .disk import DSYNC, PAGE_BYTES, READ, Disk, basename, dirname, read_all, sync_directory, write_all
-from .errors import CorruptionError
+from .disk import DSYNC, PAGE_BYTES, READ, Disk, basename, dirname, names_of, read_all, write_all
+from .errors import CorruptionError, unless_lacking
 from .frame import (
     END,
     FRAME_HEADER_BYTES,
@@ -35,6 +36,7 @@ _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
 """What a log of one frame needs beside its body."""
 _TRIES = 100
+_FOR_ITS_NAME = "for the name of a generation of the log"
 
 
 def log_name(generation: int) -> str:
@@ -97,14 +99,20 @@ class Log:
     def publish(self, spare: str) -> None:
         """Make the new generation durable, then its name. The renaming is the commit point of a trim.
 
-        Raises ``OSError``; it is then unknown which generation the next opening will find.
+        Raises ``ResourceError`` if nothing has changed: the system lacks what the name needs, and no sync has failed.
+        Raises ``OSError`` otherwise; it is then unknown which generation the next opening will find.
         """
-        self._disk.failpoint("trim.3 sync generation")
-        self._disk.fdatasync(self._fd)
-        self._disk.failpoint("trim.4 rename generation")
-        self._disk.rename(spare, self.path)
-        self._disk.failpoint("trim.5 sync names")
-        sync_directory(self._disk, dirname(self.path))
+        directory = dirname(self.path)
+        with ExitStack() as opened:
+            with unless_lacking(directory, _FOR_ITS_NAME):  # first: behind the renaming nothing but a sync may fail
+                sync_names = opened.enter_context(names_of(self._disk, directory))
+            self._disk.failpoint("trim.3 sync generation")
+            self._disk.fdatasync(self._fd)
+            self._disk.failpoint("trim.4 rename generation")
+            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened
+                self._disk.rename(spare, self.path)
+            self._disk.failpoint("trim.5 sync names")
+            sync_names()
 
     def has_room(self, body_bytes: int, enqueues: bool) -> bool:
         """Whether a frame with a body of this length fits."""

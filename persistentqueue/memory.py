@@ -21,18 +21,20 @@ from .disk import after_fork_in_child
 from .pages import Pages
 from .reader import Guard
 from .state import State
+from .stationary import Stationary
 
 _BUDGETS: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
 _CHANGE = 8
 """A depth has changed enough when it has by one part of so many."""
 
 
-class MemoryBudget:
+class MemoryBudget(Stationary):
     """``total_bytes`` of memory for the items of all queues that are opened with ``memory_bytes=`` this budget.
 
     For any number of queues and threads of one process. Raises ``ValueError`` below 0, and ``TypeError``.
     """
 
+    _elsewhere = "pass its total_bytes, and make another MemoryBudget there"
     _lock: threading.Lock
     _shares: list[weakref.ref[Share]]
     is_due: bool

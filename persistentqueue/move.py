@@ -37,7 +37,7 @@ from .directory import (
 )
 from .disk import (
     DISK,
-    NO_SPACE,
+    LACKING,
     Disk,
     StrPath,
     abspath,
@@ -47,7 +47,7 @@ from .disk import (
     sync_directory,
     sync_names,
 )
-from .errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
+from .errors import DataMissingError, DataPathError, QueueNotFoundError, lacking, naming_paths
 from .lock import LOCK_NAME, Lock
 from .place import (
     CLOSED_DIRECTORY,
@@ -83,6 +83,7 @@ class Moved:
     """Places that may hold files of the queue which do not count, since they are not there or could not be swept."""
 
 
+@naming_paths()
 def move_data(
     path: StrPath,
     name: str | None = None,
@@ -100,9 +101,9 @@ def move_data(
     ``data.path`` failed: then the next opening tells.
 
     Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
-    this queue's), ``DataMissingError`` (the segments are not where they should be), ``DiskFullError``, ``OSError``.
+    this queue's), ``DataMissingError`` (the segments are not where they should be), ``ResourceError``, ``OSError``.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     target = place_path(directory, name, data_path)
     missing = QueueNotFoundError(f"{directory}: no queue here to move")
     if not find_generations(disk, directory):
@@ -112,6 +113,7 @@ def move_data(
         lock.acquire(lock_timeout)
     except FileNotFoundError:  # somebody deleted it meanwhile, and its directory with it
         raise missing from None
+    disk = lock.disk
     try:
         places = read_places(disk, directory)
         if not find_generations(disk, directory, places):
@@ -218,7 +220,7 @@ def sweep_others(disk: Disk, places: Places) -> Places:
     try:
         write_places(disk, remaining)
     except OSError as error:
-        if error.errno not in NO_SPACE:
+        if error.errno not in LACKING:
             raise
         return places
     for other in swept:
@@ -247,9 +249,10 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
             if now.place == places.place:  # else a sync has failed, and the next opening looks where the segments are
                 sweep_others(disk, now)
                 reopen_inbox(disk, places)
-        if error.errno in NO_SPACE:
-            raise DiskFullError(path, error.errno, "no room to move the segments to", "then move again") from error
-        raise
+        lack = lacking(error, path, "to move the segments to", "then move again")
+        if lack is None:
+            raise
+        raise lack from error
     disk.failpoint("move.5 sweep source")
     return sweep_others(disk, moved), files, copied_bytes
 

@@ -58,7 +58,7 @@ class PartWriter:
     def write(self, items: Sequence[bytes]) -> None:
         """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
 
-        Raises ``ItemTooLargeError``, ``DiskFullError`` and ``OSError``; the part is then only to be dropped.
+        Raises ``ItemTooLargeError``, ``ResourceError`` and ``OSError``; the part is then only to be dropped.
         """
         self._batch.extend(list(items), self._spill)
 
@@ -106,7 +106,7 @@ def publish_parts(
 
     Raises ``BrokenQueueError``: whether it is durable is unknown. In all other cases nothing is published:
     ``CorruptionError`` (a part is missing or is not as it was written, on a storage of its own for instance),
-    ``ExpiredPartError``, ``DiskFullError``, ``DataPathError`` (the segments are being moved), ``QueueNotFoundError``,
+    ``ExpiredPartError``, ``ResourceError``, ``DataPathError`` (the segments are being moved), ``QueueNotFoundError``,
     ``OSError``, and ``ValueError`` or ``TypeError`` for what is no marker.
     """
     directory = queue_directory(path, name)

@@ -126,12 +126,15 @@ def write_places(disk: Disk, places: Places) -> None:
 
 def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
     """The id that a place bears, and the directory of its queue; None if it bears none. Raises ``CorruptionError``."""
+    with suppress(FileNotFoundError, NotADirectoryError):
+        disk.hold(root)  # what bears the id is what an owner writes to, and sweeps
     fields = _read(disk, join(root, ID_NAME))
     return (fields["id"], fields["queue"]) if fields is not None else None
 
 
 def write_id(disk: Disk, directory: str, root: str) -> Place:
     """Let the place bear a new id of the queue in this directory, durably but for the names above it."""
+    disk.hold(root)
     id_ = disk.urandom(_ID_BYTES).hex()
     _write(disk, join(root, ID_NAME), {"id": id_, "queue": abspath(directory)})
     return Place(root, id_)

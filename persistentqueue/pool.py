@@ -20,8 +20,8 @@ from contextlib import suppress
 from stat import S_ISREG
 from typing import NamedTuple
 
-from .disk import CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join, write_zeros
-from .errors import DiskFullError
+from .disk import CREATE_NEW, WRITE, Disk, StatResult, join, write_zeros
+from .errors import unless_lacking
 
 SIZE_BYTES_MAX = 10**12 - 1
 """What a name can tell."""
@@ -111,19 +111,14 @@ class Pool:
     def fill(self, min_bytes: int, file_bytes: int) -> Iterator[int]:
         """Make files of this size until all together have ``min_bytes``, or the bound is near; yields their lengths.
 
-        What was yielded is written durably, but for its name. Raises ``DiskFullError``, ``OSError``; no half of a file
+        What was yielded is written durably, but for its name. Raises ``ResourceError``, ``OSError``; no half of a file
         stays then.
         """
-        while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
-            part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
-            try:
+        with unless_lacking(self.directory, "to fill the pool", "then fill it again"):
+            while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
+                part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
                 if self._make(part, file_bytes):
                     yield file_bytes
-            except OSError as error:
-                if error.errno not in NO_SPACE:
-                    raise
-                reason = "no room to fill the pool"
-                raise DiskFullError(self.directory, error.errno, reason, "then fill it again") from error
 
     def _make(self, part: str, size_bytes: int) -> bool:
         """Make a file, first under this name; False if somebody else cleaned it away."""

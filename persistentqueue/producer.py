@@ -10,22 +10,27 @@ from typing import Any, Generic, cast, overload
 
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import find_generations, names_in, queue_directory
-from .disk import DISK, NO_SPACE, Disk, StrPath, join, sync_directory
+from .disk import DISK, LACKING, Disk, StrPath, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
     ClosedError,
     CorruptionError,
     DataPathError,
-    DiskFullError,
     PersistentQueueError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
+    UnflushedWarning,
+    lacking,
+    naming_paths,
+    unless_lacking,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, parse_name, read_publication
 from .splits import Onlooker
+from .stationary import Stationary
 from .store import Store
 from .transaction import Settings
 
@@ -34,7 +39,7 @@ SPILL_BYTES = 4 * 1024 * 1024
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
-class Producer(Generic[T]):
+class Producer(Stationary, Generic[T]):
     """Puts items into a queue that another process owns, or nobody for now, without its lock.
 
     ``path``, ``name`` and ``codec`` are those of ``PersistentQueue``. Any number of producers, in any processes of this
@@ -43,15 +48,16 @@ class Producer(Generic[T]):
     than once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
     producer come in their order.
 
-    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it. What is published
+    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it, with an
+    ``UnflushedWarning`` (see there). What is published
     counts for the limits of the queue only once it is adopted; where they leave no room it waits.
 
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
 
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
     made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
-    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``DiskFullError``, ``MissingExtraError``,
-    ``WrongKeyError`` and ``OSError``.
+    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``ResourceError``, ``MissingExtraError``,
+    ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -68,6 +74,8 @@ class Producer(Generic[T]):
         "_time_ns",
         "_versions",
     )
+
+    _elsewhere = "pass its path, and make another Producer there"
 
     def __init__(
         self,
@@ -89,9 +97,11 @@ class Producer(Generic[T]):
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
         self._directory = queue_directory(path, name)
-        if create:
-            _create(disk, self._directory)
-        self._inbox = find_inbox(disk, self._directory)
+        need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
+        with naming_paths(self._directory), need:
+            if create:
+                _create(disk, self._directory)
+            self._inbox = find_inbox(disk, self._directory)
         self._versions = Versions(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:
@@ -100,7 +110,12 @@ class Producer(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        dropped = self.pending if kind is None and self._pid == self._disk.getpid() else 0
         self.close()
+        if dropped:
+            message = f"{self._directory}: the block of a producer ended without a flush: {dropped} items are dropped"
+            advice = "call flush(), or rollback() if this is meant"
+            warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2, source=self)
 
     def __del__(self) -> None:
         pid: int | None = getattr(self, "_pid", None)  # nothing is there of one that could not be made
@@ -129,12 +144,12 @@ class Producer(Generic[T]):
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
         Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, ``ClosedError``, and
-        ``DiskFullError`` or ``OSError`` where the producer outgrew the memory and could not write ahead; the item is
+        ``ResourceError`` or ``OSError`` where the producer outgrew the memory and could not write ahead; the item is
         then not taken.
         """
         self._check()
         if self._codec is not BYTES:
-            item = encode(self._codec, item)
+            item = encode(self._codec, item, self._directory)
         data = item if type(item) is bytes else as_bytes(item)
         self._batch.add(data, self._spill)
 
@@ -153,7 +168,7 @@ class Producer(Generic[T]):
         for chunk in chunks(items):
             self._check()
             if self._codec is not BYTES:
-                chunk = [encode(self._codec, item) for item in chunk]  # noqa: PLW2901 - the same, as bytes
+                chunk = [encode(self._codec, item, self._directory) for item in chunk]  # noqa: PLW2901 - as bytes
             data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             self._batch.extend(data, self._spill)
 
@@ -165,16 +180,18 @@ class Producer(Generic[T]):
         and nothing is published, if that is known here already, from the log or from what else is published.
 
         Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
-        nothing is published. ``DiskFullError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
+        nothing is published. ``ResourceError``, ``OSError``, and ``DataPathError`` (the queue's segments are being
         moved): the producer keeps its items, flush again; but where so much was enqueued that a part was written ahead,
-        only a full disk leaves it as it was, and ``pending`` tells that the items were dropped. Raises
+        only ``ResourceError`` leaves it as it was, and ``pending`` tells that the items were dropped. Raises
         ``QueueNotFoundError``: the queue was deleted. Interrupted, by a ``KeyboardInterrupt`` for instance, an empty
         producer may have published it: a marker tells.
         """
         self._check()
         if marker is not None:
             marker = checked_marker(marker)
-            if self._versions.is_reached(self._inbox, *marker):
+            with unless_lacking(self._inbox, "to look for the marker"):
+                is_reached = self._versions.is_reached(self._inbox, *marker)
+            if is_reached:
                 self.rollback()
                 return False
             self._time_ns = max(self._time_ns, self._versions.latest_ns)
@@ -241,7 +258,7 @@ class Producer(Generic[T]):
         if draft is None:
             return
         is_ahead = draft is self._draft
-        if draft.is_published or (is_ahead and not (draft.is_intact and _is_full(error))):
+        if draft.is_published or (is_ahead and not (draft.is_intact and _is_lacking(error))):
             self.rollback()
         if not is_ahead:
             draft.drop()  # what it was made of is in memory
@@ -252,7 +269,7 @@ class Producer(Generic[T]):
         raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
         if isinstance(raised, DataPathError):
             self._inbox = find_inbox(self._disk, self._directory)
-        return error if isinstance(raised, DiskFullError) and not is_kept else raised
+        return error if isinstance(raised, ResourceError) and not is_kept else raised
 
     def _begin(self) -> Draft:
         try:
@@ -276,9 +293,7 @@ def explained(
     if isinstance(error, FileNotFoundError):
         found = "none: the segments are being moved, or were"
         return DataPathError(directory, f"an inbox at {inbox}", found, advice)
-    if _is_full(error):
-        return DiskFullError(inbox, error.errno or 0, "no room to publish", f"then {advice}")
-    return error
+    return lacking(error, inbox, "to publish", f"then {advice}") or error
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
@@ -349,5 +364,5 @@ def _create(disk: Disk, directory: str) -> None:
                 raise
 
 
-def _is_full(error: BaseException) -> bool:
-    return isinstance(error, OSError) and error.errno in NO_SPACE
+def _is_lacking(error: BaseException) -> bool:
+    return isinstance(error, OSError) and error.errno in LACKING

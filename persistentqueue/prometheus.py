@@ -53,6 +53,7 @@ COUNTERS = {
     "copied_bytes",
     "rejected",
     "dead",
+    "undecodable",
 }
 """The fields that only grow, as long as the queue is open; of some that goes on with the next opening."""
 _ITEMS = ("ready", "held", "damaged", "enqueued", "dequeued", "cached", "given_back", "delayed", "rejected", "dead")

@@ -51,7 +51,7 @@ from .block import (
     encode_block,
     split_items,
 )
-from .disk import CREATE_NEW, READ, Disk, join, read_all, sync_directory, write_all
+from .disk import CREATE_NEW, LACKING, READ, Disk, join, names_of, read_all, write_all
 from .errors import CorruptionError, PersistentQueueError
 from .frame import (
     FRAME_HEADER_BYTES,
@@ -233,32 +233,36 @@ class Draft:
         length_bytes = segment.end - HEADER_BYTES
         name = f"{time_ns:016x}-{self._producer}{suffix}"
         own = Part(name, segment.salt, length_bytes, segment.ordinal, length_bytes, self._checksum)
-        with self._cut_again():
-            disk.failpoint("publish.1 write frame")
-            operations = _operations([own, *parts], marker, request)
-            body = encode_transaction(operations)
-            frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
-            if len(frame) + len(body) > _FRAME_BYTES_MAX:
-                found = f"{len(parts)} parts take {len(frame) + len(body)} bytes of a manifest"
-                raise TooManyPartsError(
-                    f"{self._path}: {found}, of which there may be {_FRAME_BYTES_MAX}: publish fewer, larger parts"
-                )
-            header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
-            write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
-            write_all(disk, self._fd, [header], HEADER_BYTES, 0)
-        self.is_intact = False
-        disk.failpoint("publish.2 sync file")
-        disk.fdatasync(self._fd)
-        disk.failpoint("publish.3 rename")
-        draft, target = self._path, join(self._directory, name)
-        self._path = target if suffix == PART_SUFFIX else ""
-        try:
-            disk.rename(draft, target)
-        except OSError:
-            self._path = draft
-            raise
-        disk.failpoint("publish.4 sync name")
-        sync_directory(disk, self._directory)
+        # Opened first: behind the renaming nothing but a sync may fail.
+        with names_of(disk, self._directory) as sync_names:
+            with self._cut_again():
+                disk.failpoint("publish.1 write frame")
+                operations = _operations([own, *parts], marker, request)
+                body = encode_transaction(operations)
+                frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
+                if len(frame) + len(body) > _FRAME_BYTES_MAX:
+                    found = f"{len(parts)} parts take {len(frame) + len(body)} bytes of a manifest"
+                    raise TooManyPartsError(
+                        f"{self._path}: {found}, of which there may be {_FRAME_BYTES_MAX}: publish fewer, larger parts"
+                    )
+                header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
+                write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
+                write_all(disk, self._fd, [header], HEADER_BYTES, 0)
+            self.is_intact = False
+            disk.failpoint("publish.2 sync file")
+            disk.fdatasync(self._fd)
+            disk.failpoint("publish.3 rename")
+            draft, target = self._path, join(self._directory, name)
+            self._path = target if suffix == PART_SUFFIX else ""
+            try:
+                disk.rename(draft, target)
+            except OSError as error:
+                self._path = draft
+                if error.errno in LACKING:  # it has not happened, and no sync has failed: written on, and synced anew
+                    self._cut()
+                raise
+            disk.failpoint("publish.4 sync name")
+            sync_names()
         self._close()
         return own._replace(capacity_bytes=length_bytes + len(frame) + len(body))
 
@@ -276,10 +280,13 @@ class Draft:
         try:
             yield
         except BaseException:
-            self.is_intact = False
-            self._disk.ftruncate(self._fd, self._segment.end)
-            self.is_intact = True
+            self._cut()
             raise
+
+    def _cut(self) -> None:
+        self.is_intact = False
+        self._disk.ftruncate(self._fd, self._segment.end)
+        self.is_intact = True
 
     def _close(self) -> None:
         fd, self._fd = self._fd, -1  # first: it is closed also where that raises

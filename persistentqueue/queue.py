@@ -6,10 +6,10 @@ import threading
 import warnings
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from itertools import chain, islice
+from itertools import islice
 from math import inf
 from types import TracebackType
 from typing import Any, Generic, cast
@@ -18,7 +18,7 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
-from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError
+from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
 from .explain import SegmentUse, explain
 from .group import Group
 from .insist import Insist
@@ -31,6 +31,7 @@ from .requeue import requeue
 from .retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session, checked_timeout, flush_all
 from .settings import check_settings, check_some
+from .stationary import Stationary, stationary_block
 from .stats import Stats, look
 from .store import Store
 from .subscription import Subscription
@@ -42,7 +43,7 @@ from .view import View
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
-class PersistentQueue(Generic[T]):
+class PersistentQueue(Stationary, Generic[T]):
     """A queue in a directory on disk: ACID, for one process at a time, for any number of its threads.
 
     Its items are bytes, or what a ``codec`` makes of bytes: a ``PersistentQueue[str]`` with ``codec=codecs.TEXT``.
@@ -107,12 +108,13 @@ class PersistentQueue(Generic[T]):
 
     Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
     at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
-    there), ``CorruptionError``, ``UnsupportedFormatError``, ``DiskFullError``, ``InDoubtError`` (another queue knows
+    there), ``CorruptionError``, ``UnsupportedFormatError``, ``ResourceError``, ``InDoubtError`` (another queue knows
     what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, and ``OSError`` where the
-    directory cannot be used.
+    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, ``UnusablePathError`` if the
+    operating system refuses a path, and ``OSError`` if it fails otherwise.
     """
 
+    _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
     _group: Group | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
@@ -197,7 +199,8 @@ class PersistentQueue(Generic[T]):
         def open_store(mutex: threading.Lock, reading: threading.Lock, insist: Insist) -> Store:
             return opening(mutex, reading, others=Others(_is_sound, announce), insist=insist)
 
-        group = Group(open_store, lock_timeout, partial(setattr, self, "_group"))
+        with naming_paths(self._path):
+            group = Group(open_store, lock_timeout, partial(setattr, self, "_group"))
         self._upkeep = Upkeep(group)
         if isinstance(memory_bytes, MemoryBudget):
             group.resize(memory_bytes, None)
@@ -284,7 +287,7 @@ class PersistentQueue(Generic[T]):
         group.look(lambda: self._sessions.add(session))
         return session
 
-    @contextmanager
+    @stationary_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
@@ -337,7 +340,7 @@ class PersistentQueue(Generic[T]):
         the queue still holds, and with ``"latest"`` what is enqueued from now on.
 
         Beside it the plain ``session()`` goes on as a consumer of its own, which keeps what it has not consumed; a
-        queue that was made with ``fan_out`` has none. Durable on return. Raises ``DiskFullError``,
+        queue that was made with ``fan_out`` has none. Durable on return. Raises ``ResourceError``,
         ``BrokenQueueError``, and ``ValueError`` for a name that is empty or longer than 65,535 bytes.
         """
         checked_name(name)
@@ -354,7 +357,7 @@ class PersistentQueue(Generic[T]):
     def unsubscribe(self, name: str) -> None:
         """Remove a subscription, and give back what only it has kept. Its sessions go on, without what they held.
 
-        Durable on return. Raises ``SubscriptionNotFoundError``, ``DiskFullError`` and ``BrokenQueueError``.
+        Durable on return. Raises ``SubscriptionNotFoundError``, ``ResourceError`` and ``BrokenQueueError``.
         """
         self._open().unsubscribe(name)
 
@@ -363,16 +366,16 @@ class PersistentQueue(Generic[T]):
 
         Reads as it goes, so that a queue larger than memory can be browsed. What is enqueued, dequeued or rolled back
         meanwhile may be seen or not; what is ready throughout is seen once. Raises ``CorruptionError`` like
-        ``dequeue``.
+        ``dequeue``, and ``CodecError`` in the turn of an item that cannot be decoded: the next one comes behind it.
         """
         group = self._open()
-        return decode_each(self._codec, chain.from_iterable(group.browse(group.store.reader)))
+        return decode_each(self._codec, group.browse(group.store.reader), group.store.directory)
 
     def browse_all(self) -> Iterator[T]:
         """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
         group = self._open()
         reader = group.look(group.store.subscriptions.of_all)
-        return decode_each(self._codec, chain.from_iterable(group.browse(reader)))
+        return decode_each(self._codec, group.browse(reader), group.store.directory)
 
     def peek(self, n: int = 1) -> list[T]:
         """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
@@ -429,7 +432,7 @@ class PersistentQueue(Generic[T]):
     def trim(self) -> None:
         """Shorten the log to what is live and delete drained segments now; it is done by itself when it is worth it.
 
-        Everything committed is durable on return, whatever ``sync`` is. Raises ``DiskFullError``, ``BrokenQueueError``.
+        Everything committed is durable on return, whatever ``sync`` is. Raises ``ResourceError``, ``BrokenQueueError``.
         """
         self._open().trim()
 
@@ -447,7 +450,7 @@ class PersistentQueue(Generic[T]):
         the compaction, and must not close or compact the queue. With ``bytes_per_second`` it pauses so that it copies
         no more than that, on average. The extra room that it takes is at most one segment, and the log. On return
         everything committed is durable. Segments that are damaged, or that the device cannot read, are left as they
-        are. Raises ``DiskFullError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a
+        are. Raises ``ResourceError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a
         segment cannot be written, which leaves the queue as it was.
         """
         if not 0 <= below <= 1:
@@ -484,8 +487,12 @@ class PersistentQueue(Generic[T]):
         group.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
-        """A look at the queue as it is on the disk, which outlives it, and is for any other process, too."""
+        """A look at the queue as it is on the disk, which outlives it, and is for any other process, too.
+
+        Raises ``QueueNotFoundError`` if the queue's directory has another name than the one it was opened by.
+        """
         store = self._open().store
+        store.need_name()
         view = View(store.directory, disk=self._disk)
         view.envelopes = store.settings.envelopes or view.envelopes
         return view
@@ -510,14 +517,14 @@ class PersistentQueue(Generic[T]):
 
     def stats(self) -> Stats:
         """The queue at this moment, and what was measured since it was opened. Costs a look into its directories, and
-        waits for no flush."""
-        return look(self._open(), self._disk, self._sessions)
+        waits for no flush. Raises ``TooManyFilesError`` where there is no descriptor to look with."""
+        return look(self._open(), self._sessions)
 
     def close(self) -> None:
         """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.
 
         Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
-        ``ClosedError``. Raises ``DiskFullError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
+        ``ClosedError``. Raises ``ResourceError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
         the same, its lock free, and the next opening recovers. The queue of its dead letters is closed as well, if it
         was opened with this one.
         """

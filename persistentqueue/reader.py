@@ -131,6 +131,10 @@ class Reader:
 
     def browse(self, insist: Insist = call_once) -> Iterator[list[bytes]]:
         """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
+        return (items for _, items in self.browse_numbered(insist))
+
+    def browse_numbered(self, insist: Insist = call_once) -> Iterator[tuple[int, list[bytes]]]:
+        """Return what ``browse`` returns, each list with the sequence of its first item. Raises like ``take``."""
         sequence = 0
         page: Page | None = None
         cursors: Cursors = {}
@@ -152,7 +156,7 @@ class Reader:
             at = first - page.first
             items = page.items[at : at + count]
             sequence = first + len(items)
-            yield items
+            yield first, items
 
     def until_due(self, timeout_seconds: float | None) -> float | None:
         """How long who waits may sleep at most, of a timeout (None: for ever); the mutex is held."""

@@ -16,7 +16,7 @@ from .publication import LATEST, Draft, Request
 def request_subscription(path: StrPath, name: str | None, subscription: str, first: int, *, disk: Disk = DISK) -> None:
     """Have a subscription made, if it is not there, which begins with the sequence ``first``, or ``LATEST``.
 
-    Durable on return, but perhaps not answered. Raises ``QueueNotFoundError``, ``DataMissingError``, ``DiskFullError``,
+    Durable on return, but perhaps not answered. Raises ``QueueNotFoundError``, ``DataMissingError``, ``ResourceError``,
     ``DataPathError`` (the segments are being moved), ``OSError``, ``TypeError`` and ``ValueError`` for what is no name
     or no sequence, and ``BrokenQueueError``: whether it is durable is unknown; it may be asked for again.
     """

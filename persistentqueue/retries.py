@@ -31,7 +31,7 @@ from .counting import CountedReader, CountedReady
 from .deadletter import DeadLetter
 from .delivery import Delayed, Delivered
 from .disk import Disk, basename
-from .errors import DiskFullError, PersistentQueueError, QueueFullError
+from .errors import PersistentQueueError, QueueFullError, ResourceError
 from .group import Group
 from .intervals import Intervals, Run, join_runs, within, without
 from .joint import commit_jointly
@@ -114,12 +114,12 @@ class Retries:
 
     def refuses(
         self, work: Transaction, sequence: int, item: bytes, times: int
-    ) -> DiskFullError | QueueFullError | None:
+    ) -> ResourceError | QueueFullError | None:
         """Bury the item that ``work`` holds, which nobody came to flush; or why there is no room for it. Raises what
         else a flush raises."""
         try:
             self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(times))
-        except (DiskFullError, QueueFullError) as error:
+        except (ResourceError, QueueFullError) as error:
             return error
         return None
 
@@ -199,7 +199,7 @@ class Trial:
         self,
         transaction: Transaction,
         reader: Reader,
-        matches: Callable[[bytes], bool],
+        matches: Callable[[int, bytes], bool],
         reason: str,
         retry: bool,
         delay_seconds: float | None,
@@ -220,7 +220,7 @@ class Trial:
         behind, end = next(reversed(self._rejections), -1) + 1, max(map(sum, transaction.runs), default=0)
         runs = chain(within(transaction.runs, behind, end), within(transaction.runs, 0, behind))
         for sequence, item in reader.read(runs):
-            if sequence not in self._rejections and matches(item):
+            if sequence not in self._rejections and matches(sequence, item):
                 break
         else:
             raise ValueError("the session holds no such item, or none that it has not rejected yet")

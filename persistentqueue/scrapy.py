@@ -46,9 +46,9 @@ from scrapy.utils.request import request_from_dict
 
 from persistentqueue import (
     CorruptionError,
-    DiskFullError,
     MemoryBudget,
     PersistentQueue,
+    ResourceError,
     Session,
     delete_queue,
     list_queues,
@@ -239,13 +239,13 @@ class Crawl:
     def push(self, stored: _Stored) -> None:
         """Put a request into its FIFO; durable on return, and what is done by now is gone.
 
-        Raises ``DiskFullError``: it is not in. Then what is in progress, and may have led to it, is kept for the next
+        Raises ``ResourceError``: it is not in. Then what is in progress, and may have led to it, is kept for the next
         crawl, which finds it once more.
         """
         self.settle()
         try:
             self._push(stored)
-        except DiskFullError:
+        except ResourceError:
             self._kept += [popped.session for _, popped in self._popped]
             self._popped.clear()
             raise
@@ -306,7 +306,7 @@ class Crawl:
         if not done:
             return
         try:
-            with suppress(DiskFullError):
+            with suppress(ResourceError):
                 with self._log.transaction() as log:
                     log.enqueue_many(popped.fingerprint for _, popped in done if popped.fingerprint)
                 while done:
@@ -404,7 +404,7 @@ class _FifoDiskQueue:
         fingerprint = b"" if request.dont_filter else self._crawler.request_fingerprinter.fingerprint(request)
         try:
             self._crawl.push(_Stored(self._key, slot, fingerprint, data))
-        except DiskFullError as error:
+        except ResourceError as error:
             raise ValueError(str(error)) from error
 
     def pop(self) -> Request | None:

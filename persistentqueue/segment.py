@@ -178,16 +178,20 @@ class Segment:
         cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, recycled: bool = False
     ) -> Segment:
         """Make the file that the log knows by this salt and that is not there any more. Raises like ``create``."""
-        fd = disk.open(path, WRITE if recycled else CREATE_NEW, 0o600)
+        fd = -1
         try:
+            fd = disk.open(path, WRITE if recycled else CREATE_NEW, 0o600)
             if not recycled:
                 disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
             segment = cls(disk, path, fd, number, salt, capacity_bytes)
             segment.recycled = recycled
             segment.write_header()
         except OSError:
-            disk.close(fd)
-            disk.unlink(path)
+            if fd >= 0:
+                disk.close(fd)
+            if fd >= 0 or recycled:
+                with suppress(OSError):  # the first failure is the one to tell; the next opening sweeps the file
+                    disk.unlink(path)
             raise
         return segment
 

@@ -12,14 +12,14 @@ from __future__ import annotations
 
 from collections import OrderedDict
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from functools import partial
 from typing import NamedTuple
 
 from .block import BLOCK_HEADER_BYTES, combine_checksums, split_items
-from .disk import NO_SPACE, Disk, join, sync_directory, wipe_file
+from .disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, wipe_file
 from .envelope import PLAIN, Envelopes
-from .errors import CorruptionError
+from .errors import CorruptionError, lacking, unless_lacking
 from .frame import Enqueue, SegmentCreated
 from .header import HEADER_BYTES
 from .insist import Insist, call_once
@@ -98,6 +98,9 @@ class Segments:
         self.current: Segment | None = None
         self.unlogged: list[SegmentCreated] = []
         """Segments that were made and that no frame has told of yet."""
+        self.in_inbox: dict[int, str] = {}
+        """Adopted segments that are still named as they were published, by their paths: for a name in the data
+        directory there was no room."""
         self.syncs = 0
         self.damage = Damage()
         """What those have found who read."""
@@ -158,9 +161,9 @@ class Segments:
         self._staged_bytes = self._staged_count = 0
 
     def sync(self) -> None:
-        """Make all blocks written so far, and the names of their files, durable. Never call it again if it raises.
+        """Make all blocks written so far, and the names of their files, durable. Never call it again if a sync failed.
 
-        For what was deferred, ``write`` must come first.
+        For what was deferred, ``write`` must come first. Raises like ``sync_new``; call it again for ``ResourceError``.
         """
         with self._mutex:
             dirty = [segment for segment in self._open.values() if segment.dirty]
@@ -170,15 +173,21 @@ class Segments:
         self.sync_new()
 
     def sync_new(self) -> None:
-        """Make the headers and the names of new segments durable, and the names of adopted ones, if there are any."""
+        """Make the headers and the names of new segments durable, and the names of adopted ones, if there are any.
+
+        Raises ``ResourceError`` if no sync was begun, so that another call may go well, and ``OSError`` otherwise.
+        """
         if self.new or self.has_adopted:
             self._insist(self._sync_new)
 
     def _sync_new(self) -> None:
-        dirty = [segment for segment in self.new if segment.dirty]
-        for segment in dirty:
-            segment.sync()
-        sync_directory(self._disk, self.directory)
+        with ExitStack() as opened:
+            with unless_lacking(self.directory, "to sync the names of segments"):
+                sync_names = opened.enter_context(names_of(self._disk, self.directory))
+            dirty = [segment for segment in self.new if segment.dirty]
+            for segment in dirty:
+                segment.sync()
+            sync_names()
         self.syncs += len(dirty) + 1
         self.new, self.has_adopted = [], False
 
@@ -201,7 +210,8 @@ class Segments:
             finally:
                 segment.close()
             self.syncs += 1
-        sync_directory(self._disk, self.directory)
+        with names_of(self._disk, self.directory) as sync_names:
+            sync_names()
 
     def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool) -> int:
         """Write blocks once more that the log carries, neighbours in one call; only the log is believed.
@@ -244,9 +254,31 @@ class Segments:
                     segment.seal()
 
     def adopt(self, number: int, path: str) -> None:
-        """Make a segment of a file that is complete and durable; its new name becomes so by ``sync``."""
-        self._disk.rename(path, self.path(number))
-        self.has_adopted = True
+        """Make a segment of a file that is complete and durable; its new name becomes so by ``sync``.
+
+        The log has its frame already. Without room for the name the file keeps the one that it has until
+        ``name_adopted``. Raises ``OSError`` for all else.
+        """
+        try:
+            self._disk.rename(path, self.path(number))
+        except OSError as error:
+            if error.errno not in LACKING:
+                raise
+            with self._mutex:
+                self.in_inbox[number] = path
+        else:
+            self.has_adopted = True
+
+    def name_adopted(self) -> None:
+        """Give adopted segments the names that they have not got yet. Raises ``OSError``; what is done stays done.
+
+        Before a checkpoint: it knows segments by their numbers only.
+        """
+        for number, path in list(self.in_inbox.items()):
+            self._disk.rename(path, join(self.directory, segment_name(number)))
+            self.has_adopted = True
+            with self._mutex:
+                del self.in_inbox[number]
 
     def write_on(self, info: SegmentInfo) -> None:
         """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
@@ -344,6 +376,8 @@ class Segments:
 
     def path(self, number: int) -> str:
         """The path of a segment."""
+        if number in self.in_inbox:
+            return self.in_inbox[number]
         return join(self.directory, segment_name(number))
 
     def drop_tried(self, first: int) -> None:
@@ -382,7 +416,7 @@ class Segments:
         Nobody else does: a flush neither waits for its sync nor hears that it failed, and no frame names a segment
         whose header may not outlive the power. Raises ``OSError``.
         """
-        number = self.next_number
+        number = self._free_number()
         segment = Segment.create(self._disk, self.path(number), number, capacity_bytes)
         self.next_number = number + 1
         return segment
@@ -394,7 +428,7 @@ class Segments:
             self.current.seal()
             self._size_next(HEADER_BYTES + self.current.capacity_bytes)
             self.current = None
-        number = self.next_number
+        number = self._free_number()
         segment = self._create(number, length_bytes)
         self.next_number = number + 1
         self.new.append(segment)
@@ -404,6 +438,17 @@ class Segments:
             self._evict()
         self.current = segment
         return segment
+
+    def _free_number(self) -> int:
+        """The next number that no file has: one that could not be made, and not be deleted either, keeps its own."""
+        while self.exists(self.next_number):
+            self.next_number += 1
+        return self.next_number
+
+    def close_idle(self) -> bool:
+        """Close the files that only reading needs, so that others can be opened; whether there were any."""
+        with self._mutex:
+            return self._evict(0)
 
     def _create(self, number: int, length_bytes: int) -> Segment:
         path, wanted_bytes = self.path(number), max(self.next_bytes - HEADER_BYTES, length_bytes)
@@ -443,21 +488,40 @@ class Segments:
         if segment is None:
             # A damaged header is reported once to who reads; then the log's word for it is enough to read the items.
             trusted = info.number in self._distrusted
-            if not first:
-                self._distrusted.add(info.number)
-            path = self.path(info.number)
-            segment = Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
-            if not trusted:
-                self._distrusted.discard(info.number)
+            try:
+                segment = self._open_file(info, trusted)
+            except CorruptionError:
+                if not first:
+                    self._distrusted.add(info.number)
+                raise
             self._open[info.number] = segment
         self._open.move_to_end(info.number)  # the youngest use stands last
         self._evict()
         return segment
 
-    def _evict(self) -> None:
-        """Close the files that were not used for the longest time; the mutex is held."""
-        for number in list(self._open)[: max(len(self._open) - OPEN_FILES, 0)]:
+    def _open_file(self, info: SegmentInfo, trusted: bool) -> Segment:
+        """Open the file of a segment, if need be instead of others. Raises ``CorruptionError``, ``ResourceError`` and
+        ``OSError``."""
+        path = self.path(info.number)
+        while True:
+            try:
+                return Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
+            except OSError as error:
+                if error.errno in NO_FILES and self._evict(0):
+                    continue
+                lack = lacking(error, path, "to read a segment", "then dequeue again")
+                if lack is None:
+                    raise
+                raise lack from error
+
+    def _evict(self, most: int = OPEN_FILES) -> bool:
+        """Close the files that were not used for the longest time, down to so many; whether any was closed. The mutex
+        is held."""
+        closed = False
+        for number in list(self._open)[: max(len(self._open) - most, 0)]:
             segment = self._open[number]
             if not segment.dirty and segment is not self.current and number not in self._pins:
                 segment.close()
                 del self._open[number]
+                closed = True
+        return closed

@@ -12,7 +12,14 @@ from typing import Any, Generic, TypeAlias, TypeVar, overload
 
 from .block import ITEM_BYTES_MAX
 from .codecs import T
-from .errors import ClosedError, PersistentQueueError, SessionInUseError, SubscriptionNotFoundError
+from .errors import (
+    ClosedError,
+    CodecError,
+    PersistentQueueError,
+    SessionInUseError,
+    SubscriptionNotFoundError,
+    UnflushedWarning,
+)
 from .explain import Hold
 from .group import Group
 from .intervals import last_of
@@ -21,6 +28,7 @@ from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
 from .retries import Retries, Trial
 from .shield import shielded
+from .stationary import Stationary
 from .transaction import Transaction
 
 R = TypeVar("R")
@@ -32,13 +40,14 @@ Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | N
 """A flush of several sessions, with the marker of one of them."""
 
 
-class Session(Generic[T]):
+class Session(Stationary, Generic[T]):
     """One transaction after the other on a queue; made by ``PersistentQueue.session()``, or by that of one of its
     subscriptions, and used in a ``with`` block.
 
     What is enqueued is invisible until ``flush``, also to this session. What is dequeued is on hold: no other session
     gets it. Leaving the block without a flush gives dequeued items back to the front of the queue, in their old order,
-    and drops what was enqueued.
+    and drops what was enqueued. If that was not said by ``rollback`` or ``close``, and no exception leaves the block,
+    there is an ``UnflushedWarning``, which Python hides by default.
 
     A session is for one thread at a time, and raises ``SessionInUseError`` in any other; any number of sessions run in
     parallel. A call in the middle of another one of the same queue and thread, by a signal handler for instance, raises
@@ -63,6 +72,8 @@ class Session(Generic[T]):
         "_trial",
         "name",
     )
+
+    _elsewhere = "get another one from queue.session() in the process that has opened the queue, or use a Producer"
 
     def __init__(
         self,
@@ -98,11 +109,14 @@ class Session(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        unflushed = self.unflushed() if kind is None else None
         try:
             if error is not None and self._trial is not None and self._transaction is not None:
                 self._trial.fail(self._transaction, self._reader, error)
         finally:  # also interrupted
             self.close()
+        if unflushed is not None:
+            warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
     def __del__(self) -> None:
         transaction = getattr(self, "_transaction", None)
@@ -126,7 +140,7 @@ class Session(Generic[T]):
     def enqueue(self, item: Any) -> None:
         """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
 
-        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``DiskFullError`` or
+        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, and ``ResourceError`` or
         ``QueueFullError`` where the session outgrew the memory and could not spill, also with ``full="block"``; the
         item is then not in the session.
         """
@@ -337,7 +351,7 @@ class Session(Generic[T]):
         all there is and enqueues more than that waits for nobody, so give it a timeout. With ``full="raise"`` nothing
         waits, and a ``timeout`` above 0 is a ``ValueError``.
 
-        Raises ``QueueFullError`` (a limit) and ``DiskFullError``: nothing was committed, the session keeps its
+        Raises ``QueueFullError`` (a limit) and ``ResourceError``: nothing was committed, the session keeps its
         operations, flush again after making room. Raises ``BrokenQueueError``: it is unknown whether it was committed;
         reopen the queue. Raises ``InvalidTransactionError``: nothing was committed, roll the session back. Interrupted,
         by a ``KeyboardInterrupt`` for instance, it may be flushed again: if it was committed, the session is empty; if
@@ -377,7 +391,9 @@ class Session(Generic[T]):
         if transaction is not None:
             self._group.give_up(transaction)
 
-    def reject(self, item: T, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None) -> None:
+    def reject(
+        self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
+    ) -> None:
         """Say of an item that this session holds that it has failed: the first that equals it, behind the one that was
         rejected last if there is one.
 
@@ -390,6 +406,8 @@ class Session(Generic[T]):
         Raises ``ValueError`` where the session holds no such item that it has not rejected yet, for a delay that cannot
         be waited, where the queue was opened without ``max_attempts``, ``dead_letter`` and ``retry_delay_seconds``, and
         for ``retry=False`` without ``dead_letter``.
+
+        An item that the codec could not decode is rejected by its ``CodecError``, whose text is the default reason.
         """
         if self._busy:
             self._begin()
@@ -399,14 +417,25 @@ class Session(Generic[T]):
         finally:
             self._busy = _FREE
 
-    def _reject(self, item: T, reason: str, retry: bool, delay_seconds: float | None) -> None:
+    def _reject(self, item: T | CodecError, reason: str, retry: bool, delay_seconds: float | None) -> None:
         transaction = self._open()
         if self._trial is None:
             needs = "max_attempts=, dead_letter= or retry_delay_seconds="
             raise ValueError(f"this queue does not count attempts: open it with {needs} to reject items")
-        self._trial.reject(
-            transaction, self._consumer(), lambda raw: self._matches(raw, item), reason, retry, delay_seconds
-        )
+        if isinstance(item, CodecError):
+            reason = reason or str(item)
+        self._trial.reject(transaction, self._consumer(), self._meaning(item), reason, retry, delay_seconds)
+
+    def undecodable(self, codec: object, data: bytes, reason: Exception) -> CodecError:
+        """Return the error for the item that was dequeued last, which its codec refuses, and count it.
+
+        For a face that decodes by itself what it has dequeued.
+        """
+        transaction, group = self._transaction, self._group
+        with group.mutex:
+            group.undecodable += 1
+        sequence = sum(transaction.runs[-1]) - 1 if transaction is not None and transaction.runs else None
+        return CodecError("decode", codec, data, reason, group.store.directory, sequence)
 
     def rollback(self) -> None:
         """Give back what was dequeued, drop what was enqueued, since the last flush. The session can be used on.
@@ -432,6 +461,20 @@ class Session(Generic[T]):
             self._roll_back(None)
         finally:
             self._busy = _FREE
+
+    def unflushed(self) -> str | None:
+        """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing."""
+        transaction, group = self._transaction, self._group
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            return None
+        enqueued, dequeued = transaction.count, sum(count for _, count in transaction.runs)
+        if not (enqueued or dequeued):
+            return None
+        return (
+            f"{group.store.directory}: the block of the session {self.name!r} ended without a flush: {enqueued} "
+            f"enqueued items are dropped, {dequeued} dequeued items are given back: call flush(), or rollback() if "
+            "this is meant"
+        )
 
     def keeps(self) -> Hold | None:
         """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""
@@ -492,6 +535,13 @@ class Session(Generic[T]):
         while len(items) < max_items and (item := reader.take_one(transaction.runs)) is not None:
             items.append(item)
         return items
+
+    def _meaning(self, item: object) -> Callable[[int, bytes], bool]:
+        """Return the test for the held item that the caller means, by its sequence and bytes."""
+        if isinstance(item, CodecError) and item.sequence is not None:
+            wanted, is_here = item.sequence, item.path == self._group.store.directory
+            return lambda sequence, _: is_here and sequence == wanted
+        return lambda _, raw: self._matches(raw, item)
 
     def _matches(self, raw: bytes, item: object) -> bool:
         """Whether this is the item that its user means, who has it as ``dequeue`` gave it to him."""

@@ -25,11 +25,13 @@ For one thread at a time in each of the queues. No threads here, no clock.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from .commit import Written
-from .disk import Disk, basename
+from .disk import Disk, basename, join
+from .errors import QueueNotFoundError
 from .frame import Operation
 from .generations import Settling
 from .pact import Decision, Prepare
@@ -65,9 +67,11 @@ def commit_several(parts: Sequence[Part]) -> None:
     """Commit the parts, two or more in the order of their names, in all queues or none; durable on return.
 
     If one is ``skipped`` for its marker, all are. Where one has its ``error`` set, nothing was committed. Raises
-    ``BrokenQueueError``: of the queue that has failed, or, if nobody knows what became of it, of all of them.
+    ``BrokenQueueError``: of the queue that has failed, or, if nobody knows what became of it, of all of them. Raises
+    ``QueueNotFoundError``, and has committed nothing, where their directories are not beside each other any more.
     """
     disk = parts[0].store.disk
+    _need_neighbours(parts)
     disk.failpoint("several.1 write ahead")
     admitted = [_admits(part) for part in parts]
     if any(part.transaction.skipped for part in parts):
@@ -91,6 +95,25 @@ def commit_several(parts: Sequence[Part]) -> None:
     _decide(disk, coordinator, participants)
     for half in halves:
         _end(half.part.store)
+
+
+def _need_neighbours(parts: Sequence[Part]) -> None:
+    """Raise ``QueueNotFoundError`` unless the directories stand beside each other, under these names.
+
+    By its name a queue that is in doubt finds the coordinator, and the coordinator finds its participants. So a queue
+    whose directory was moved away takes part in nothing; where all of them were moved together nothing has changed.
+    """
+    coordinator = parts[0]
+    for part in parts[1:]:
+        for one, other in ((coordinator, part), (part, coordinator)):
+            path = join(one.store.directory, f"../{other.name}")
+            with suppress(FileNotFoundError, NotADirectoryError):
+                if other.store.is_in(one.store.disk.lstat(path)):
+                    continue
+            raise QueueNotFoundError(
+                f"{path}: not the directory of the open queue {other.name}, since one of both was moved or deleted: "
+                "put them beside each other again, or commit in each queue by itself"
+            )
 
 
 def _admits(part: Part) -> bool:
@@ -123,7 +146,8 @@ def _write_part(part: Part, before: Sequence[Operation] = (), behind: Sequence[O
         group, inline = store.committer.write_blocks([part.transaction])
         if not group:
             return None
-        store.committer.sync_blocks(inline)
+        if not store.committer.sync_blocks(group, inline):
+            return None
         return store.make_frame(group, inline, before, behind)
     except BaseException as error:
         store.doubt(error)

@@ -80,6 +80,21 @@ class Spare:
             raise
         return max(size_bytes, least_bytes)
 
+    def leave_room(self, fd: int, size_bytes: int, least_bytes: int) -> int:
+        """Make the open spare so short that a full disk has room for another one; its length then.
+
+        Not below ``least_bytes``. With room for twice its length it stays as it is. Raises ``OSError``.
+        """
+        left_bytes = size_bytes
+        try:
+            write_zeros(self._disk, fd, size_bytes, 2 * size_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            left_bytes = min(max(size_bytes // 2, least_bytes), size_bytes)
+        self._disk.ftruncate(fd, left_bytes)
+        return left_bytes
+
     def size_bytes(self) -> int:
         """The length of the spare; 0 if there is none."""
         try:

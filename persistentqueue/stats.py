@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from .directory import sizes_in
-from .disk import Disk
+from .errors import unless_lacking
 from .group import Group
 from .meters import Histogram
 from .place import DATA_DIRECTORY
@@ -116,6 +116,8 @@ class Stats:
     """Items that sessions have rejected, and flushed, since the queue was opened."""
     dead: int
     """Items that were moved to the dead letters since the queue was opened."""
+    undecodable: int
+    """How often, since the queue was opened, the codec refused an item that was dequeued (see ``CodecError``)."""
 
 
 class Holding(Protocol):
@@ -130,11 +132,13 @@ class Holding(Protocol):
         """Since when, by the group's clock, it keeps something; None if it does not."""
 
 
-def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
+def look(group: Group, sessions: Iterable[Holding]) -> Stats:
     """The queue at this moment. Costs a look into its directories."""
     store = group.store
-    pooled = store.pool.files()
-    sizes = {part: sizes_in(disk, part) for part in store.places.parts()}
+    disk = store.disk
+    with unless_lacking(store.directory, "to look into its directories", "then ask again"):
+        pooled = store.pool.files()
+        sizes = {part: sizes_in(disk, part) for part in store.places.parts()}
     data = sizes[store.places.path(DATA_DIRECTORY)]
 
     def gather() -> Stats:
@@ -193,6 +197,7 @@ def look(group: Group, disk: Disk, sessions: Iterable[Holding]) -> Stats:
             delayed=len(reader.ready.delayed),
             rejected=group.rejected,
             dead=group.dead,
+            undecodable=group.undecodable,
         )
 
     return group.look(gather)

@@ -22,7 +22,20 @@ from .adopt import Adopter
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
 from .directory import delete_all, find_generations, set_all_aside
-from .disk import NO_SPACE, PAGE_BYTES, Disk, join, make_directory, make_parts, relpath, sync_directory, sync_names
+from .disk import (
+    LACKING,
+    NO_SPACE,
+    PAGE_BYTES,
+    Disk,
+    StatResult,
+    basename,
+    join,
+    make_directory,
+    make_parts,
+    relpath,
+    sync_directory,
+    sync_names,
+)
 from .doubt import Decide, ask, forget_settled
 from .envelope import PLAIN
 from .errors import (
@@ -30,10 +43,14 @@ from .errors import (
     CorruptionError,
     DiskFullError,
     PersistentQueueError,
+    QueueDeletedError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
     SubscriptionNotFoundError,
+    TooManyFilesError,
     UnsupportedFormatError,
+    unless_lacking,
 )
 from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
@@ -42,7 +59,7 @@ from .inbox import Inbox
 from .insist import Insist, T, call_once, is_interruption
 from .limits import Limits
 from .lock import LOCK_NAME, Lock
-from .log import Log
+from .log import Log, parse_log_name
 from .logger import LOGGER
 from .move import open_places, settle, sweep_others
 from .pact import IDENTITY_BYTES, RESOLUTION_BYTES
@@ -158,42 +175,43 @@ class Store:
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
         ``QueueNotFoundError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
-        ``UnsupportedFormatError``, ``InDoubtError``, ``DiskFullError``, ``BrokenQueueError`` and ``OSError``; the lock
+        ``UnsupportedFormatError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError`` and ``OSError``; the lock
         is then free, and nothing is lost: what an opening writes says what the log said, and can be written again.
         """
-        if not create and not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
-        lock = Lock(disk, join(directory, LOCK_NAME))
-        while True:
-            make_directory(disk, directory)
-            with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
-                lock.acquire(lock_timeout_seconds)
-                break
-        store = None
-        try:
-            places = open_places(disk, directory, data_path)
-            recover_other = partial(cls._recover_other, disk, others)
-            recovered = read(
-                disk, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
-            )
-            if recovered is not None and recovered.state.decisions:
-                forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
-            places = sweep_others(disk, settle(disk, places, data_path, recovered is None))
-            state = _new_state(settings) if recovered is None else recovered.state
-            state.identity = state.identity or disk.urandom(IDENTITY_BYTES)  # logged before any frame of this opening
-            if settings.fan_out and 0 in state.subscriptions:
-                raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
-            store = cls(disk, places, settings, lock, state, mutex, reading, insist)
-            store._begin(recovered)
-            if adopts:
-                store._adopt()
-        except BaseException as error:
-            if store is not None:
-                store.abandon()
-            lock.release()
-            if isinstance(error, OSError) and error.errno in NO_SPACE:
-                raise DiskFullError(directory, error.errno, "no room to open the queue", "then open it") from error
-            raise
+        with unless_lacking(directory, "to open the queue", "then open it"):
+            if not create and not find_generations(disk, directory):
+                raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
+            lock = Lock(disk, join(directory, LOCK_NAME))
+            while True:
+                make_directory(disk, directory)
+                with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
+                    lock.acquire(lock_timeout_seconds)
+                    break
+            store = None
+            own = lock.disk  # of this queue, whatever becomes of its name; its neighbours go by theirs
+            try:
+                places = open_places(own, directory, data_path)
+                recover_other = partial(cls._recover_other, disk, others)
+                recovered = read(
+                    own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
+                )
+                if recovered is not None and recovered.state.decisions and lock.is_named():
+                    forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
+                places = sweep_others(own, settle(own, places, data_path, recovered is None))
+                state = _new_state(settings) if recovered is None else recovered.state
+                # Logged before any frame of this opening.
+                state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
+                if settings.fan_out and 0 in state.subscriptions:
+                    raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
+                store = cls(own, places, settings, lock, state, mutex, reading, insist)
+                store._begin(recovered)
+                if adopts:
+                    store._adopt()
+            except BaseException:
+                if store is not None:
+                    store.abandon()
+                lock.release()
+                raise
         return store
 
     @classmethod
@@ -207,13 +225,17 @@ class Store:
         except QueueLockedError:
             return False
         others.tell(directory, store.recovery)
-        with suppress(DiskFullError, BrokenQueueError):  # what it says is durable already
+        with suppress(ResourceError, BrokenQueueError):  # what it says is durable already
             store.close()
         return True
 
     def _begin(self, recovered: Recovered | None) -> None:
         parts = self.places.parts()
+        if self.settings.shared_pool:
+            self._lock.hold_above(self.places.data_root)
         unsynced = make_parts(self.disk, dict.fromkeys([*parts, self.pool.directory]))
+        if self.settings.shared_pool:
+            self._lock.roots.hold(self.pool.directory)
         self._quota.learn(path for path in parts if path != self.adopter.directory)
         self._quota.pressing = True
         if recovered is None:
@@ -225,7 +247,9 @@ class Store:
             for path in unsynced:  # a copy may have lacked what was empty
                 sync_directory(self.disk, path)
             self._go_on(recovered)
+        self._lock.roots.keep((self.directory, self.places.data_root, self.pool.directory))
         self._quota.pressing = False
+        self.generations.make_spare()
         self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
 
     def _adopt(self) -> None:
@@ -233,7 +257,7 @@ class Store:
         if self.adopter.sweep():
             # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
             # hear of it. A sync that fails does, as any that an opening makes.
-            with suppress(OSError, UnsupportedFormatError, DiskFullError):
+            with suppress(OSError, UnsupportedFormatError, ResourceError):
                 self.inbox.adopt(insists=True)
 
     def _go_on(self, recovered: Recovered) -> None:
@@ -243,6 +267,9 @@ class Store:
         if recovered.sweep or recovered.set_aside:
             # This generation's name may so far survive in the page cache only, and an older one must not go before it.
             sync_directory(self.disk, self.places.path(LOG_DIRECTORY))
+        logs = [name for name in map(self.places.path, recovered.sweep) if parse_log_name(basename(name)) is not None]
+        spare = self.generations.find_spare(logs)
+        sweep = [name for name in recovered.sweep if self.places.path(name) != spare]
         if replay.sealed:
             current = self.state.segments.get(self.state.current_segment)
             if current is not None:
@@ -250,7 +277,7 @@ class Store:
                     self.segments.write_on(current)
             set_all_aside(self.disk, self.places, recovered.set_aside)
             self.recovery = RecoveryReport(
-                generation=replay.header.number, swept=tuple(recovered.sweep), set_aside=tuple(recovered.set_aside)
+                generation=replay.header.number, swept=tuple(sweep), set_aside=tuple(recovered.set_aside)
             )
         else:
             finish_adoptions(self.disk, self.places, recovered)
@@ -285,11 +312,11 @@ class Store:
                 missing_bytes=replay.missing_bytes,
                 lost_transactions=recovered.lost_transactions,
                 redone_bytes=redone_bytes,
-                swept=tuple(recovered.sweep),
+                swept=tuple(sweep),
                 set_aside=tuple(aside),
                 resolved=recovered.resolved,
             )
-        delete_all(self.disk, self.places, recovered.sweep, self.settings.wipe)
+        delete_all(self.disk, self.places, sweep, self.settings.wipe)
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.
@@ -319,8 +346,27 @@ class Store:
         self.abandon()
         self._lock.release()
 
+    def need_directory(self) -> None:
+        """Raise ``QueueDeletedError``, from now on always, if the queue's directory was deleted."""
+        if self.broken is None and self._lock.is_deleted():
+            raise self._break(FileNotFoundError(errno.ENOENT, "the directory was deleted", self.directory))
+
+    def is_in(self, found: StatResult) -> bool:
+        """Return whether this is the queue's directory, whatever its name."""
+        return self._lock.is_on(found)
+
+    def need_name(self) -> None:
+        """Raise ``QueueNotFoundError`` if the queue's directory has another name than it was opened by."""
+        if not self._lock.is_named():
+            raise QueueNotFoundError(
+                f"{self.directory}: the queue is open, and its directory was renamed or deleted meanwhile: name the "
+                "directory that it is in now"
+            )
+
     def check(self) -> None:
         """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
+        if isinstance(self.broken, QueueDeletedError):
+            raise QueueDeletedError(self.directory) from self.broken.__cause__
         if self.broken is not None:
             raise BrokenQueueError(
                 f"{self.directory}: an earlier sync or log write failed ({self.broken!r}): close the queue and open "
@@ -332,7 +378,7 @@ class Store:
     def spill(self, transaction: Transaction) -> None:
         """Write the transaction's items to the segments ahead of its commit, so that they leave the memory.
 
-        Nothing is durable or visible yet. Raises ``DiskFullError``; the items are then still in memory.
+        Nothing is durable or visible yet. Raises ``ResourceError``; the items are then still in memory.
         """
         self.check()
         try:
@@ -387,8 +433,7 @@ class Store:
     def _commit_long(self, group: Sequence[Transaction]) -> None:
         committer = self.committer
         admitted, inline = committer.write_blocks(group)
-        if admitted:
-            committer.sync_blocks(inline)
+        if admitted and committer.sync_blocks(admitted, inline):
             self.log_group(admitted, inline)
         committer.come_again(group)
 
@@ -444,7 +489,7 @@ class Store:
     def subscribe(self, name: str, first: int) -> None:
         """Let another one consume, from the sequence ``first`` on, of what is not gone; durable on return.
 
-        Raises ``DiskFullError`` and ``BrokenQueueError``.
+        Raises ``ResourceError`` and ``BrokenQueueError``.
         """
         self._log_alone(self.state.next_subscription(name, first))
 
@@ -453,7 +498,7 @@ class Store:
         self._log_alone(SubscriptionClosed(number))
 
     def _log_alone(self, operation: Operation) -> None:
-        """Commit one operation. Raises ``DiskFullError`` and ``BrokenQueueError``."""
+        """Commit one operation. Raises ``ResourceError`` and ``BrokenQueueError``."""
         self.check()
         transaction = Transaction()
         transaction.operations = [operation]
@@ -472,6 +517,7 @@ class Store:
     ) -> Copy | None:
         """Begin a compaction, as ``Compactor.begin`` does; None where there is nothing to be compacted."""
         self.check()
+        self.need_directory()
         return self.compactor.begin(below, settled_only, hole_items, before)
 
     def end_compaction(self, copy: Copy) -> None:
@@ -479,9 +525,18 @@ class Store:
         self.compactor.end(copy, self.broken is None)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
-        """Begin a new generation of the log, as ``Generations.trim`` does. Raises the same."""
+        """Begin a new generation of the log, as ``Generations.trim`` does, once more if that gives back what it lacks.
+
+        Raises what that raises.
+        """
         self.check()
-        self.insist(partial(self.generations.trim, flags, extra_bytes, keep_old, enqueues))
+        trim = partial(self.generations.trim, flags, extra_bytes, keep_old, enqueues)
+        try:
+            self.insist(trim)
+        except ResourceError as error:
+            if not self.insist(partial(self._frees_some, error)):
+                raise
+            self.insist(trim)
 
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
@@ -492,10 +547,12 @@ class Store:
         larger than a first one, or to be wiped; the length that the log has grown by; memory to write from. Drafts that
         producers have left behind are deleted.
 
-        Raises ``DiskFullError`` (nothing is lost) and ``BrokenQueueError``.
+        Raises ``ResourceError`` (nothing is lost) and ``BrokenQueueError``.
         """
         self.check()
-        self.adopter.sweep()
+        self.need_directory()
+        with unless_lacking(self.adopter.directory, "to look for drafts", "then tidy up again"):
+            self.adopter.sweep()
         drained, current = self._drained(True), self.segments.current
         if current is not None and current.number in drained:
             self.segments.let_go()
@@ -508,10 +565,12 @@ class Store:
     def fill_pool(self) -> Iterator[int]:
         """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
 
-        As far as the limits of the queue allow. For any thread. Raises ``DiskFullError``, ``OSError``.
+        As far as the limits of the queue allow. For any thread. Raises ``ResourceError``, ``OSError``.
         """
         if self.settings.pool_max_bytes:
-            self.pool.clean()
+            self.need_directory()
+            with unless_lacking(self.pool.directory, "to look into the pool", "then fill it again"):
+                self.pool.clean()
             try:
                 yield from self.pool.fill(self.settings.pool_min_bytes, self.segments.next_bytes)
             except DiskFullError as error:
@@ -528,9 +587,13 @@ class Store:
             self.trim(extra_bytes=body_bytes, enqueues=enqueues)
             log = self.generations.log
             if log is not None and not log.has_room(body_bytes, enqueues):
+                path, shortage = self.places.path(LOG_DIRECTORY), self.generations.shortage
+                if shortage is not None and shortage.errno in LACKING - NO_SPACE:
+                    with unless_lacking(path, "to keep a spare log"):
+                        raise shortage
                 reason = "what room there is, is for dequeueing"
-                raise DiskFullError(self.places.path(LOG_DIRECTORY), errno.ENOSPC, reason) from self._quota.refusal
-        except DiskFullError as error:
+                raise DiskFullError(path, errno.ENOSPC, reason) from self._quota.refusal
+        except ResourceError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
                 transaction.error, transaction.staged = self.limits.explain(transaction, error), ()
@@ -538,6 +601,19 @@ class Store:
                 self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None
         return log
+
+    def _frees_some(self, error: ResourceError) -> bool:
+        """Give back what no trim needs of what the system lacks: files that only reading needs, those of the pool.
+
+        Whether there were any.
+        """
+        if isinstance(error, TooManyFilesError):
+            return self.segments.close_idle()
+        if not isinstance(error, DiskFullError) or isinstance(error.__cause__, OverLimitError):
+            return False
+        was_any = bool(self.generations.retired)
+        self.give_back()
+        return self._shrink_pool(0) or was_any
 
     def _make_room(self, refusal: OSError) -> bool:
         """Give back what a full disk holds for nothing: the pool, drained segments, a log longer than it has to be.
@@ -547,20 +623,26 @@ class Store:
         # What a shared pool holds does not count for a limit of this queue's own.
         most_bytes = self.pool.max_bytes if self.settings.shared_pool and isinstance(refusal, OverLimitError) else 0
         made = self.segments.drop_unlogged() or bool(self.generations.retired)
-        made |= self.pool.shrink(most_bytes) > 0
+        made |= self._shrink_pool(most_bytes)
         is_limited = self.settings.max_disk_bytes is not None
         is_long = self.generations.has_grown or (is_limited and self.generations.is_long)
         drained = self._drained()
         if not made and not drained and not is_long:
             return False
         before_bytes = self.generations.file_bytes
-        with suppress(DiskFullError):
+        with suppress(ResourceError):
             self.generations.trim_short(tightly=is_limited)
             # What the checkpoint needs stays: to be asked for it again and again would never end.
             made = made or bool(drained) or self.generations.file_bytes < before_bytes
         self.give_back()
-        self.pool.shrink(most_bytes)
+        self._shrink_pool(most_bytes)
         return made
+
+    def _shrink_pool(self, most_bytes: int) -> bool:
+        """Give back what the pool has beyond that; whether there was any that could be had."""
+        with suppress(OSError):
+            return self.pool.shrink(most_bytes) > 0
+        return False
 
     def trim_if_worth(self) -> None:
         """Trim if what is drained is worth it."""
@@ -632,6 +714,10 @@ class Store:
         LOGGER.error("%s: whether a flush is durable is unknown, since it was interrupted: %r", self.directory, error)
 
     def _break(self, error: OSError) -> BrokenQueueError:
+        if isinstance(error, FileNotFoundError) and self._lock.is_deleted():
+            self.broken = gone = QueueDeletedError(self.directory)
+            LOGGER.error("%s", gone)
+            return gone
         self.broken = error
         broken = BrokenQueueError(
             f"{self.directory}: a sync or a log write failed ({error}): whether this flush is durable is unknown; "

@@ -3,23 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from itertools import chain
 from typing import Generic
 
 from .codecs import Codec, T, decode_each
 from .group import Group
 from .reader import Reader
 from .session import Session, checked_timeout
+from .stationary import Stationary, stationary_block
 
 
-class Subscription(Generic[T]):
+class Subscription(Stationary, Generic[T]):
     """One consumer of a queue, by its name, beside the others: each gets every item, which is stored once.
 
     What it has consumed, and where it stands, is durable, and is the same in any process that opens the queue later.
     Its sessions hold, flush and roll back for it alone; they enqueue like any other. An item is kept as long as any
     subscription has not consumed it. For any number of threads.
     """
+
+    _elsewhere = "pass its name, and call queue.subscribe(name) in the process that has opened the queue"
 
     def __init__(
         self, group: Group, reader: Reader, codec: Codec[T], session: Callable[[str | None, Reader], Session[T]]
@@ -56,7 +57,7 @@ class Subscription(Generic[T]):
         """A new session that dequeues for this subscription; otherwise like ``PersistentQueue.session``."""
         return self._session(name, self._reader)
 
-    @contextmanager
+    @stationary_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
@@ -70,4 +71,4 @@ class Subscription(Generic[T]):
 
     def browse(self) -> Iterator[T]:
         """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""
-        return decode_each(self._codec, chain.from_iterable(self._group.browse(self._reader)))
+        return decode_each(self._codec, self._group.browse(self._reader), self._group.store.directory)

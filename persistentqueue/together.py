@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack
 from functools import partial
 from typing import Any, TypeVar, overload
 
@@ -13,6 +13,7 @@ from .joint import require_neighbours
 from .queue import PersistentQueue
 from .retries import commit_tried
 from .session import Session, checked_timeout, exclusively
+from .stationary import stationary_block
 from .subscription import Subscription
 
 A = TypeVar("A")
@@ -85,7 +86,7 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     return _transaction(queues, name)
 
 
-@contextmanager
+@stationary_block
 def _transaction(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
 ) -> Iterator[tuple[Session[Any], ...]]:

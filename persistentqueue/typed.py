@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import suppress
 from typing import Any
 
-from .codecs import Codec, T, decode, encode
+from .codecs import Codec, T, encode
 from .session import Session
 
 
@@ -15,7 +15,7 @@ class TypedSession(Session[T]):
 
     What cannot be encoded raises ``CodecError``, and is not in the session. What cannot be decoded raises it, once each
     time that it is dequeued, and is on hold like any other item: ``flush`` consumes it, ``rollback`` gives it back. The
-    error has its bytes.
+    error has its bytes, the queue and the sequence; ``reject`` takes it for the item.
     """
 
     __slots__ = ("_codec",)
@@ -26,17 +26,18 @@ class TypedSession(Session[T]):
 
     def enqueue(self, item: Any) -> None:
         """Buffer an item, encoded now; otherwise like a session of bytes. Raises ``CodecError`` as well."""
-        data: Any = encode(self._codec, item)
+        data: Any = encode(self._codec, item, self._group.store.directory)
         super().enqueue(data)
 
     def enqueue_cached(self, item: Any) -> bool:
         """Like ``enqueue``, unless it would write; otherwise like a session of bytes. Raises ``CodecError`` as well."""
-        return super().enqueue_cached(encode(self._codec, item))
+        return super().enqueue_cached(encode(self._codec, item, self._group.store.directory))
 
     def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer items, in order; otherwise like a session of bytes. Raises ``CodecError`` as well: of a list or
         a tuple all are encoded before any is buffered."""
-        encoded: Iterator[Any] = (encode(self._codec, item) for item in items)
+        path = self._group.store.directory
+        encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 
     def _matches(self, raw: bytes, item: object) -> bool:
@@ -53,7 +54,15 @@ class TypedSession(Session[T]):
         Where items may be None, ``dequeue_many(1)`` tells them from nothing.
         """
         data: Any = super().dequeue(timeout)
-        return None if data is None else decode(self._codec, data)
+        if data is None:
+            return None
+        try:
+            return self._codec.decode(data)
+        except Exception as error:
+            raise self.undecodable(self._codec, data, error) from error
+        except BaseException:  # interrupted: the caller has not seen it
+            self._give_back(1)
+            raise
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
         """Up to ``max_items`` ready items, decoded, in order; otherwise like a session of bytes.
@@ -72,9 +81,12 @@ class TypedSession(Session[T]):
         for each in data:
             try:
                 items.append(self._codec.decode(each))
-            except Exception:
+            except Exception as error:
                 self._give_back(len(data) - max(len(items), 1))
                 if items:
                     return items
-                return [decode(self._codec, each)]
+                raise self.undecodable(self._codec, each, error) from error
+            except BaseException:  # interrupted: the caller has seen none of them
+                self._give_back(len(data))
+                raise
         return items

@@ -68,7 +68,7 @@ class Upkeep:
         """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
         of those that were there at the beginning. Copies no more than ``bytes_per_second``, on average.
 
-        Raises ``DiskFullError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
+        Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
         with self._group.keeping_files():
             return self._compact(below, settled_only, progress, bytes_per_second)

@@ -17,7 +17,7 @@ from .block import BlockHeader
 from .directory import queue_directory, sizes_in
 from .disk import DISK, Disk, StrPath, abspath, join
 from .envelope import Encryption, Envelopes
-from .errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError
+from .errors import CorruptionError, QueueNotFoundError, SubscriptionNotFoundError, naming_paths
 from .explain import left_in_segments
 from .intervals import Intervals, Run, within
 from .lock import LOCK_NAME, Owner, is_held, read_owner
@@ -29,6 +29,7 @@ from .recovery import Recovered
 from .segment import segment_name
 from .spare import SPARE_NAME
 from .splits import Found, Onlooker, Split, find_behind, plan, read
+from .stationary import Stationary
 
 Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
 """Is told of a block that is damaged, and which sequences that costs."""
@@ -163,7 +164,7 @@ class _Closed(Envelopes):
 _CLOSED = _Closed()
 
 
-class View:
+class View(Stationary):
     """A look at a queue that anybody may own: another process, this one, or nobody.
 
     It takes no lock, waits for nobody, and is noticed by nobody. Nothing on the disk is changed: no lock file is made,
@@ -177,8 +178,11 @@ class View:
     calls of the system, and one for each file; else the log is read, of a few MiB at most.
 
     All methods raise ``QueueNotFoundError`` (also where it was deleted, and perhaps made anew, since the first look),
-    ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``, and ``OSError``.
+    ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``,
+    ``UnusablePathError``, and ``OSError``.
     """
+
+    _elsewhere = "pass its path, and make another View there"
 
     def __init__(
         self, path: StrPath, name: str | None = None, *, encryption: Encryption | None = None, disk: Disk = DISK
@@ -288,7 +292,8 @@ class View:
         return times
 
     def _look(self) -> tuple[Places, Recovered]:
-        places, recovered = self._onlooker.look()
+        with naming_paths(self._directory):
+            places, recovered = self._onlooker.look()
         if self._identity is None:
             self._identity = recovered.identity
         elif self._identity not in {recovered.identity, ""}:

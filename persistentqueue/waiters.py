@@ -47,11 +47,16 @@ class _Place:
 
 
 class Waiters:
-    """All waiting threads of one queue. ``mutex`` is held by the caller, but for ``wait`` and ``abandon``."""
+    """All waiting threads of one queue. ``mutex`` is held by the caller, but for ``wait`` and ``abandon``.
 
-    def __init__(self, mutex: AbstractContextManager[object], directory: str) -> None:
+    ``opened`` opens the directory that other processes publish in, and closes it again.
+    """
+
+    def __init__(
+        self, mutex: AbstractContextManager[object], opened: Callable[[], AbstractContextManager[int]]
+    ) -> None:
         self._mutex = mutex
-        self._directory = directory
+        self._opened = opened
         self._sleeping: list[_Place] = []
         self._keeper: _Place | None = None
         """The place that has the bell."""
@@ -128,7 +133,8 @@ class Waiters:
         return True
 
     def _make_bell(self) -> None:
-        self._bell = Bell(self._directory)
+        with self._opened() as directory:
+            self._bell = Bell(directory)
 
     def _leave(self, place: _Place, passes: bool = False) -> None:
         """Give up the place; again, if that was interrupted. If the thread ``passes``, since it will not look for what

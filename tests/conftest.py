@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from random import Random
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -23,6 +24,8 @@ from persistentqueue.place import ID_NAME
 from persistentqueue.shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.shield import end_helper
 from persistentqueue.upkeep import Upkeep
+
+from .support import receive_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -43,8 +46,20 @@ def _descriptors() -> dict[int, str]:
     return found
 
 
+def pytest_configure() -> None:
+    """Receive signals as a process of a terminal does, whatever has started this one; so do its children."""
+    if threading.current_thread() is threading.main_thread():
+        receive_signals()
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """What takes longest begins first, so that no process is left with it at the end."""
+    """What takes longest begins first, so that no process is left with it at the end.
+
+    With ``SHUFFLE=<seed>`` in the environment, shuffle the tests of each file: none may depend on the one before."""
+    if seed := os.environ.get("SHUFFLE"):
+        files = list(dict.fromkeys(item.path for item in items))
+        Random(seed).shuffle(items)
+        items.sort(key=lambda item: files.index(item.path))
     items.sort(key=lambda item: item.get_closest_marker("spark") is None)
 
 

@@ -30,6 +30,22 @@ IN_CACHE = replace(
 """The disk without its syncs: for tests that open a thousand directories and cut no power."""
 
 
+def receive_signals() -> None:
+    """Undo what the process that started this one has ignored or blocked among the signals that tests depend on.
+
+    A shell without job control, and so ``nohup make test &``, starts a process with SIGINT ignored. Children inherit
+    that, and Python then raises no ``KeyboardInterrupt``. A supervisor that ignores SIGCHLD hides the status of every
+    child. SIGHUP stays as it is. Call this function in the main thread."""
+    for number, default in (
+        (signal.SIGINT, signal.default_int_handler),
+        (signal.SIGTERM, signal.SIG_DFL),
+        (signal.SIGCHLD, signal.SIG_DFL),
+    ):
+        if signal.getsignal(number) in (signal.SIG_IGN, signal.SIG_DFL):
+            signal.signal(number, default)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGINT, signal.SIGTERM, signal.SIGCHLD, signal.SIGALRM})
+
+
 def put(queue: PersistentQueue, *items: bytes) -> None:
     """Enqueue the items in one flush."""
     with queue.transaction() as session:

@@ -366,6 +366,7 @@ def test_waiting_for_room(place: Path) -> None:
                 await large.enqueue_many([b"x"] * 3)
                 with pytest.raises(QueueFullError, match="never fits"):
                     await large.flush()
+                await large.rollback()
             async with queue.session() as worker:  # who makes room for what it puts is held up by nobody
                 assert await worker.dequeue() == b"a"
                 await worker.enqueue(b"A")
@@ -447,6 +448,7 @@ def test_a_session_is_for_one_task(place: Path) -> None:
                 await session.flush()
             await put(queue, b"x")
             assert await waiting == b"x"
+            await session.rollback()
 
     run(main())
 

@@ -196,7 +196,7 @@ def test_an_interrupt_before_a_verb_begins(monkeypatch: pytest.MonkeyPatch, caps
 
 def test_every_verb_tells_what_it_changes_and_whether_it_needs_the_lock(capsys: pytest.CaptureFixture[str]) -> None:
     """Its help says so; it has ``--json``, and is in the README."""
-    readme = (Path(__file__).parents[1] / "README.md").read_text()
+    readme = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
     verbs: list[str] = list(get_command(app).commands)  # type: ignore[attr-defined]
     assert len(verbs) == 17
     assert len(VERBS) == 3
@@ -564,7 +564,7 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     page = path / "page.html"
     done = cli("report", path, "-o", page)
     assert (done.status, "left out: " in done.text) == (1, True)
-    assert "What cannot be read" in page.read_text()
+    assert "What cannot be read" in page.read_text(encoding="utf-8")
     assert cli("report", path, "-o", page, "--json").json["errors"]["bad"]["type"] == "CorruptionError"
     page.unlink()
     done = cli("repair", path, "bad", "--json")
@@ -664,7 +664,7 @@ def test_a_queue_that_may_not_be_read_is_left_out(path: Path, tmp_path: Path, mo
         done = cli(arguments[0], path, *arguments[1:])
         assert (done.status, done.err) == (1, "")
         assert ("PermissionError" if arguments[0] != "report" else "Permission denied") in done.text
-    assert "good" in page.read_text()
+    assert "good" in page.read_text(encoding="utf-8")
 
 
 def test_what_a_key_file_holds_is_never_shown(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
@@ -729,6 +729,7 @@ def test_compact_gives_files_back(open_queue: OpenQueue, path: Path) -> None:
                 slow.dequeue()
                 quick.dequeue_many(45)
             quick.flush()
+            slow.rollback()
     assert "sparse" in cli("explain", path, "q").text
     done = cli("compact", path, "q", "--json").json
     assert done["segments"] > 3

@@ -121,7 +121,7 @@ def test_from_outside_it_says_what_cannot_be_seen(open_queue: OpenQueue, directo
     end = at_work(queue)
     target = tmp_path / "report.html"
     assert main(["report", str(directory), "-o", str(target)]) == 0
-    html = target.read_text()
+    html = target.read_text(encoding="utf-8")
     text = text_of(html)
     assert "Looked at from outside" in text
     assert "43 items were overtaken" in text
@@ -189,6 +189,7 @@ def test_what_is_urgent_comes_first(open_queue: OpenQueue, directory: Path) -> N
         assert "holds 1 item for 1 h 1 min" in text
         assert "95 % full by its nearest limit; 2 flushes wait" in text
         assert "urgent" in Outline(page([sight])).classes
+        session.rollback()
 
 
 # --- in a browser --------------------------------------------------------------------------------------------------
@@ -205,7 +206,7 @@ def show(tmp_path: Path) -> Callable[..., str]:
     def shown(html: str, width: int, height: int, *flags: str) -> str:
         at = next(number)
         file, profile = tmp_path / f"page{at}.html", tmp_path / f"profile{at}"
-        file.write_text(html)
+        file.write_text(html, encoding="utf-8")
         command = [
             browser,
             *FLAGS,

@@ -8,6 +8,8 @@ import select
 import signal
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
@@ -38,15 +40,16 @@ from persistentqueue.cli.watch import Arrivals, Pace, Watched, pace_of
 from persistentqueue.lock import Owner
 
 from .conftest import OpenQueue
-from .support import crash, interruptible, put
+from .support import crash, put
 
+SECONDS = 120.0  # a limit for what should take less than one
 SECOND_NS = 10**9
 NOW_NS = 1_000 * SECOND_NS
 
 
 def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False) -> str:
     """The picture, without its colours."""
-    console = Console(width=width, no_color=True, file=open(os.devnull, "w"), record=True)  # noqa: SIM115
+    console = Console(width=width, no_color=True, file=open(os.devnull, "w", encoding="utf-8"), record=True)  # noqa: SIM115
     with console.file:
         console.print(draw("queues", queues, is_chosen, 1.0, width))
     return console.export_text()
@@ -110,6 +113,7 @@ def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: OpenQueue, 
         assert (watched.pace.consumed, watched.snapshot.overtaken, watched.snapshot.depth) == (4, 1, 6)
         assert watched.pace.waited_longest_seconds is not None
         assert list(watched.depths) == [10, 6]
+        slow.rollback()
 
 
 def test_arrivals_between_what_was_seen_are_estimated() -> None:
@@ -167,6 +171,7 @@ def test_the_picture_explains_itself_without_colours(open_queue: OpenQueue, dire
             watched.look()
         watched.resident_bytes = 500_000
         picture = drawn([watched])
+        slow.rollback()
     assert "880 items left" in picture
     assert "3 items were overtaken" in picture
     assert "more than the owner's whole memory" in picture
@@ -353,19 +358,26 @@ def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
 # --- the loop ------------------------------------------------------------------------------------------------------
 
 
-def start(path: Path, stdout: int, *arguments: str) -> subprocess.Popen[bytes]:
-    """``top`` in a process of its own."""
+@contextmanager
+def start(path: Path, stdout: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``top`` in a process of its own; kill it if the block fails, or leaving the block would wait for ever."""
     line = [sys.executable, "-m", "persistentqueue", "top", str(path), "--interval", "0.05", *arguments]
-    with interruptible():
-        return subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=os.environ | {"TERM": "xterm"})
+    environment = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
 def read_until(fd: int, word: bytes) -> bytes:
     """What comes up to this word."""
     data = b""
     while word not in data:
-        assert select.select([fd], [], [], 30)[0], data
-        data += os.read(fd, 65536)
+        assert select.select([fd], [], [], SECONDS)[0], data
+        more = os.read(fd, 65536)
+        assert more, data  # the writer has ended
+        data += more
     return data
 
 
@@ -381,7 +393,7 @@ def test_it_goes_on_until_it_is_interrupted(open_queue: OpenQueue, tmp_path: Pat
         put(queue, b"b")
         read_until(reader, b'"depth": 2' if arguments else b"2 items left")
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) == 0
+        assert process.wait(SECONDS) == 0
         assert process.stderr is not None
         assert process.stderr.read() == b""
     os.close(reader)
@@ -397,6 +409,6 @@ def test_on_a_terminal_it_draws_in_place(open_queue: OpenQueue, tmp_path: Path) 
         seen += read_until(master, b"owner")
         process.send_signal(signal.SIGINT)
         seen += read_until(master, b"\x1b[?1049l")
-        assert process.wait(30) == 0
+        assert process.wait(SECONDS) == 0
     os.close(master)
     assert b"\x1b[?1049h" in seen

@@ -187,6 +187,8 @@ def test_what_is_behind_keeps_its_order(tmp_path: Path) -> None:
         assert session.dequeue_many(10) == [7, 8, 9]
         session.rollback()
         assert (session.dequeue_many(4), session.dequeue_many(10)) == ([0, 1, 4, 5], [7, 8, 9])
+        other.rollback()
+        session.rollback()
 
 
 @pytest.mark.parametrize("codec", ["json", None, 3, codecs.MessagePack])

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-README = (Path(__file__).parents[1] / "README.md").read_text()
+README = (Path(__file__).parents[1] / "README.md").read_text(encoding="utf-8")
 SECTION = README.partition("\n## Coming from another queue\n")[2].partition("\n## ")[0]
 ROWS = [[cell.strip() for cell in line.strip("|").split(" | ")] for line in SECTION.splitlines() if line[:1] == "|"][2:]
 NEEDS = {

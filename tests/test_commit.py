@@ -209,6 +209,7 @@ def test_deferred_blocks_are_read_from_memory(open_queue: OpenQueue, directory: 
         assert session.dequeue() == b"x" * 140_000
         for item in items[20:]:
             assert session.dequeue() == item
+        session.rollback()
     assert list(queue.browse()) == [*items[:20], b"x" * 140_000, *items[20:]]
 
 

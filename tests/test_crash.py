@@ -32,6 +32,7 @@ from .crash.explorer import DIRECTORY, ENCLOSES, Explorer, content_of
 from .crash.exploring import ViolationError
 from .crash.kills import run_kills
 from .crash.mutants import MUTANTS, PACKAGE, Mutant
+from .crash.renames import RENAMES
 from .crash.several import SeveralExplorer
 
 SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
@@ -359,6 +360,17 @@ def test_random_programs_that_compress_and_encrypt(faults: bool) -> None:
 
 
 @pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
+def test_random_programs_whose_directories_are_renamed(faults: bool) -> None:
+    """The same where directories are renamed or deleted under their owner, and other queues get their names: these hold
+    what their own owners have put into them, and none of their files is touched."""
+    explorers = [Explorer(seed, faults, style=RENAMES) for seed in range(6)]
+    for explorer in explorers:
+        explorer.run()
+    assert sum(explorer.schedules for explorer in explorers) > 100
+    assert sum(explorer.renames for explorer in explorers) > 10
+
+
+@pytest.mark.parametrize("faults", [False, True], ids=["crashes", "crashes and failing calls"])
 def test_random_programs_over_several_queues(faults: bool) -> None:
     """The same for transactions over several queues: all of each or nothing, in whatever order they are opened."""
     explorers = [SeveralExplorer(seed, faults) for seed in range(8)]
@@ -400,7 +412,7 @@ def test_harness_notices() -> None:
 @pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
 def test_planted_bugs_have_a_place(mutant: Mutant) -> None:
     """The text that each planted bug replaces occurs exactly once in its room, which is a program with it, too."""
-    text = (PACKAGE / f"{mutant.room}.py").read_text()
+    text = (PACKAGE / f"{mutant.room}.py").read_text(encoding="utf-8")
     assert text.count(mutant.old) == 1
     assert mutant.old != mutant.new
     ast.parse(text.replace(mutant.old, mutant.new))

@@ -490,9 +490,11 @@ def test_old_place_that_cannot_be_swept(
 
     def failpoint(name: str) -> None:
         if name.startswith("move.5"):
-            media.rename(tmp_path / "away")
+            raise KeyboardInterrupt
 
-    move_data(root, "q", data_path=tmp_path / "new", disk=replace(DISK, failpoint=failpoint))
+    with pytest.raises(KeyboardInterrupt):
+        move_data(root, "q", data_path=tmp_path / "new", disk=replace(DISK, failpoint=failpoint))
+    media.rename(tmp_path / "away")
     assert main(["move", str(root), "q", "--data-path", str(tmp_path / "new")]) == 1
     assert f"left: {media}/q is not there" in capsys.readouterr().out
     assert content(root) == ITEMS

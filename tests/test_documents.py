@@ -12,7 +12,7 @@ import pytest
 from persistentqueue import queue as queue_module
 
 ROOT = Path(__file__).parents[1]
-README = (ROOT / "README.md").read_text()
+README = (ROOT / "README.md").read_text(encoding="utf-8")
 SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
@@ -49,7 +49,7 @@ def test_readme_has_snippets() -> None:
 def test_links_lead_somewhere(name: str) -> None:
     """Every relative link in a document leads to a file."""
     document = ROOT / name
-    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text()):
+    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
 
 
@@ -62,7 +62,7 @@ def test_settings_table_is_complete() -> None:
 
 def test_make_targets_exist() -> None:
     """Every ``make`` command that a document names is in the Makefile."""
-    makefile = (ROOT / "Makefile").read_text()
+    makefile = (ROOT / "Makefile").read_text(encoding="utf-8")
     for name in ("README.md", "CONTRIBUTING.md"):
-        for target in re.findall(r"^make (\w+)", (ROOT / name).read_text(), re.MULTILINE):
+        for target in re.findall(r"^make (\w+)", (ROOT / name).read_text(encoding="utf-8"), re.MULTILINE):
             assert re.search(rf"^{target}:", makefile, re.MULTILINE), target

@@ -575,6 +575,7 @@ def test_what_can_be_opened_comes_out_first(open_queue: OpenQueue) -> None:
             assert session.dequeue_many(9) == [b"a", b"b", b"b", b"b"]
             with pytest.raises(WrongKeyError):
                 session.dequeue_many(9)
+            session.rollback()
         assert len(queue) == 5
         queue.close()
 
@@ -593,6 +594,7 @@ def test_what_lies_in_another_segment_comes_out_first(open_queue: OpenQueue) -> 
         assert session.dequeue_many(9) == [b"a" * 100, b"b" * 100]
         with pytest.raises(WrongKeyError):
             session.dequeue()
+        session.rollback()
 
 
 def test_compaction_without_the_key_leaves_it_alone(open_queue: OpenQueue) -> None:
@@ -865,6 +867,7 @@ def test_no_nonce_is_used_twice(open_queue: OpenQueue, directory: Path, monkeypa
                 session.dequeue()
                 other.dequeue()
             session.flush()
+            other.rollback()
         assert queue.compact(below=1.0).segments
         with Producer(directory, encryption=ONE) as producer:
             producer.enqueue_many([TEXT * 1000] * 300)

@@ -42,6 +42,8 @@ def test_who_keeps_a_segment_and_for_how_long(open_queue: OpenQueue, clock: list
         quick.dequeue_many(2)
         clock[0] += 60
         first, second, third, fourth = queue.explain()
+        quick.rollback()
+        slow.rollback()
     assert (first.live, first.ready, first.held) == (1, 0, 1)
     assert first.holders == (Holder("slow", 1, 0, 86_460.0),)
     assert (second.live, second.ready, second.held) == (9, 6, 3)
@@ -111,6 +113,7 @@ def test_the_time_begins_anew_with_each_flush(open_queue: OpenQueue, clock: list
         keeps = session.keeps()
         assert keeps is not None
         assert keeps.seconds == 0.0
+        session.rollback()
     assert session.keeps() is None
 
 

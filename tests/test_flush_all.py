@@ -244,6 +244,7 @@ def test_who_waits_beside_a_consumer_takes_nothing_from_him(open_queue: OpenQueu
         if not waiting.done():  # the consumer was first
             put(queue, b"y")
         assert waiting.result(SECONDS) is True
+        session.rollback()
 
 
 def test_waiting_is_stopped(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
@@ -360,6 +361,7 @@ def test_who_has_put_all_back_holds_nothing(open_queue: OpenQueue) -> None:
         now = queue._open().now()
         session.dequeue()
         assert (session.keeps_since or 0.0) >= now
+        session.rollback()
 
 
 def test_put_back_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
@@ -372,6 +374,8 @@ def test_put_back_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExec
         wait_for(lambda: queue._open()._waiters.count == 1)
         holder.put_back()
         assert waiting.result(SECONDS) == b"x"
+        holder.rollback()
+        session.rollback()
 
 
 def test_dequeue_cached_never_reads(open_queue: OpenQueue) -> None:
@@ -457,4 +461,5 @@ def test_give_up_before_it_waits(open_queue: OpenQueue) -> None:
         with pytest.raises(QueueFullError):
             session.flush(timeout=0.01)
         assert queue.stats().refused == 2
+        session.rollback()
     assert drain(queue) == [b"a"]

@@ -42,6 +42,7 @@ def fill_up(queue: PersistentQueue, size_bytes: int, per_flush: int) -> list[int
                 session.enqueue_many([(b"%d " % n).ljust(size_bytes, b".") for n in numbers])
                 session.flush(timeout=0)
             except (QueueFullError, DiskFullError):
+                session.rollback()
                 return done
             done += numbers
 

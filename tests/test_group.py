@@ -129,6 +129,7 @@ def test_waiting_wakes_on_a_rollback(open_queue: OpenQueue) -> None:
         wait_for(lambda: queue._group._waiters.count == 1)  # type: ignore[union-attr]
         holder.rollback()
         assert waiting.result(SECONDS) == [b"x"]
+        session.rollback()
 
 
 def test_waiting_ends_in_time(open_queue: OpenQueue) -> None:
@@ -369,6 +370,7 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
         with pytest.raises(Interruption):
             session.flush(timeout=0.01)
         group.mutex = group._line._mutex = group._seats._mutex = mutex
+        session.rollback()
     assert queue.stats().waiting == 0
     with ThreadPoolExecutor(1) as pool:
         assert pool.submit(drain, queue).result(SECONDS) == [b"a"]

@@ -59,6 +59,7 @@ def test_items_on_hold_count(open_queue: OpenQueue) -> None:
         assert holder.dequeue_many(2) == [b"a", b"b"]
         with pytest.raises(QueueFullError):
             put(queue, b"c")
+        holder.rollback()
     with pytest.raises(QueueFullError):
         put(queue, b"c")
     assert drain(queue) == [b"a", b"b"]
@@ -77,6 +78,7 @@ def test_what_is_taken_makes_room_for_what_is_put(open_queue: OpenQueue) -> None
         session.enqueue_many([b"C", b"D"])
         with pytest.raises(QueueFullError):
             session.flush()
+        session.rollback()
     assert drain(queue) == [b"c", b"A", b"B"]
 
 

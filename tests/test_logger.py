@@ -152,6 +152,7 @@ def test_a_block_that_cannot_be_read(open_queue: OpenQueue, directory: Path, hea
             with pytest.raises(CorruptionError) as caught:
                 session.dequeue()
             assert session.dequeue() == b"whole"
+            session.rollback()
     with pytest.raises(CorruptionError):
         list(queue.browse_all())
     assert heard() == [("ERROR", str(caught.value))]

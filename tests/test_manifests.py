@@ -442,6 +442,7 @@ def test_damage_within_a_part(open_queue: OpenQueue, directory: Path) -> None:
         with pytest.raises(CorruptionError):
             session.dequeue()
         assert session.dequeue_many(9) == [b"d", b"e", b"f"]
+        session.rollback()
 
 
 def _named(parts: list[Part]) -> list[Operation]:
@@ -606,6 +607,7 @@ def test_an_adoption_that_a_power_cut_took(directory: Path, renamed: int) -> Non
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"own"]
         assert session.dequeue_many(9) == ALL
+        session.rollback()
     crash(queue)
     log_file(directory).write_bytes(before)
     published = [path for path in sorted((directory / "data").iterdir()) if path.read_bytes() in names]

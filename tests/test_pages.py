@@ -211,3 +211,4 @@ def test_read_ahead_is_kept_and_what_is_taken_whole_is_not(tmp_path: Path) -> No
                 assert session.dequeue() == b"x" * 600_000
                 assert session.dequeue() == b"y" * 600_000
                 assert queue.stats().cached_bytes < 700_000  # the first of them was read ahead
+                session.rollback()

@@ -206,6 +206,7 @@ def test_items_at_every_size_around_the_boundary(
         assert list(queue.browse()) == items
         with queue.session() as session:
             assert [session.dequeue() for _ in items] == items
+            session.rollback()
         stats = queue.stats()
         assert stats.cached_bytes <= memory_bytes
         assert (stats.ready, stats.held) == (5, 0)
@@ -264,6 +265,7 @@ def test_held_items_make_room_for_the_tail(open_queue: OpenQueue) -> None:
             put(queue, item)
             assert dequeue_each(queue, 1) == [item]
         assert queue.stats().page_reads == 0
+        session.rollback()
 
 
 def test_oscillation_reads_each_item_about_once(open_queue: OpenQueue) -> None:
@@ -317,6 +319,7 @@ def test_released_items_come_back_after_they_were_let_go(open_queue: OpenQueue) 
         assert session.dequeue_many(50) == items[:50]
         assert dequeue_each(queue, 100) == items[50:150]
         assert all(first >= 50 for first, _ in kept(queue))
+        session.rollback()
     assert dequeue_each(queue, 101) == [*items[:50], *items[150:], None]
 
 
@@ -329,6 +332,7 @@ def test_rolled_back_items_count(open_queue: OpenQueue) -> None:
         with queue.session() as session:
             assert [session.dequeue() for _ in range(count)] == items[:count]
             assert queue.stats().cached_bytes <= 20_000
+            session.rollback()
         assert queue.stats().cached_bytes <= 20_000
     assert drain(queue) == items
 
@@ -393,6 +397,7 @@ def test_qpid_oversize_message(open_queue: OpenQueue) -> None:
     assert list(queue.browse()) == items
     with queue.session() as session:
         assert [session.dequeue() for _ in items] == items
+        session.rollback()
     assert dequeue_each(queue, 4) == [*items, None]
 
 
@@ -460,6 +465,7 @@ def test_java_amount_flowed_is_visible(open_queue: OpenQueue) -> None:
     with queue.session() as session:
         session.dequeue_many(5)  # held items are not ready
         assert (queue.stats().ready, queue.stats().cached) == (25, 5)
+        session.rollback()
     assert (queue.stats().ready, queue.stats().cached) == (30, 10)
 
 

@@ -127,6 +127,7 @@ def test_02_one_bad_record_blocks_nothing(tmp_path: Path) -> None:
             assert caught.value.file == str(segment)
             assert caught.value.offset <= offset
             assert session.dequeue() == b"third"
+            session.rollback()
     repair(tmp_path / "queue")
     assert check(tmp_path / "queue").ok
     with PersistentQueue(tmp_path / "queue") as queue:
@@ -226,7 +227,7 @@ def test_07_nothing_is_renamed_while_it_is_open(tmp_path: Path) -> None:
 def test_08_temporary_files_are_beside_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Every file is made, and renamed, in the queue's own directory: it needs no directory for temporary files, which
     in a container may be on another device."""
-    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setenv("TMPDIR", "/dev/null/nowhere")
     touched: list[str] = []
 
     def rename(source: str, target: str) -> None:

@@ -30,6 +30,7 @@ from persistentqueue import (
     Producer,
     QueueLockedError,
     QueueNotFoundError,
+    UnflushedWarning,
     check,
     delete_queue,
     move_data,
@@ -123,8 +124,10 @@ def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) 
             session.flush()
 
 
-SLOW_SECONDS = 1.0
-"""What a busy machine may add to what is measured; ``python -m perf --only waiting`` tells what it takes."""
+SLOW_SECONDS = 20.0
+"""Seconds that a busy machine may add to a measured one; less than any wait without a wake-up would take.
+
+``python -m perf --only waiting`` tells the real figure."""
 
 
 def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) -> None:
@@ -246,7 +249,7 @@ def test_two_that_publish_the_same_marker_at_once(
 def test_rollback_and_leaving_drop(open_queue: OpenQueue, directory: Path) -> None:
     """Nothing that was not flushed is seen, nor stays as a file."""
     queue = open_queue()
-    with Producer(directory) as producer:
+    with pytest.warns(UnflushedWarning), Producer(directory) as producer:
         producer.enqueue(b"a")
         producer.rollback()
         assert producer.flush()
@@ -361,6 +364,8 @@ def test_no_queue(directory: Path) -> None:
         for each in (producer, other):
             with pytest.raises(QueueNotFoundError):
                 each.flush()
+        other.rollback()
+        producer.rollback()
 
 
 # --- room ------------------------------------------------------------------------------------------------------------
@@ -693,6 +698,7 @@ def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
     with queue.session() as session:
         assert len(session.dequeue_many(4)) == 2
         assert session.dequeue_many(4) == [b"a", b"b"]
+        session.rollback()
     crash(queue)
     assert inbox(directory) == []
     log.write_bytes(before)
@@ -712,6 +718,7 @@ def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
         producer.enqueue(b"a")
         with pytest.raises(OSError, match="No locks"):
             producer.flush()
+        producer.rollback()
     assert inbox(directory) == []
 
 
@@ -844,16 +851,18 @@ def test_where_the_system_has_less(
 
 def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is nothing to watch the bell looks every 50 ms."""
-    bell = Bell(str(tmp_path / "nowhere"))
+    bell = Bell(-1)
     bell.ring()
     bell.wait(60)
     begun = time.monotonic()
     bell.wait(60)
     assert time.monotonic() - begun >= 0.04
     bell.close()
-    assert _watch(str(tmp_path / "nowhere")) == -1
+    assert _watch(-1) == -1
     monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a system without it
-    assert _watch(str(tmp_path)) == -1
+    fd = os.open(tmp_path, os.O_RDONLY)
+    assert _watch(fd) == -1
+    os.close(fd)
 
 
 def test_what_cannot_be_read_stays(directory: Path) -> None:
@@ -914,6 +923,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() is None
+        session.rollback()
     # The marker that stands for what is deleted must outlive the power first.
     assert queue.stats().generation > generation
     assert inbox(directory) == []
@@ -921,6 +931,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() == b"b"
+        session.rollback()
     crash(queue)
     with PersistentQueue(directory) as queue:
         assert not queue.recovery.clean
@@ -1139,6 +1150,7 @@ def test_an_adoption_that_a_power_cut_took_of_a_damaged_file(directory: Path) ->
     with queue.session() as session:
         assert session.dequeue_many(2) == [b"own"]
         assert session.dequeue() == b"a"
+        session.rollback()
     crash(queue)
     log.write_bytes(before)
     segment = max((directory / "data").glob("*.seg"))
@@ -1154,9 +1166,8 @@ def test_a_queue_that_is_just_being_made(directory: Path, monkeypatch: pytest.Mo
     with PersistentQueue(directory):
         looks = iter([[], *[find_generations(DISK, str(directory))] * 9])
         monkeypatch.setattr("persistentqueue.producer.find_generations", lambda *_: next(looks))
-        begun = time.monotonic()
         Producer(directory).close()
-        assert time.monotonic() - begun < 5
+    assert len(list(looks)) == 7  # one try found the lock taken; then `_create` and the producer look once each
 
 
 def test_a_queue_that_is_never_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:

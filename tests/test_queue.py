@@ -35,6 +35,7 @@ def test_the_ten_lines(tmp_path: Path) -> None:
         with queue.session() as session:
             assert session.dequeue() == b"one"
             assert session.dequeue_many(100) == [b"two", b"three"]
+            session.rollback()
         with queue.session() as session:
             assert session.dequeue_many(2) == [b"one", b"two"]
             session.flush()
@@ -359,6 +360,8 @@ def test_enqueued_is_invisible_until_flush(open_queue: OpenQueue) -> None:
         assert (len(queue), queue.peek()) == (1, [b"x"])
         assert two.dequeue() == b"x"
         assert one.dequeue() is None
+        one.rollback()
+        two.rollback()
 
 
 def test_rollback_keeps_the_order(open_queue: OpenQueue) -> None:
@@ -374,6 +377,7 @@ def test_rollback_keeps_the_order(open_queue: OpenQueue) -> None:
         two.rollback()
         assert two.dequeue_many(2) == [b"2", b"3"]
         three.flush()
+        two.rollback()
     assert drain(queue) == [b"2", b"3", b"4", b"7", b"8"]
 
 
@@ -388,6 +392,7 @@ def test_session_is_flushed_many_times(open_queue: OpenQueue) -> None:
         assert session.flush()
         assert queue.stats().syncs == syncs
         session.enqueue(b"never")
+        session.rollback()
     assert drain(queue) == [b"0", b"1", b"2", b"3", b"4"]
 
 
@@ -442,6 +447,7 @@ def test_spilled_session_is_rolled_back(open_queue: OpenQueue, directory: Path) 
     with queue.session() as session:
         session._spill_bytes = 10
         session.enqueue_many([b"x" * 600] * 10)
+        session.rollback()
     put(queue, b"y")
     assert drain(queue) == [b"y"]
     queue.close()
@@ -463,6 +469,7 @@ def test_browse_and_peek(open_queue: OpenQueue) -> None:
     with queue.session() as session:
         assert session.dequeue_many(5) == items[:5]
         assert list(queue.browse()) == items[5:]
+        session.rollback()
     assert len(queue) == 500
 
 
@@ -506,6 +513,7 @@ def test_clear(open_queue: OpenQueue) -> None:
         assert session.dequeue_many(3) == [b"0", b"1", b"2"]
         assert queue.clear() == 7
         assert len(queue) == 0
+        session.rollback()
     assert queue.clear() == 3
     assert queue.clear() == 0
     crash(queue)
@@ -570,6 +578,7 @@ def test_stats_add_up(open_queue: OpenQueue, directory: Path) -> None:
         session.flush()
         session.dequeue_many(5)
         stats = queue.stats()
+        session.rollback()
     assert (stats.ready, stats.held, stats.damaged, stats.enqueued, stats.dequeued) == (35, 5, 0, 50, 10)
     assert (stats.segments, stats.groups, stats.transactions) == (1, 2, 2)
     assert 40 * 100 <= stats.live_bytes <= 40 * 102
@@ -607,6 +616,7 @@ def test_reopening_without_a_change_writes_nothing(open_queue: OpenQueue, direct
         assert queue.peek(5) == [b"a", b"b"]
         with queue.session() as session:
             assert session.dequeue() == b"a"
+            session.rollback()
         assert queue.recovery.clean
     assert content() == before
 
@@ -630,7 +640,7 @@ def test_errors_are_one_tree() -> None:
     import persistentqueue
 
     errors = [getattr(persistentqueue, name) for name in persistentqueue.__all__ if name.endswith("Error")]
-    assert len(errors) == 19
+    assert len(errors) == 22
     assert all(issubclass(error, PersistentQueueError) for error in errors)
     assert issubclass(InvalidNameError, ValueError)
     assert issubclass(ItemTooLargeError, ValueError)

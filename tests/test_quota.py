@@ -491,6 +491,7 @@ def test_a_group_that_fills_many_segments_is_refused_once(open_queue: OpenQueue)
                 except QueueFullError:
                     break
                 accepted += 1
+            session.rollback()
         stats = queue.stats()
         assert accepted and stats.enqueued == stats.ready == 6 * accepted
         queue.trim()

@@ -561,6 +561,7 @@ def test_read_error_gives_everything_back(open_queue: OpenQueue) -> None:
         failing[0] = False
         assert queue.stats().held == 0
         assert session.dequeue_many(100) == ITEMS
+        session.rollback()
 
 
 @pytest.mark.damages
@@ -577,6 +578,7 @@ def test_damaged_header_behind_a_whole_segment(tmp_path: Path) -> None:
         assert (caught.value.file, caught.value.offset) == (str(second), 0)
         assert session.dequeue_many(1000) == items  # it costs nothing
         assert first.exists()
+        session.rollback()
 
 
 def test_a_sync_that_fails_while_opening(directory: Path) -> None:

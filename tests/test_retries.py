@@ -114,6 +114,7 @@ def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: OpenQueue,
         assert session.dequeue() == b"bad"
         session.rollback()
         assert session.dequeue() == b"bad"
+        session.rollback()
     queue.trim()
     if end is crash:
         crash(queue.dead_letters)
@@ -121,6 +122,7 @@ def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: OpenQueue,
     queue = open_queue(**DEAD)
     with queue.session() as session:
         assert session.dequeue() == b"bad"
+        session.rollback()
     with queue.session() as session:
         assert session.dequeue() == b"good"
         session.flush()
@@ -551,6 +553,7 @@ def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: OpenQueue) -> None:
         assert drain(dead) == [b"other"]
         assert session.dequeue() == b"e"
         assert (list(queue.browse()), [item for item, *_ in letters(queue)]) == ([b"b", b"c"], [b"a"])
+        session.rollback()
 
 
 def test_a_marker_that_was_reached(open_queue: OpenQueue) -> None:
@@ -578,6 +581,7 @@ def test_a_crash_moves_it_as_a_whole(open_queue: OpenQueue, step: str) -> None:
         session.enqueue(b"d")
         with pytest.raises(KeyboardInterrupt):
             session.flush()
+        session.rollback()
     crash(queue.dead_letters)
     crash(queue)
     queue = open_queue(**DEAD)
@@ -973,6 +977,7 @@ def test_what_has_no_attempts_left_is_not_delayed(open_queue: OpenQueue) -> None
     put(queue, b"a")
     with queue.session() as session:
         session.dequeue()
+        session.rollback()
     assert queue.stats().delayed == 0
     assert drain(queue) == []
     assert len(letters(queue)) == 1
@@ -1002,6 +1007,7 @@ def test_a_delay_that_cannot_be_logged(open_queue: OpenQueue) -> None:
     with queue.session() as session:
         session.dequeue()
         broken.append(True)
+        session.rollback()
     assert queue.stats().delayed == 1
     crash(queue)
 

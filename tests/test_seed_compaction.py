@@ -65,6 +65,7 @@ def test_orphans(open_queue: OpenQueue, directory: Path, memory_bytes: int) -> N
         assert len(segment_files(directory)) == 31
         assert queue.compact().segments == 30
         assert live_bytes(directory) <= 2 * 4000 + 2 * HEADER_BYTES
+        slow.rollback()
     queue.close()
     queue = open_queue(**LITTLE)
     assert drain(queue) == items[::100]
@@ -88,6 +89,7 @@ def test_item_in_doubt_does_not_pin_the_disk(open_queue: OpenQueue, directory: P
         assert [path.stat().st_size for path in segment_files(directory)][-1] < 200
         assert len(segment_files(directory)) <= 2
         assert (queue.stats().held, queue.stats().live_bytes) == (1, 2 * 48 + 10)
+        doubtful.rollback()
     assert drain(queue) == [items[50_000], b"next"]
 
 

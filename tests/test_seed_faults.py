@@ -285,6 +285,7 @@ def test_g_empty_items_among_others(
         assert [session.dequeue() for _ in range(4)] == items[:4]
         session.rollback()
         assert session.dequeue_many(100) == items * 2
+        session.rollback()
     assert drain(queue) == items * 2
 
 

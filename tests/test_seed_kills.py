@@ -339,6 +339,7 @@ def test_probe_3_a_flipped_byte_of_a_payload(open_queue: OpenQueue, directory: P
             session.dequeue()
         assert caught.value.file == str(segment)
         assert session.dequeue() == b"behind"
+        session.rollback()
 
 
 @pytest.mark.damages

@@ -51,6 +51,7 @@ def test_files_that_come_back_only_at_recovery(open_queue: OpenQueue, directory:
         assert queue.stats().pool_files == 2  # behind the first, which is held
         names = [path.name for path in segment_files(directory)]
         assert names[0] == "000000000001.seg"
+        first.rollback()
 
 
 def test_no_limit_of_the_journals_size(open_queue: OpenQueue, directory: Path) -> None:

@@ -60,7 +60,9 @@ def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:
 def dequeue_held(queue: PersistentQueue, count: int) -> list[bytes | None]:
     """Dequeue so often in one session that ends without a flush."""
     with queue.session() as session:
-        return [session.dequeue() for _ in range(count)]
+        found = [session.dequeue() for _ in range(count)]
+        session.rollback()
+    return found
 
 
 # --- PersistentQueueTests ---------------------------------------------------------------------------------------------
@@ -119,6 +121,7 @@ def test_queue_06_to_08_what_went_in_comes_out(open_queue: OpenQueue, item: byte
         assert session.flush()
         assert session.dequeue() == item
         assert session.dequeue() is None
+        session.rollback()
 
 
 def test_queue_09_an_item_survives_a_restart(open_queue: OpenQueue) -> None:
@@ -134,6 +137,7 @@ def test_queue_10_an_item_comes_out_once(open_queue: OpenQueue) -> None:
     put(queue, b"one")
     with queue.session() as session:
         assert [session.dequeue(), session.dequeue()] == [b"one", None]
+        session.rollback()
 
 
 @pytest.mark.parametrize(
@@ -178,6 +182,8 @@ def test_queue_15_a_held_item_is_nobody_elses(open_queue: OpenQueue) -> None:
         assert first.dequeue() == b"one"
         assert second.dequeue() is None
         assert (len(queue), queue.stats().held) == (0, 1)
+        first.rollback()
+        second.rollback()
 
 
 def test_queue_16_unflushed_dequeues_repeat_in_order(open_queue: OpenQueue) -> None:
@@ -321,6 +327,7 @@ def test_flushing_across_four_sessions(open_queue: OpenQueue) -> None:
         session.enqueue(b"one")
         session.flush()
         session.enqueue(b"two")
+        session.rollback()
     assert dequeue_held(queue, 2) == [b"one", None]
     assert dequeue_each(queue, 2) == [b"one", None]
     assert dequeue_held(queue, 1) == [None]
@@ -349,6 +356,7 @@ def test_long_term_session_sees_later_flushes(open_queue: OpenQueue) -> None:
     with queue.session() as early:
         put(queue, b"late")
         assert early.dequeue() == b"late"
+        early.rollback()
 
 
 # --- ThreadSafeAccessTests --------------------------------------------------------------------------------------------

@@ -238,6 +238,7 @@ def test_6_7_lost_writes_are_not_items(open_queue: OpenQueue, directory: Path, f
                 break
             found.append(item)
         assert queue.stats().damaged == 2 - len(found)
+        session.rollback()
     assert found == ([] if first else [b"\0" * 100])
     assert raised >= 1
 
@@ -254,6 +255,7 @@ def test_6_8_an_empty_item_spares_its_neighbours(open_queue: OpenQueue, end: Cal
         assert (len(queue), queue.stats().held) == (3, 2)
         first.rollback()
         assert second.dequeue_many(9) == [b"", b"a", b"", b"bcd"]
+        second.rollback()
 
 
 def test_6_9_a_failed_read_applies_nothing_twice(open_queue: OpenQueue, directory: Path) -> None:
@@ -344,6 +346,7 @@ def test_6_11_queues_and_consumers_do_not_wait_for_a_sync(open_queue: OpenQueue)
         assert entered.wait(60)
         with slow.session() as session:
             assert session.dequeue() == b"a"
+            session.rollback()
         put(other, b"d")
         assert drain(other) == [b"d"]
         with open_queue("third") as third:
@@ -405,6 +408,7 @@ def test_6_13_nothing_is_not_an_item(open_queue: OpenQueue) -> None:
         session.enqueue(b"")
         session.flush()
         assert [session.dequeue(), session.dequeue()] == [b"", None]
+        session.rollback()
 
 
 def test_6_13_deleting_needs_the_lock_and_is_complete(open_queue: OpenQueue, tmp_path: Path) -> None:

@@ -32,7 +32,7 @@ from persistentqueue import (
     Session,
     SubscriptionNotFoundError,
 )
-from persistentqueue.spark import JavaNotFoundError, NotAStageError, Progress, StageHandoff
+from persistentqueue.spark import JavaNotFoundError, NotAStageError, PayloadLostError, Progress, StageHandoff
 from persistentqueue.spark import handoff as room
 from persistentqueue.spark import java as java_room
 from persistentqueue.spark import payload as payload_room
@@ -517,6 +517,15 @@ def test_a_damaged_payload_is_reported_and_stays(spark: SparkSession, tmp_path: 
             numbers(handoff)
         file.write_bytes(whole)
         assert numbers(handoff) == list(range(50))
+        handoff.put(spark.range(7).coalesce(1))
+        (manifest,) = handoff.waiting()
+        (tmp_path / "q+payload" / manifest.directory / manifest.files[0]).unlink()
+        handoff.put(spark.range(3))
+        with pytest.raises(PayloadLostError) as caught:
+            numbers(handoff)
+        assert handoff.skip(caught.value.manifest)
+        assert numbers(handoff) == [0, 1, 2]
+        assert payloads(tmp_path / "q+payload") == {f"{manifest.directory}.lost"}
 
 
 @pytest.mark.parametrize("setting", ["ignoreCorruptFiles", "ignoreMissingFiles"])

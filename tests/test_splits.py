@@ -388,6 +388,7 @@ def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int
                 for item in session.dequeue_many(chance.randrange(12)):
                     del expected[int(item.rstrip(b"\0"))]
                 session.flush()
+                holder.rollback()
         else:
             queue.trim() if chance.random() < 0.5 else queue.compact()
         assert items_of(directory, planned(directory)) == expected

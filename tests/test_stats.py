@@ -31,6 +31,7 @@ def test_flushes_are_measured(open_queue: OpenQueue) -> None:
         session.enqueue(b"d")
         with pytest.raises(QueueFullError):
             session.flush()
+        session.rollback()
     drain(queue)
     stats = queue.stats()
     assert (stats.flush_seconds.count, stats.commit_seconds.count) == (4, 4)
@@ -136,6 +137,7 @@ def test_what_comes_back_is_counted(open_queue: OpenQueue) -> None:
         session.dequeue_many(2)
         session.rollback()
         session.dequeue_many(3)
+        session.rollback()
     assert queue.stats().given_back == 5
     session = queue.session()
     session.dequeue()
@@ -180,6 +182,7 @@ def test_who_holds_for_how_long(open_queue: OpenQueue, monkeypatch: pytest.Monke
         assert queue.stats().held_seconds == 7
         first.rollback()
         assert queue.stats().held_seconds == 2
+        second.rollback()
     assert (queue.stats().sessions, queue.stats().held_seconds) == (0, 0)
 
 

@@ -70,6 +70,7 @@ def test_each_gets_every_item(open_queue: OpenQueue) -> None:
         other.flush()
         one.rollback()
         assert one.dequeue() == b"0"
+        one.rollback()
     assert drain(queue) == numbers(10)
     assert (len(queue), len(billing), len(audit)) == (0, 3, 7)
     assert list(audit.browse()) == [b"0", b"1", b"2", *numbers(6, 10)]
@@ -91,6 +92,7 @@ def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: OpenQ
         assert holder.dequeue() == b"0"
         assert session.dequeue_many(4) == numbers(1, 5)
         session.flush()
+        holder.rollback()
     assert take(second, 5) == numbers(10, 15)
     for end in (PersistentQueue.close, crash, PersistentQueue.trim):
         end(queue)
@@ -111,6 +113,7 @@ def test_earliest_is_what_the_queue_still_holds(open_queue: OpenQueue) -> None:
         assert holder.dequeue_many(2) == numbers(2)
         assert session.dequeue_many(3) == numbers(2, 5)
         session.flush()
+        holder.rollback()
     early, late = queue.subscribe("early"), queue.subscribe("late", start="latest")
     assert list(early.browse()) == [*numbers(2), *numbers(5, 10)]
     assert list(late.browse()) == []
@@ -200,6 +203,8 @@ def test_all_who_wait_are_woken(open_queue: OpenQueue) -> None:
             assert waiting[1].result(60) == b"x"
             put(queue, b"y")
             assert waiting[0].result(60) == b"y"
+            idle.rollback()
+            other.rollback()
     for session in sessions:
         session.close()
 
@@ -317,6 +322,7 @@ def test_each_hears_of_damage(directory: Path, open_queue: OpenQueue) -> None:
             with pytest.raises(CorruptionError):
                 session.dequeue()
             assert session.dequeue_many(9) == numbers(2)
+            session.rollback()
     damaged = queue._open().store.subscriptions
     assert damaged.damaged_count == 1
     put(queue, b"new")
@@ -335,6 +341,7 @@ def test_repair_keeps_subscriptions(directory: Path, open_queue: OpenQueue) -> N
         holder.dequeue()
         session.dequeue_many(3)
         session.flush()
+        holder.rollback()
     drain(queue)
     queue.close()
     flip(segment_files(directory)[2], 64 + 40)
@@ -408,6 +415,7 @@ def test_random_programs(directory: Path, seed: int) -> None:
                 assert held + taken == model[name][: len(held) + count]
                 session.flush()
                 model[name] = held + model[name][len(held) + len(taken) :]
+                keeper.rollback()
         elif step < 0.82:
             name, start = chance.choice("abcd"), chance.choice(["earliest", "latest"])
             if name not in model:

@@ -91,6 +91,7 @@ def fill(queue: PersistentQueue, size_bytes: int) -> list[bytes]:
                 with pytest.raises(DiskFullError) as caught:
                     session.flush()
                 assert caught.value.errno in {errno.ENOSPC, errno.EFBIG}
+                session.rollback()
                 break
             done.append(item)
     return done

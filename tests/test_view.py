@@ -82,6 +82,7 @@ def fill(queue: PersistentQueue) -> None:
         slow.dequeue_many(5)
         quick.dequeue_many(200)
         quick.flush()
+        slow.rollback()
 
 
 def test_a_snapshot_agrees_with_the_owner(open_queue: OpenQueue, directory: Path) -> None:
@@ -152,6 +153,7 @@ def test_holes_and_what_was_overtaken(open_queue: OpenQueue, directory: Path) ->
         assert later.consumed_since(before) == [(2, 8)]
         assert later.consumed_since(seen) == [(5, 5)]
         assert before.consumed_since(before) == []
+        slow.rollback()
 
 
 def test_the_oldest_item_has_the_time_of_its_block(open_queue: OpenQueue, directory: Path) -> None:
@@ -220,6 +222,7 @@ def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: Ope
         assert data_of(seen) == expected
         assert [item.sequence for item in seen] == [*range(5), *range(205, 610)]
         assert all(a.time_ns <= b.time_ns for a, b in pairwise(seen))
+        session.rollback()
     assert data_of(view.peek(7)) == expected[:7]
     assert view.peek(0) == []
     assert data_of(view.peek()) == expected[:1]
@@ -381,6 +384,7 @@ def test_what_is_consumed_while_it_is_browsed(open_queue: OpenQueue, directory: 
         assert sequences == sorted(set(sequences))
         assert set(range(401, 601)) <= set(sequences)
         assert all(item.data == items(600, 1000)[item.sequence - 1] for item in found[1:])
+        slow.rollback()
     assert len(found) < 601
 
 

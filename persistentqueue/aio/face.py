@@ -33,6 +33,7 @@ from persistentqueue import (
 )
 from persistentqueue.disk import StrPath, fspath
 from persistentqueue.settings import refuse_retries
+from persistentqueue.stationary import Stationary
 
 from .threads import Landing, Worker, over, tell
 from .work import Entry, Found, Work, opened, work_on
@@ -58,7 +59,7 @@ AT_HAND_BYTES = 8 * 1024 * 1024
 """Of so many items, or bytes, nothing more is kept at hand, but for one item."""
 
 
-class Queue(asyncio.Queue[T]):
+class Queue(Stationary, asyncio.Queue[T]):
     """``asyncio.Queue`` in the directory ``path``, with every call of Python 3.13's, for the tasks of one event loop.
 
     Used in ``async with``, or by ``open`` and ``close``. A ``codec`` makes bytes of items, JSON where nothing else is
@@ -79,10 +80,11 @@ class Queue(asyncio.Queue[T]):
     It is for the loop that used it first: another one's tasks hear a ``RuntimeError``.
 
     Raises what ``PersistentQueue`` raises: ``ClosedError`` before ``open`` and after ``close``, ``CorruptionError`` and
-    ``CodecError`` from ``get``, in the item's turn (then ``task_done`` is due as for any other), ``DiskFullError`` from
+    ``CodecError`` from ``get``, in the item's turn (then ``task_done`` is due as for any other), ``ResourceError`` from
     ``put``, which has put nothing then, or from ``flush``, which may be called again.
     """
 
+    _elsewhere = "pass its path, and open a Producer there, with the codec that the queue has"
     # What there is of asyncio's, in each version from 3.10 on.
     _getters: deque[asyncio.Future[None]]
     _putters: deque[asyncio.Future[None]]
@@ -260,7 +262,7 @@ class Queue(asyncio.Queue[T]):
         self._queue: deque[Entry] = deque()
 
     def _put(self, item: T) -> None:
-        entry = Entry(codecs.encode(self._codec, item), self._codec)
+        entry = Entry(codecs.encode(self._codec, item, self._path), self._codec)
         if entry.error is not None:
             raise entry.error
         if self._away or not self._has_room():

@@ -24,6 +24,7 @@ from persistentqueue import (
 from persistentqueue.codecs import T
 from persistentqueue.disk import StrPath, fspath
 from persistentqueue.settings import refuse_retries
+from persistentqueue.stationary import Stationary
 
 from .flushes import Flushes, Marker
 from .session import Session
@@ -37,7 +38,7 @@ _BATCH_ITEMS = 256
 """How many items browsing reads at a time."""
 
 
-class PersistentQueue(Generic[T]):
+class PersistentQueue(Stationary, Generic[T]):
     """``persistentqueue.PersistentQueue``, with the same settings, for the tasks of one event loop.
 
     Used in ``async with``, which opens it, in a thread, and closes it, or by ``open`` and ``close``. It belongs to the
@@ -47,6 +48,8 @@ class PersistentQueue(Generic[T]):
     Methods that touch the disk are awaited, and raise what those of the core raise; a cancellation waits until the
     thread is done, and then what it did is done. Nothing waits busily.
     """
+
+    _elsewhere = persistentqueue.PersistentQueue._elsewhere
 
     def __init__(
         self,
@@ -283,8 +286,10 @@ class PersistentQueue(Generic[T]):
             raise RuntimeError(f"{self!r} belongs to the event loop in which it was opened, not to this one")
 
 
-class Subscription(Generic[T]):
+class Subscription(Stationary, Generic[T]):
     """One consumer of a queue, by its name; see ``persistentqueue.Subscription``. Made by ``subscribe``."""
+
+    _elsewhere = persistentqueue.Subscription._elsewhere
 
     def __init__(self, queue: PersistentQueue[T], core: persistentqueue.Subscription[T]) -> None:
         self._queue = queue

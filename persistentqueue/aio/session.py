@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import warnings
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from itertools import islice
@@ -10,8 +11,9 @@ from types import TracebackType
 from typing import Any, Generic, Protocol, TypeVar
 
 import persistentqueue
-from persistentqueue import CodecError, PersistentQueueError
+from persistentqueue import CodecError, PersistentQueueError, UnflushedWarning
 from persistentqueue.codecs import T
+from persistentqueue.stationary import Stationary
 
 from .flushes import Marker
 from .threads import Landing, over
@@ -39,13 +41,15 @@ class Host(Protocol):
         ...
 
 
-class Session(Generic[T]):
+class Session(Stationary, Generic[T]):
     """One transaction after the other; the methods are those of ``persistentqueue.Session``, to be awaited, and raise
     what those do. Made by ``PersistentQueue.session()``, and used in an ``async with`` block.
 
     A session is for one task at a time, which a ``RuntimeError`` says; any number of sessions go on beside each other.
     Leaving the block without a flush, also by a cancellation, gives dequeued items back to the front, in their order.
     """
+
+    _elsewhere = persistentqueue.Session._elsewhere
 
     def __init__(self, host: Host, core: persistentqueue.Session[T], watch: Watch, ready: Callable[[], int]) -> None:
         self._host = host
@@ -61,7 +65,10 @@ class Session(Generic[T]):
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        unflushed = self._core.unflushed() if kind is None else None
         await self.close()
+        if unflushed is not None:
+            warnings.warn(unflushed, UnflushedWarning, stacklevel=2, source=self)
 
     @property
     def name(self) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, NamedTuple
 
-from persistentqueue import PersistentQueue, PersistentQueueError, Session, codecs
+from persistentqueue import CodecError, PersistentQueue, PersistentQueueError, Session, codecs
 
 from .threads import Landing
 
@@ -31,9 +31,11 @@ class Entry:
         self.saved: Landing[None] | None = None
         """What somebody awaits who has put it."""
         try:
-            self.item = codecs.decode(codec, data)
+            self.item = codec.decode(data)
         except Exception as error:
-            self.error = error
+            refused = hold.undecodable(codec, data, error) if hold is not None else None
+            self.error = refused or CodecError("decode", codec, data, error)
+            self.error.__cause__ = error
 
     def __repr__(self) -> str:
         return repr(self.item if self.error is None else self.error)
@@ -89,6 +91,7 @@ def work_on(core: PersistentQueue[bytes], work: Work) -> Found:
         with core.session("aio.Queue") as putting:
             putting.enqueue_many([entry.data for entry in work.entries])
             *consumed, saved = core.flush_all([*work.done, putting])  # in this order: what is consumed makes room
+            putting.rollback()  # what could not be saved is put once more
         if isinstance(saved, Exception):
             save_error = saved
         for hold, each in zip(work.done, consumed, strict=True):

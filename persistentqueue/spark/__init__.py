@@ -31,7 +31,7 @@ except ImportError as missing:
         "persistentqueue.spark needs PySpark and PyArrow: pip install 'persistentqueue[spark]'"
     ) from missing
 
-from .handoff import Manifest, NotAStageError, Stage, StageHandoff
+from .handoff import Manifest, NotAStageError, PayloadLostError, Stage, StageHandoff
 from .java import JavaNotFoundError, local_session
 from .progress import Progress
 from .source import register
@@ -46,5 +46,6 @@ __all__ = [
     "acknowledge",
     "local_session",
     "NotAStageError",
+    "PayloadLostError",
     "JavaNotFoundError",
 ]

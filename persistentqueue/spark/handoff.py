@@ -15,7 +15,7 @@ import os
 import re
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -25,9 +25,9 @@ from pyspark.sql.types import StructType
 
 from persistentqueue import (
     CorruptionError,
-    DiskFullError,
     PersistentQueue,
     PersistentQueueError,
+    ResourceError,
     Subscription,
     SubscriptionNotFoundError,
 )
@@ -63,6 +63,18 @@ class Manifest:
     """The marker that the same transaction recorded."""
 
 
+class PayloadLostError(CorruptionError):
+    """A file of a stage's payload is gone, or has another size than its manifest says. The stage was given back.
+
+    It stays the first one until its files are back, or until ``handoff.skip(error.manifest)`` gives it up.
+    """
+
+    def __init__(self, manifest: Manifest, file: str, expected: str, found: str) -> None:
+        self.manifest = manifest
+        consequence = "the stage stays in the queue: bring the file back, or call handoff.skip(error.manifest)"
+        super().__init__(file, 0, expected, found, consequence)
+
+
 @dataclass(frozen=True)
 class Stage:
     """A DataFrame that was taken over. ``df`` reads the payload lazily: run every action on it inside the block."""
@@ -85,6 +97,9 @@ class StageHandoff:
     Several consumers may each take every stage: by ``subscribe``, and ``take(subscription=…)``; a payload stays until
     all of them, and those who take without a name, have taken it. A new hand-off with ``fan_out`` has no others.
 
+    ``dead_letter`` is the name of the queue beside this one for the stages that ``skip`` gives up (None: it drops
+    them).
+
     ``spark`` reads what is taken; with ``None`` it is the session that is active by then, so that a program can look
     into ``waiting()`` before it starts Spark. Opening removes payloads of this queue that no waiting manifest names,
     and nothing else. ``put`` and ``take`` may be called from several threads.
@@ -101,10 +116,12 @@ class StageHandoff:
         payload_root: str | os.PathLike[str] | None = None,
         *,
         fan_out: bool = False,
+        dead_letter: str | None = None,
     ) -> None:
         self._spark = spark
         self._payloads = payloads(payload_root or Path(path, f"{name}+payload"), spark)
-        self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out)
+        self._queue = PersistentQueue(os.fspath(path), name, fan_out=fan_out, dead_letter=dead_letter)
+        self._buries = dead_letter is not None
         self._id = self._queue.identity[:16]
         try:
             self._payloads.prepare()
@@ -123,7 +140,7 @@ class StageHandoff:
         ``progress`` is called twice a second, by a thread of its own, with how many of Spark's tasks are done, of those
         that it knows of, and once at the end; what it raises is raised here.
 
-        The order of rows is not kept. Raises what Spark raises while it writes, and ``DiskFullError``, with nothing
+        The order of rows is not kept. Raises what Spark raises while it writes, and ``ResourceError``, with nothing
         handed over and the files removed; and what else ``Session.flush`` raises, after which the next opening removes
         them, if they were not handed over. ``TypeError`` or ``ValueError`` for a marker that cannot be.
         """
@@ -153,7 +170,7 @@ class StageHandoff:
             with self._queue.session() as session:
                 session.enqueue(_encode(manifest))
                 committed = session.flush(marker=marker)
-        except DiskFullError:
+        except ResourceError:
             self._payloads.remove(directory)
             raise
         if not committed:
@@ -189,8 +206,8 @@ class StageHandoff:
 
         ``subscription`` is for whom: one that ``subscribe`` has made. ``timeout`` is in seconds, ``None`` for ever; it
         waits for a put by another thread of this process, since no other process can put meanwhile. ``progress`` is
-        told of the jobs that this thread starts in the block, as by ``put``. Raises ``CorruptionError`` where a file of
-        the payload is missing or has another size than the manifest says, with the stage given back;
+        told of the jobs that this thread starts in the block, as by ``put``. Raises ``PayloadLostError`` if a file
+        of the payload is missing or has another size than the manifest says, with the stage given back (see ``skip``);
         ``SubscriptionNotFoundError``; and what ``Session.flush`` raises.
         """
         with self._consumer(subscription).session() as session:
@@ -199,6 +216,7 @@ class StageHandoff:
                 yield None
                 return
             manifest = _decode(item)
+            self._require_payload(manifest)
             spark = self._spark or SparkSession.active()
             stage = Stage(self._read(manifest, spark), manifest)
             with reporting(spark, progress):
@@ -207,6 +225,46 @@ class StageHandoff:
         # What is not removed now, by a crash or for want of permission, is an orphan for the next sweep.
         if not self._is_needed(manifest.directory):
             self._payloads.remove(manifest.directory)
+
+    def skip(self, manifest: Manifest, reason: str = "", *, subscription: str | None = None) -> bool:
+        """Give up a waiting stage, so that it is not in the way: durable on return; False if it does not wait.
+
+        With ``dead_letter`` the stage's manifest is moved there, with the reason; without, it is consumed. Nothing of
+        the payload is deleted: ``.lost`` is added to its name, once no other consumer needs it::
+
+            except PayloadLostError as error:
+                handoff.skip(error.manifest, str(error))
+
+        Args:
+            manifest: Of the stage, from ``PayloadLostError.manifest`` or ``waiting()``.
+            reason: A text for the dead letter.
+            subscription: The consumer that gives it up; the others still take the stage.
+
+        Raises:
+            SubscriptionNotFoundError: There is no such subscription.
+            OSError: The payload cannot be renamed.
+
+        It also raises what ``Session.flush`` raises; the stage then still waits.
+        """
+        consumer = self._consumer(subscription)
+        with ExitStack() as ahead:  # the stages before it are on hold meanwhile
+            while True:
+                session = consumer.session()
+                ahead.callback(session.close)
+                item = session.dequeue()
+                if item is None:
+                    return False
+                if _decode(item).directory == manifest.directory:
+                    break
+            lost = self._damage(manifest) is not None
+            if lost and not self._queue.subscriptions():
+                self._payloads.set_aside(manifest.directory)  # first: after a crash the next sweep would remove it
+            if self._buries:
+                session.reject(item, reason, retry=False)
+            session.flush()
+        if not self._is_needed(manifest.directory):
+            self._payloads.set_aside(manifest.directory)
+        return True
 
     def subscribe(self, name: str, start: str = "earliest") -> None:
         """Let another consumer take every stage: with ``"earliest"``, if it is new, also those that somebody has still
@@ -253,13 +311,21 @@ class StageHandoff:
             raise SubscriptionNotFoundError(subscription, self._queue.subscriptions())
         return self._queue.subscribe(subscription)
 
-    def _read(self, manifest: Manifest, spark: SparkSession) -> DataFrame:
+    def _require_payload(self, manifest: Manifest) -> None:
+        damage = self._damage(manifest)
+        if damage is not None:
+            raise PayloadLostError(manifest, *damage)
+
+    def _damage(self, manifest: Manifest) -> tuple[str, str, str] | None:
+        """Return the first file that is not as the manifest says, with expected and found; None if all are."""
         there = self._payloads.files(manifest.directory)
         for name, size in zip(manifest.files, manifest.sizes, strict=True):
             if there.get(name) != size:
-                file = self._payloads.address(manifest.directory, name)
                 found = f"{there[name]} bytes" if name in there else "no file"
-                raise CorruptionError(file, 0, f"{size} bytes", found, "the stage stays in the queue")
+                return self._payloads.address(manifest.directory, name), f"{size} bytes", found
+        return None
+
+    def _read(self, manifest: Manifest, spark: SparkSession) -> DataFrame:
         schema = StructType.fromJson(manifest.schema)
         addresses = (self._payloads.address(manifest.directory, name) for name in manifest.files)
         # Whatever the session says: a stage is taken as a whole or not at all.

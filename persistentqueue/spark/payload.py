@@ -20,6 +20,8 @@ from pyspark.sql import SparkSession
 
 _PATTERN = set("*?[]{}\\")
 SCHEME = "://"
+LOST_SUFFIX = ".lost"
+"""Behind the name of what is left of a payload whose stage was given up."""
 
 
 class Payloads(Protocol):
@@ -51,6 +53,9 @@ class Payloads(Protocol):
 
     def remove(self, name: str) -> None:
         """Delete a payload. Raises nothing: what stays is an orphan for the next sweep."""
+
+    def set_aside(self, name: str) -> None:
+        """Add ``LOST_SUFFIX`` to the name of a payload, if it is there, so that no sweep removes it."""
 
 
 def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloads:
@@ -106,6 +111,11 @@ class _Local:
     def remove(self, name: str) -> None:
         shutil.rmtree(self._root / name, ignore_errors=True)
 
+    def set_aside(self, name: str) -> None:
+        with suppress(FileNotFoundError):
+            os.rename(self._root / name, self._root / f"{name}{LOST_SUFFIX}")
+            _sync(self._root)
+
     @staticmethod
     def _url(path: Path) -> str:
         """The path so that Spark looks on the local file system, whatever its default is."""
@@ -149,6 +159,12 @@ class _Remote:
     def remove(self, name: str) -> None:
         with suppress(Py4JJavaError):
             self._files.delete(self._path(f"{self.root}/{name}"), True)
+
+    def set_aside(self, name: str) -> None:
+        path = self._path(f"{self.root}/{name}")
+        with _explaining(f"{self.root}/{name}"):
+            if self._files.exists(path):
+                self._files.rename(path, self._path(f"{self.root}/{name}{LOST_SUFFIX}"))
 
     def _list(self, directory: str) -> list[Any]:
         path = self._path(directory)

@@ -6,8 +6,9 @@ hides:
 - **Contents.** A file has what is durable, what the page cache holds, and the writes between the two, in order. A sync
   moves them over; a durable write moves its own bytes only.
 - **Names** are apart from contents, and belong to the directory itself, not to its path: one that is deleted and made
-  again is another. Creating, renaming and deleting become durable by the sync of the directory (of the one that a file
-  is renamed *to*), never by the sync of the file.
+  again is another. A path below a held directory is reached from there, wherever that is by now. Creating, renaming
+  and deleting become durable by the sync of the directory (of the one that a file is renamed *to*), never by the sync
+  of the file.
 - **A kill** leaves the cache, and all that is pending stays pending: a power cut in a later life still takes it.
 - **A power cut** leaves what is durable, and of everything pending what ``pick`` says: each write kept, dropped, cut
   after a sector of 512 bytes, or its sectors mixed from old, new, zeros and garbage; each name kept or dropped.
@@ -25,12 +26,14 @@ import errno
 import os
 import random
 import stat
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import lru_cache
 from itertools import chain, pairwise
+from posixpath import normpath
 from typing import Any
 
-from persistentqueue.disk import DSYNC, NO_SPACE, PAGE_BYTES, Buffers, Disk
+from persistentqueue.disk import DSYNC, LACKING, PAGE_BYTES, Below, Buffers, Disk
 
 SECTOR_BYTES = 512
 _ROOT = -1
@@ -44,9 +47,9 @@ _CONSTANT: dict[str, Callable[..., object]] = {
     "sleep": lambda _seconds: None,
     "getpid": lambda: 1,
     "gethostname": lambda: "simulated",
+    "hold": lambda _path: None,
 }
 """What is the same for all machines."""
-_DIRECTORY_STAT = os.stat_result((stat.S_IFDIR | 0o700, 0, 0, 1, 0, 0, 0, 0, 0, 0), {"st_mtime_ns": 0})
 
 Pending = tuple[int, int, bytes]
 """A write: ``(_WRITE, offset, data)``. A new size: ``(_RESIZE, size, b"")``."""
@@ -136,7 +139,7 @@ class SimulatedDisk:
         """What it says that it has free, whatever is written."""
         self.sync_failure = "ext4"
         self.refused: set[str] = set()
-        """The calls that found no room in this life."""
+        """The calls that in this life found no room, no descriptor or no memory."""
         self.sync_failed = False
         """Whether a sync has failed in this life, so that what was pending may be gone without a power cut."""
         self.owed: set[int] = set()
@@ -144,6 +147,8 @@ class SimulatedDisk:
         self.undo: tuple[Inode, int, bytearray, int] | None = None
         """How to take back the write that is under way: inode, offset, old bytes, old size."""
         self.trace: list[str] | None = None
+        self.situation: Any = None
+        """What an explorer has to know of this disk, and of what a crash leaves of it; nothing that changes."""
         self._next_descriptor = _FD_FIRST
         self._door: Disk | None = None
         for path in directories:
@@ -206,6 +211,48 @@ class SimulatedDisk:
 
         return mount
 
+    @contextmanager
+    def undisturbed(self) -> Iterator[None]:
+        """Let another process do something: no call of it fails, or is cut short."""
+        watch, fault, self.on_tick, self.fault = self.on_tick, self.fault, None, None
+        try:
+            yield
+        finally:
+            self.on_tick, self.fault = watch, fault
+
+    def move_durably(self, source: str, target: str) -> None:
+        """Rename a directory, as another process does, which syncs the names."""
+        with self.undisturbed():
+            self._sync_above(source)
+            self.rename(source, target)
+            self._sync_above(target)
+
+    def remove_durably(self, path: str) -> None:
+        """Delete a directory and all that is in it, as another process does, which syncs the name."""
+        with self.undisturbed():
+            self._sync_above(path)
+            inside = [each for each in self.names if each.startswith(path + "/")]
+            dead = {number for each in (path, *inside) if (number := self.names[each]) < 0}
+            for each in sorted(inside, key=len, reverse=True):
+                self.unlink(each) if self.names[each] > 0 else self.rmdir(each)
+            self.rmdir(path)
+            self._sync_above(path)
+            self.pending_names = [each for each in self.pending_names if each[0] not in dead]
+
+    def _sync_above(self, path: str) -> None:
+        fd = self.open(path.rpartition("/")[0] or "/", os.O_RDONLY, 0)
+        self.fsync(fd)
+        self.close(fd)
+
+    def files_below(self, path: str) -> dict[str, tuple[int, bytes]]:
+        """All that is in a directory, by its way from there: which inode, and what a file holds."""
+        prefix = path + "/"
+        return {
+            each[len(prefix) :]: (number, bytes(self.inodes[number].cache) if number > 0 else b"")
+            for each, number in self.names.items()
+            if each.startswith(prefix)
+        }
+
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def kill(self, pick: Pick) -> SimulatedDisk:
@@ -257,6 +304,7 @@ class SimulatedDisk:
     def _pass_on(self, other: SimulatedDisk, event: str) -> None:
         other.next_inode, other.next_directory = self.next_inode, self.next_directory
         other.salt, other.sync_failure, other.free_bytes = self.salt, self.sync_failure, self.free_bytes
+        other.situation = self.situation
         if self.trace is not None:
             other.trace = [*self.trace, f"{self.ticks:6}  ===== {event} ====="]
 
@@ -300,7 +348,7 @@ class SimulatedDisk:
             listdir=self.listdir,
             lstat=self.lstat,
             fstat=self.fstat,
-            free_bytes=lambda _path: self.free_bytes,
+            free_bytes=lambda path: self._where(path) and self.free_bytes,
             lock=self.lock,
             urandom=self.urandom,
             failpoint=self.failpoint,
@@ -309,6 +357,9 @@ class SimulatedDisk:
         return door
 
     def open(self, path: str, flags: int, mode: int) -> int:
+        path = self._where(path)
+        if self.fault is not None:
+            self._may_fail("descriptor", path)
         number = self.names.get(path)
         if number is None:
             if not flags & _TO_CREATE:
@@ -328,6 +379,9 @@ class SimulatedDisk:
         return self._descriptor(number, path, False)
 
     def open_direct(self, path: str) -> int | None:
+        path = self._where(path)
+        if self.fault is not None and isinstance(self.fault("descriptor", path), OSError):
+            return None
         return self._descriptor(self._number(path), path, True)
 
     def close(self, fd: int) -> None:
@@ -410,6 +464,7 @@ class SimulatedDisk:
             self._resize(number, path, offset + length_bytes, "fallocate")
 
     def rename(self, source: str, target: str) -> None:
+        source, target = self._where(source), self._where(target)
         number, left, reached = self._number(source), self._entry(source), self._entry(target)
         self._may_fail("rename", target)
         self._pend(left, reached, number)
@@ -424,6 +479,7 @@ class SimulatedDisk:
         self._tick("rename", source, target)
 
     def unlink(self, path: str) -> None:
+        path = self._where(path)
         number, entry = self._number(path), self._entry(path)
         self._pend(entry, None, number)
         del self.names[path], self.directories[entry[0]][entry[1]]
@@ -431,6 +487,7 @@ class SimulatedDisk:
         self._tick("unlink", path)
 
     def mkdir(self, path: str, mode: int) -> None:
+        path = self._where(path)
         if path in self.names:
             raise FileExistsError(errno.EEXIST, "File exists", path)
         entry = self._entry(path)
@@ -439,7 +496,10 @@ class SimulatedDisk:
         self._tick("mkdir", path)
 
     def rmdir(self, path: str) -> None:
-        if self.listdir(path):
+        path = self._where(path)
+        if self._number(path) > 0:
+            raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
+        if self.directories[self._number(path)]:
             raise OSError(errno.ENOTEMPTY, "Directory not empty", path)
         number, entry = self.names.pop(path), self._entry(path)
         self._pend(entry, None, number)
@@ -447,13 +507,16 @@ class SimulatedDisk:
         self._tick("rmdir", path)
 
     def listdir(self, path: str) -> list[str]:
+        path = self._where(path)
+        if self.fault is not None:
+            self._may_fail("descriptor", path)
         number = self._number(path)
         if number > 0:
             raise NotADirectoryError(errno.ENOTDIR, "Not a directory", path)
         return list(self.directories[number])
 
     def lstat(self, path: str) -> os.stat_result:
-        return self._stat(self._number(path))
+        return self._stat(self._number(self._where(path)))
 
     def fstat(self, fd: int) -> os.stat_result:
         return self._stat(self.descriptors[fd][0])
@@ -486,7 +549,7 @@ class SimulatedDisk:
             return
         failure = self.fault(call, path)
         if isinstance(failure, OSError):
-            if failure.errno in NO_SPACE:
+            if failure.errno in LACKING:
                 self.refused.add(call)
             if self.trace is not None:
                 self.trace.append(f"         !! {call} {path}: {failure}")
@@ -535,6 +598,23 @@ class SimulatedDisk:
         directory = (came or gone or (_ROOT, ""))[0]
         self.pending_names.append((directory, gone, came, number))
 
+    def _where(self, path: str) -> str:
+        """The path as it is now, of what may be below a held directory. Raises ``FileNotFoundError`` if that was
+        deleted, and ``OSError`` if it is not held any more."""
+        if type(path) is not Below:
+            return path
+        root = path.root
+        if root.fd not in self.descriptors:
+            raise OSError(errno.EBADF, "Bad file descriptor", path)
+        number, found = self.descriptors[root.fd][0], root.path
+        if self.names.get(found) != number:
+            found = next((each for each, inode in self.names.items() if inode == number), "")
+            if not found:
+                raise FileNotFoundError(errno.ENOENT, "No such file or directory", path)
+        elif not path.rest.startswith("."):
+            return str(path)
+        return normpath(f"{found}/{path.rest}")
+
     def _entry(self, path: str) -> Entry:
         """Where the name belongs that the path ends with. Raises ``FileNotFoundError``."""
         above, _, name = path.rpartition("/")
@@ -556,9 +636,15 @@ class SimulatedDisk:
 
     def _stat(self, number: int) -> os.stat_result:
         if number < 0:
-            return _DIRECTORY_STAT
+            return _directory_stat(number, number in self.directories)
         inode = self.inodes[number]
         return _file_stat(number, inode.links, len(inode.cache))
+
+
+@lru_cache(10_000)
+def _directory_stat(number: int, is_there: bool) -> os.stat_result:
+    values = (stat.S_IFDIR | 0o700, 2**40 - number, 0, int(is_there), 0, 0, 0, 0, 0, 0)
+    return os.stat_result(values, {"st_mtime_ns": 0})
 
 
 @lru_cache(10_000)

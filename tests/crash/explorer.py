@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations, count
@@ -28,11 +29,11 @@ from persistentqueue.envelope import Encryption, Envelopes
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
-    DiskFullError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
 )
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.limits import LOGS_LEAST
@@ -45,6 +46,7 @@ from .disk import SimulatedDisk
 from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject, living
 from .places import MOVES, Places
 from .published import PUBLISHES, Others, adopting
+from .renames import RENAMES, STEP_ODDS, TICK_ODDS, Renames
 
 DIRECTORY = "/queues/q"
 _ACTIONS = (
@@ -63,7 +65,7 @@ _ACTIONS = (
 PROGRAMS = ("mixed", "drains", "recycles", "compacts")
 ENCLOSES = "encloses"
 """The style in which each opening compresses and encrypts in another way, with one of two keys."""
-STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES, ENCLOSES)
+STYLES = (*PROGRAMS, MOVES, PUBLISHES, SUBSCRIBES, ENCLOSES, RENAMES)
 KEYS = {"old": bytes(16), "new": bytes(range(32))}
 WAYS = [Envelopes(how, Encryption(key_id, KEYS.__getitem__)) for how in (None, "zstd") for key_id in KEYS]
 _ODDS = {
@@ -184,10 +186,12 @@ class Explorer:
         choose = self.random.choice
         self._asked_style = style
         self._style = style if style in PROGRAMS else choose(["mixed", "mixed", "mixed", *PROGRAMS])
-        odds = {None: 0.2, PUBLISHES: 1.0, SUBSCRIBES: 0.4, ENCLOSES: 0.3}.get(style, 0.0)
+        odds = {None: 0.2, PUBLISHES: 1.0, SUBSCRIBES: 0.4, ENCLOSES: 0.3, RENAMES: 0.3}.get(style, 0.0)
         self._publishes = self.random_of("publishing").random() < odds
         self._subscribes = style == SUBSCRIBES or (style is None and self.random_of("subscribing").random() < 0.15)
         self._places = Places(seed, DIRECTORY, style == MOVES)
+        self._places.has_strangers = style == RENAMES
+        self._renames = Renames(seed, DIRECTORY, style == RENAMES, content_of)
         self.settings = Settings(
             sync=self.random.random() < 0.85,
             segment_bytes=choose(_SEGMENT_BYTES[self._style]) + HEADER_BYTES,
@@ -200,6 +204,8 @@ class Explorer:
         )
         if self._subscribes and self.random_of("fan-out").random() < 0.3:
             self.settings = replace(self.settings, fan_out=True)
+        if style == RENAMES and self.random_of("pools").random() < 0.4:
+            self.settings = replace(self.settings, shared_pool=True)
         self._nothing = Content(nobody=() if self.settings.fan_out else None)
         self._limited = self._limit()
         self._crash_odds = choose([0.03, 0.1, 0.3])
@@ -213,7 +219,7 @@ class Explorer:
     def _limit(self) -> bool:
         """Perhaps give the queue limits; whether it has any."""
         draw = self.random_of("limits")
-        if draw.random() >= _LIMITED_ODDS or self._publishes:
+        if draw.random() >= _LIMITED_ODDS or self._publishes or self._asked_style == RENAMES:
             return False
         more_bytes = draw.choice([None, 500, 3000, 20_000])
         self.settings = replace(
@@ -248,6 +254,9 @@ class Explorer:
         """
         self.lives += 1
         self.deepest = max(self.deepest, depth)
+        heir = self._renames.begin(disk, self.settings)
+        if heir is not None:
+            allowed, after_cut, quiet = [heir], [heir], False
         # Until it has been served it is not decided which of the allowed states it is.
         undecided: list[list[Content]] = [allowed, after_cut]
         disk.on_tick = partial(self._at_tick, disk, model, undecided, depth)
@@ -255,14 +264,15 @@ class Explorer:
             inject(disk, self.random)
         store = None
         try:
-            self._places.come(disk, self.settings)
+            self._come(disk)
             store = self._open(disk)
+            self._renames.opened(disk, store)
             if self._faults and self._waiting(disk, store):
                 disk.fault = None  # there was no room for what is published; now there is
                 store.inbox.adopt(insists=True)
             found = self._find(disk, store, allowed)
         except (PersistentQueueError, OSError) as error:
-            if not self._faults or isinstance(error, CorruptionError):
+            if (not self._faults or isinstance(error, CorruptionError)) and not self._renames.is_gone(disk):
                 raise
             if store is not None:
                 store.release()
@@ -271,7 +281,7 @@ class Explorer:
         if quiet and (store.recovery.torn_bytes or store.recovery.set_aside):
             raise ViolationError(f"nothing was under way, but {store.recovery}\n{_tail(disk)}")
         model.settle(found, durable=True)
-        model.others.inbox = store.adopter.directory if self._publishes else ""
+        model.others.inbox = self._inbox(disk, store) if self._publishes else ""
         undecided.clear()
         # With the gaps of "compacts", or of several who consume, the log may take more room: dequeueing goes on.
         if self.settings.max_disk_bytes is not None and self._style != "compacts" and not self._subscribes:
@@ -290,16 +300,20 @@ class Explorer:
             if self.random.random() < 0.7:
                 store.close()
                 model.settle(model.content, durable=True)
-                if self.random.random() < 0.15:
+                if self.random.random() < 0.15 and self._renames.is_there(disk):
                     self._delete(disk, model)
             else:
                 store.abandon()
-        except (BrokenQueueError, DiskFullError, OSError) as error:
-            if not self._faults:
+        except (PersistentQueueError, OSError) as error:
+            if self._renames.is_gone(disk):
+                with suppress(PersistentQueueError, OSError):
+                    store.close()
+                self._next_life(disk, model, undecided, depth)
+                return
+            if not self._faults or not isinstance(error, BrokenQueueError | ResourceError | OSError):
                 raise
-            is_full = bool(disk.refused) and "rename" not in disk.refused and not disk.sync_failed
-            if is_full and not isinstance(error, DiskFullError):
-                raise  # a full disk breaks nothing
+            if disk.refused and not disk.sync_failed and not isinstance(error, ResourceError):
+                raise  # a full disk breaks nothing, and neither does what else the system lacks
             if isinstance(error, BrokenQueueError):
                 self._need_broken(store)
             store.abandon()
@@ -314,18 +328,43 @@ class Explorer:
             raise ViolationError("a queue went on after a sync or a write of the log had failed")
 
     def _next_life(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
+        self._renames.check(disk)
         disk.on_tick = None
         disk.fault = None
         if depth < LIVES:
             kill, power = self._allowed(disk, model, undecided)
             self._crash(disk, kill, power, depth, idle=not undecided and not model.under_way)
 
+    def _come(self, disk: SimulatedDisk) -> None:
+        now = self._renames.at(disk)
+        self._places.lead(now.path)
+        if not now.is_elsewhere:
+            with self._renames.busy(True):
+                self._places.come(disk, self.settings)
+
     def _open(self, disk: SimulatedDisk) -> Store:
         if self._asked_style == ENCLOSES:
             self.settings = replace(self.settings, envelopes=self.random.choice(WAYS))
-        return self._places.open(disk, self.settings)
+        now = self._renames.at(disk)
+        self._places.lead(now.path)
+        return self._places.open(disk, self.settings, now.place if now.is_elsewhere else None)
+
+    def _inbox(self, disk: SimulatedDisk, store: Store) -> str:
+        return self._renames.inbox(disk) if self._asked_style == RENAMES else store.adopter.directory
+
+    def _rename(self, disk: SimulatedDisk, model: Model, odds: float) -> None:
+        """Let another process rename or delete a directory of the queue, perhaps."""
+        if self._renames.perhaps(disk, self.settings, odds, self._places.used) and model.others.inbox:
+            model.others.inbox = self._renames.inbox(disk)
+
+    @property
+    def renames(self) -> int:
+        """How often another process came to rename or delete a directory, or to use a queue beside."""
+        return self._renames.count
 
     def _find(self, disk: SimulatedDisk, store: Store, allowed: list[Content]) -> Content:
+        if self._renames.is_gone(disk):
+            return allowed[0]  # it is of no interest any more
         found = content_of(store)
         if found not in allowed:
             raise ViolationError(_describe(found, allowed, disk))
@@ -334,12 +373,13 @@ class Explorer:
 
     def _need_whole(self, store: Store) -> None:
         """What others published must never look damaged, where only crashes came over it."""
-        if store.adopter.damage:
+        if store.adopter.damage and store.broken is None:
             raise ViolationError(f"published, and {store.adopter.damage[0]}")
 
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def _at_tick(self, disk: SimulatedDisk, model: Model, undecided: list[list[Content]], depth: int) -> None:
+        self._rename(disk, model, TICK_ODDS)
         if self.random.random() < _INTRUSION_ODDS:
             self._intrude(disk)
         if model.others.is_next():
@@ -377,21 +417,25 @@ class Explorer:
         if how >= 1:
             crashed, allowed = crashed.cut_power(self.random.randrange), after_cut
         if self.settings.sync and self.random.random() < 0.02:
-            report = fsck.check(DIRECTORY, disk=crashed.disk) if _has_log(crashed) else None
+            now = self._renames.at(crashed)
+            can = _has_log(crashed, now.path) and not now.is_elsewhere
+            report = fsck.check(now.path, disk=crashed.disk) if can else None
             if report is not None and not report.ok:
                 raise ViolationError(f"check: {report.problems}")
         # Without syncs a header may be lost to an earlier power cut, and its file be met only now.
         quiet = idle and how == 0 and not self._faults and self.settings.sync
-        with living():
+        with living(), self._renames.busy(False):
             model = Model(allowed[0], Others(*self._others))
             self._live(crashed, model, list(allowed), list(after_cut), depth + 1, quiet)
+        self._places.lead(self._renames.at(disk).path)
 
     # --- others ------------------------------------------------------------------------------------------------------
 
     def _publish(self, disk: SimulatedDisk, model: Model, publish: Callable[[], None] | None = None) -> None:
         fault, disk.fault = disk.fault, None  # others have other files open
         try:
-            (publish or partial(model.others.publish, disk))()
+            with self._renames.busy(True):
+                (publish or partial(model.others.publish, disk))()
         finally:
             disk.fault = fault
 
@@ -406,12 +450,16 @@ class Explorer:
             model.settle(adopting(model.content, model.others.published[:done], held), durable=self.settings.sync)
 
     def _waiting(self, disk: SimulatedDisk, store: Store) -> int:
-        """How many publications are still in the inbox."""
-        return sum(name.startswith(store.adopter.directory) and name.endswith(".seg") for name in disk.names)
+        """How many publications are still in the inbox, and not adopted under the names that they have there."""
+        adopted = {path.rpartition("/")[2] for path in store.segments.in_inbox.values()}
+        inbox = self._inbox(disk, store)
+        found = [name for name in disk.names if name.startswith(f"{inbox}/") and name.endswith(".seg")]
+        return sum(name.rpartition("/")[2] not in adopted for name in found)
 
     def _intrude(self, disk: SimulatedDisk) -> None:
         """Somebody else comes while the queue is owned, to open or to delete it, and is refused."""
-        if not disk.is_locked(f"{DIRECTORY}/lock"):
+        now = self._renames.at(disk)
+        if now.is_gone or not disk.is_locked(f"{now.path}/lock"):
             return
         watch, fault = disk.on_tick, disk.fault
         disk.on_tick = disk.fault = None
@@ -419,7 +467,7 @@ class Explorer:
             if self.random.random() < 0.5:
                 self._open(disk)
             else:
-                delete_queue("/queues", "q", disk=disk.disk)
+                delete_queue(now.path, disk=disk.disk)
         except (QueueLockedError, QueueNotFoundError):
             pass
         else:
@@ -455,7 +503,11 @@ class Explorer:
         disk.on_tick = come
         model.others.inbox = ""
         model.under_way = [self._nothing._replace(adopted=len(model.others.published))]
-        delete_queue(*self.random.choice([("/queues", "q"), (DIRECTORY, None)]), disk=disk.disk)
+        self._renames.closed(disk)
+        directory = self._renames.at(disk).path
+        above, _, name = directory.rpartition("/")
+        with self._renames.busy(True):
+            delete_queue(*self.random.choice([(above, name), (directory, None)]), disk=disk.disk)
         if disk.on_tick is come:
             model.others.published.clear()
             model.settle(self._nothing, durable=True)
@@ -470,6 +522,9 @@ class Explorer:
         odds = (*(_PUBLISHING_ODDS if self._publishes else _ODDS)[style], _SUBSCRIBING_ODDS * self._subscribes)
         for action in self.random.choices(_ACTIONS, odds, k=steps):
             yield
+            self._rename(disk, model, STEP_ODDS)
+            if self._renames.is_gone(disk):
+                break
             work = self.random.choice(works)
             transaction = work.transaction
             if action == "enqueue":
@@ -584,7 +639,7 @@ class Explorer:
             if work.transaction.settled:
                 held = _without(held, work)
                 works[works.index(work)] = Work()
-            else:
+            elif not self._renames.is_gone(disk):
                 self._need_reason(work, held_before)
             work.transaction.error = None
             work.transaction.marker = None
@@ -611,8 +666,8 @@ class Explorer:
                     model.settle(model.content, durable=False)
             elif chance() < 0.9:
                 return
-        except (DiskFullError, OSError) as error:
-            at_limit = isinstance(error, DiskFullError) and self.settings.max_disk_bytes is not None
+        except (ResourceError, OSError) as error:
+            at_limit = isinstance(error, ResourceError) and self.settings.max_disk_bytes is not None
             if isinstance(error, BrokenQueueError) or not (self._faults or at_limit):
                 raise
         if copies:
@@ -642,7 +697,7 @@ class Explorer:
     def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except (DiskFullError, QueueFullError, OSError) as error:
+        except (ResourceError, QueueFullError, OSError) as error:
             if isinstance(error, BrokenQueueError) or not (self._faults or isinstance(error, QueueFullError)):
                 raise
 
@@ -655,8 +710,8 @@ def _without(held: list[tuple[str, bytes]], work: Work) -> list[tuple[str, bytes
     return [(name, item) for name, item in held if name != work.name or item not in work.taken]
 
 
-def _has_log(disk: SimulatedDisk) -> bool:
-    return any(name.startswith(f"{DIRECTORY}/log/") for name in disk.names)
+def _has_log(disk: SimulatedDisk, directory: str) -> bool:
+    return any(name.startswith(f"{directory}/log/") for name in disk.names)
 
 
 def _describe(found: Content, allowed: list[Content], disk: SimulatedDisk) -> str:

@@ -20,12 +20,16 @@ PATIENCE_SECONDS = 30.0
 _NEEDING_ROOM = {"open", "pwritev", "fallocate", "rename", "mkdir"}
 _FAULTS = {
     "full": _NEEDING_ROOM,
+    "files": {"descriptor"},
+    "memory": {"descriptor", *_NEEDING_ROOM},
     "sync": {"fdatasync", "fsync", "pwritev dsync"},
     "read": {"pread"},
     "short write": {"short write"},
     "short read": {"short read"},
 }
 """Which calls a fault is for."""
+_RARER = {2: ("files", (errno.EMFILE, errno.ENFILE)), 3: ("memory", (errno.ENOMEM, errno.ENOMEM))}
+"""What else the system may lack where a disk would be full: descriptors, memory."""
 
 
 class ViolationError(AssertionError):
@@ -96,7 +100,11 @@ def inject(disk: SimulatedDisk, chance: random.Random) -> None:
     """Let some call fail, once or from then on."""
     kind = chance.choice(["full", "full", "sync", "sync", "short write", "short read", "read"])
     code = errno.EIO if kind != "full" else chance.choice([errno.ENOSPC, errno.EDQUOT])
-    at, forever, taken = disk.ticks + chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
+    after, forever, taken = chance.randrange(60), chance.random() < 0.3, chance.randrange(1, 90)
+    at = disk.ticks + after
+    if kind == "full" and after % 4 in _RARER:  # by no draw of its own, so that seeds stay what they were
+        kind, codes = _RARER[after % 4]
+        code = codes[code == errno.EDQUOT]
     waiting = [True]
 
     def fault(call: str, path: str) -> OSError | int | None:

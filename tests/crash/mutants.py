@@ -59,7 +59,7 @@ MUTANTS = (
     Mutant("large blocks are not synced", "commit", "            self._segments.sync()\n", "            pass\n"),
     Mutant("new segments are not synced", "commit", "            self._segments.sync_new()\n", "            pass\n"),
     Mutant("new names are not synced with large blocks", "segments", "        self.sync_new()\n", "        pass\n"),
-    Mutant("names of segments are not synced", "segments", "            sync_directory(self._disk, self.directory)\n", "            pass\n"),
+    Mutant("names of segments are not synced", "segments", "                sync_names()\n", "                pass\n"),
     Mutant("only the current segment is synced", "segments", "for segment in self._open.values() if segment.dirty]", "for segment in [self.current] if segment]"),
     Mutant("a sync of a segment does nothing", "segment", "        self._disk.fdatasync(self._fd)\n", "        pass\n"),
     Mutant("the write of a frame is not durable", "log", "DSYNC if header.flags & SYNCED else 0", "0"),
@@ -68,8 +68,8 @@ MUTANTS = (
     Mutant("a trim does not sync the segments", "generations", "            self._segments.sync()\n", "            pass\n"),
     Mutant("a trim forgets deferred blocks", "generations", "            self._segments.write()\n", "            pass\n"),
     Mutant("a generation is not synced", "log", "        self._disk.fdatasync(self._fd)\n", "        pass\n"),
-    Mutant("the name of a generation is not synced", "log", "        sync_directory(self._disk, dirname(self.path))\n", "        pass\n"),
-    Mutant("a generation is named before it is synced", "log", '        self._disk.fdatasync(self._fd)\n        self._disk.failpoint("trim.4 rename generation")\n        self._disk.rename(spare, self.path)\n', '        self._disk.rename(spare, self.path)\n        self._disk.fdatasync(self._fd)\n'),
+    Mutant("the name of a generation is not synced", "log", "            sync_names()\n", "            pass\n"),
+    Mutant("a generation is named before it is synced", "log", '            self._disk.fdatasync(self._fd)\n            self._disk.failpoint("trim.4 rename generation")\n', '            self._disk.rename(spare, self.path)\n            self._disk.fdatasync(self._fd)\n            spare = self.path\n'),
     Mutant("what recovery read is not made durable", "store", "            self.trim(keep_old=bool(doubtful))\n", "            pass\n"),
     Mutant("an older generation goes before the name of the next is durable", "store", "            sync_directory(self.disk, self.places.path(LOG_DIRECTORY))\n", "            pass\n"),
     Mutant("directories that a killed owner made are not synced", "store", "                sync_names(self.disk, path)\n", "                pass\n"),
@@ -100,7 +100,7 @@ MUTANTS = (
     Mutant("live segments are swept", "recovery", "number not in known:", "number in known:"),
     Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created", "drains"),
     # --- owners and deletion
-    Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd):", "if self._is_named(fd):"),
+    Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd)", "if self._is_named(fd)"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),
     Mutant("what is being deleted is opened", "move", "finish_deletion(disk, places) if DELETED_DIRECTORY in names else places", "places"),
     Mutant("segments are deleted before it is durable that they may", "directory", "    sync_directory(disk, directory)\n    disk.failpoint(\"delete.3", "    disk.failpoint(\"delete.3"),
@@ -138,7 +138,7 @@ MUTANTS = (
     # --- limits
     # --- the inbox
     Mutant("what is published is not synced", "publication", "        disk.fdatasync(self._fd)\n", "        pass\n", "publishes"),
-    Mutant("the name of what is published is not synced", "publication", "        sync_directory(disk, self._directory)\n", "        pass\n", "publishes"),
+    Mutant("the name of what is published is not synced", "publication", "            sync_names()\n", "            pass\n", "publishes"),
     Mutant("adopted before its name is durable", "inbox", "        self._adopter.sync()\n", "        pass\n", "publishes"),
     Mutant("the names of adopted segments are not synced", "segments", "        if self.new or self.has_adopted:\n", "        if self.new:\n", "publishes"),
     Mutant("what was adopted is not renamed by recovery", "store", "            finish_adoptions(self.disk, self.places, recovered)\n", "            pass\n", "publishes"),
@@ -155,13 +155,13 @@ MUTANTS = (
     Mutant("what only a removed one kept stays", "state", "            self._let_go(self._done_by_all(cursor.unconsumed(self.gone.frontier, self.next_sequence)))\n", "            pass\n", "subscribes"),
     Mutant("a new one shares what is gone", "state", "        if others == 1:\n            self.gone = self.gone.copy()\n", "        if others == 1:\n            pass\n", "subscribes"),
     Mutant("what is dequeued is the plain queue's", "commit", "                    runs.append(Dequeue(subscription, first, count))\n", "                    runs.append(Dequeue(0, first, count))\n", "subscribes"),
-    Mutant("a request comes again", "adopt", "            # held.\n            sync_directory(self._disk, self.directory)\n", "            pass\n", "subscribes"),
-    Mutant("a request comes again whose owner was killed", "store", "            self.adopter.sync()", "            pass", "subscribes", 200),
+    Mutant("a request comes again", "adopt", "            # held.\n            self.sync()\n", "            pass\n", "subscribes"),
+    Mutant("a request comes again whose owner was killed", "store", "            self.adopter.sync()", "            pass", "subscribes", 300000),
     Mutant("a request is answered before what was published before it", "adopt", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # what it asks for depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "ready", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes"),
     Mutant("runs of two subscriptions are one", "commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "subscribes", 9000302),
     Mutant("parts go before the manifest that was skipped", "adopt", "                with suppress(OSError):  # found again, it is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self._path(name))\n                with suppress(OSError):\n", "publishes"),
-    Mutant("parts go before it is durable that their manifest has gone", "adopt", "            with suppress(OSError):  # they are swept\n                sync_directory(self._disk, self.directory)\n", "            with suppress(OSError):\n", "publishes"),
+    Mutant("parts go before it is durable that their manifest has gone", "adopt", "            with suppress(OSError):  # they are swept\n                self.sync()\n", "            with suppress(OSError):\n", "publishes"),
     Mutant("a manifest stays in the inbox", "publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),
     Mutant("parts are not taken back", "adopt", "for is_its_turn in (is_part, is_published):", "for is_its_turn in (is_published,):", "publishes"),
     Mutant("files may outgrow their limit", "quota", "            if end > file.size_bytes:\n                return self._grow(", "            if False:\n                return self._grow("),
@@ -207,7 +207,21 @@ MUTANTS = (
     Mutant("a marker may be of any type", "items", "    if not isinstance(name, str) or not isinstance(version, int):", "    if False:", "misuse"),
     Mutant("what a codec refuses is held with all behind it", "typed", "                self._give_back(len(data) - max(len(items), 1))\n", "                pass\n", "misuse"),
     Mutant("a transaction is over anything", "together", "        if not isinstance(queue, PersistentQueue | Subscription):", "        if False:", "misuse"),
+    # --- directories that are renamed
+    Mutant("an owner goes by the name of its directory", "store", "store = cls(own, places", "store = cls(disk, places", "renames"),
+    Mutant("what is given back is deleted by its path", "roots", "self._disk.unlink(self._below(path))", "self._disk.unlink(path)", "renames"),
+    Mutant("a generation gets its name by its path", "roots", "self._disk.rename(self._below(source), self._below(target))", "self._disk.rename(self._below(source), target)", "renames"),
+    Mutant("files are opened by their paths", "roots", "self._disk.open(self._below(path), flags, mode)", "self._disk.open(path, flags, mode)", "renames"),
+    Mutant("an inbox is listed by its path", "roots", "self._disk.listdir(self._below(path))", "self._disk.listdir(path)", "renames"),
+    Mutant("a place of segments goes by its name", "place", "        disk.hold(root)  # what bears", "        pass  # what bears", "renames"),
+    Mutant("a shared pool goes by its name", "store", "            self._lock.roots.hold(self.pool.directory)\n", "            pass\n", "renames"),
     # --- failing calls
+    Mutant("who finds no descriptor breaks the queue", "commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults"),
+    Mutant("a log that finds no room for its name breaks the queue", "log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened\n", "            with ExitStack():\n", "faults"),
+    Mutant("a directory that cannot be opened is a sync that failed", "segments", "                with unless_lacking(self.directory, \"to sync the names of segments\"):\n", "                with ExitStack():\n", "faults"),
+    Mutant("an adopted file that finds no room for its name breaks the queue", "segments", "            if error.errno not in LACKING:\n                raise\n            with self._mutex:\n", "            raise\n            with self._mutex:\n", "publishes faults"),
+    Mutant("a checkpoint is made before adopted files have their names", "generations", "            self._segments.name_adopted()\n", "            pass\n", "publishes faults"),
+    Mutant("what has kept its name in the inbox is adopted again", "adopt", " if is_published(name) and name not in adopted]", " if is_published(name)]", "publishes faults"),
     Mutant("a failed sync breaks nothing", "store", "        self.broken = error\n        broken = BrokenQueueError(", "        broken = BrokenQueueError(", "faults"),
     Mutant("nobody hears that the log is full", "store", "            for transaction in refused:\n", "            for transaction in refused[:0]:\n", "faults"),
     Mutant("short writes are taken for whole ones", "disk", "    if written_bytes != length_bytes:\n", "    if False:\n", "faults"),
@@ -235,10 +249,10 @@ def _hunt_alone(schedules: int, batch: int, mutant: Mutant) -> Verdict:
 def plant(mutant: Mutant, package: Path) -> None:
     """Put the bug into the package. Raises ``ValueError`` where its text does not occur exactly once."""
     path = package / f"{mutant.room}.py"
-    text = path.read_text()
+    text = path.read_text(encoding="utf-8")
     if text.count(mutant.old) != 1:
         raise ValueError(f"mutant {mutant.name!r}: its text occurs {text.count(mutant.old)} times in {mutant.room}")
-    path.write_text(text.replace(mutant.old, mutant.new))
+    path.write_text(text.replace(mutant.old, mutant.new), encoding="utf-8")
 
 
 def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:

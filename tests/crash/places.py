@@ -12,7 +12,7 @@ from contextlib import nullcontext
 
 from persistentqueue import fsck
 from persistentqueue.directory import delete_queue
-from persistentqueue.errors import DataMissingError, DataPathError, DiskFullError, QueueNotFoundError
+from persistentqueue.errors import DataMissingError, DataPathError, QueueNotFoundError, ResourceError
 from persistentqueue.move import move_data
 from persistentqueue.place import OWN, read_record
 from persistentqueue.store import Store
@@ -33,8 +33,9 @@ class Places:
     """Where the queue of one seed, in a directory ``<path>/<name>``, has its segments, and when they are moved."""
 
     def __init__(self, seed: int, directory: str, always: bool) -> None:
-        self._directory = directory
-        self._path, _, self._name = directory.rpartition("/")
+        self.lead(directory)
+        self.has_strangers = False
+        """Whether other queues may have their segments where this one wants them."""
         self._random = random.Random(f"places of {seed}")
         self._odds = _MOVE_ODDS_ASKED if always else _MOVE_ODDS
         self.used = self._random.random() < _ODDS or always
@@ -43,15 +44,23 @@ class Places:
         chosen = self._random.choice([None, *MEDIA])
         self._data_path = f"{chosen}/{self._name}" if self.used and chosen is not None else None
 
-    def open(self, disk: SimulatedDisk, settings: Settings) -> Store:
-        """Open the queue; a new one where this seed has its segments, another wherever they were moved."""
+    def lead(self, directory: str) -> None:
+        """The queue is in this directory by now."""
+        self._directory = directory
+        self._path, _, self._name = directory.rpartition("/")
+
+    def open(self, disk: SimulatedDisk, settings: Settings, renamed: str | None = None) -> Store:
+        """Open the queue; a new one where this seed has its segments, another wherever they were moved, or where their
+        place is since it was ``renamed``."""
+        if renamed is not None:
+            return self._open(disk, settings, renamed)
         try:
             return self._open(disk, settings, self._data_path)
         except DataPathError as error:
             if (
                 read_record(disk.disk, self._directory).place.path == self._data_path
                 or "its segments" not in error.expected
-            ):
+            ) and not self._is_taken(error):
                 raise
             return self._open(disk, settings, None)
 
@@ -71,8 +80,14 @@ class Places:
         if self._random.random() < self._odds:
             try:
                 move_data(self._path, self._name, data_path=self._random.choice([None, *MEDIA]), disk=disk.disk)
-            except (QueueNotFoundError, DiskFullError):
+            except (QueueNotFoundError, ResourceError):
                 return
+            except DataPathError as error:
+                if not self._is_taken(error):
+                    raise
+
+    def _is_taken(self, error: DataPathError) -> bool:
+        return self.has_strangers and error.expected.startswith("nothing of another queue")
 
     def _open(self, disk: SimulatedDisk, settings: Settings, data_path: str | None) -> Store:
         return Store.open(disk.disk, self._directory, settings, True, 0.0, _FREE, _FREE, data_path=data_path)

@@ -27,12 +27,12 @@ from persistentqueue.disk import basename
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
-    DiskFullError,
     InDoubtError,
     PersistentQueueError,
     QueueFullError,
     QueueLockedError,
     QueueNotFoundError,
+    ResourceError,
 )
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.reader import Reader
@@ -512,7 +512,7 @@ class SeveralExplorer:
     def _try(self, call: Callable[[], object]) -> None:
         try:
             call()
-        except (DiskFullError, OSError):
+        except (ResourceError, OSError):
             if not self._faults:
                 raise
 

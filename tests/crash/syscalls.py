@@ -42,10 +42,10 @@ from typing import Any, NamedTuple
 
 from persistentqueue import (
     BrokenQueueError,
-    DiskFullError,
     PersistentQueue,
     PersistentQueueError,
     QueueLockedError,
+    ResourceError,
 )
 from persistentqueue.disk import DISK
 from persistentqueue.session import Session
@@ -285,7 +285,7 @@ class _Child:
             # Not by the kernel, but by strace a descriptor with a lock may be left open.
             assert self._case.call == "close", repr(error)
             return
-        assert isinstance(error, BrokenQueueError | DiskFullError | OSError), f"{error!r} is no answer to a fault"
+        assert isinstance(error, BrokenQueueError | ResourceError | OSError), f"{error!r} is no answer to a fault"
         codes: set[int | None] = set()
         cause: BaseException | None = error
         while cause is not None:
@@ -356,7 +356,7 @@ class _Child:
         self._say(b"B", first, end)
         try:
             session.flush()
-        except DiskFullError as error:
+        except ResourceError as error:
             self._judge(error)
             self._say(b"B", self._first, self._next)
             self._say(b"B", first, end)

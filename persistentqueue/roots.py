@@ -1,0 +1,133 @@
+"""The directories that an owner holds open: a door to the operating system that goes by descriptors, not by names.
+
+While a queue is open its directory may be renamed or deleted, and another queue may be made under the old name. Through
+this door each path below a held directory is reached from the directory's descriptor. So an owner reaches its own files
+wherever they are, and never those of another queue. Paths stay text: for messages, and as keys.
+
+A queue's directory is held from before its lock file is opened until the lock is freed (see ``lock``). An external
+place of segments is held before the id that it bears is read, and a shared pool once it is made. Above these, and
+outside of them, paths go by name. Nothing there is written, but for names of directories that an opening makes.
+
+Threads: ``hold`` and ``keep`` are for the thread that opens the queue; the calls and ``close`` are for any thread.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Container
+
+from .disk import DIRECTORY, READ, Below, Disk, Root, StatResult, below
+
+
+class Roots:
+    """The directories that one owner holds. ``disk`` is the door that reaches through them; it stays the same."""
+
+    def __init__(self, disk: Disk) -> None:
+        self._disk = disk
+        self._roots: list[Root] = []
+        # Made by each opening; a frozen dataclass sets its fields one by one, which takes four times as long.
+        self.disk = object.__new__(Disk)
+        vars(self.disk).update(
+            vars(disk),
+            open=self._open,
+            open_direct=self._open_direct,
+            rename=self._rename,
+            unlink=self._unlink,
+            mkdir=self._mkdir,
+            rmdir=self._rmdir,
+            listdir=self._listdir,
+            lstat=self._lstat,
+            free_bytes=self._free_bytes,
+            hold=self.hold,
+        )
+
+    def hold(self, path: str, flags: int = DIRECTORY, through: str = "") -> None:
+        """Hold the directory that has this path now, unless the path is held already. Raises ``OSError``.
+
+        Of one above a held directory ``through`` is the way: ``..`` is where that is by now.
+        """
+        if any(root.path == path for root in self._roots):
+            return
+        fd = self._open(through or path, READ | flags, 0)
+        try:
+            found = self._disk.fstat(fd)
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        self._roots.append(Root(self._disk, path, fd, found))
+        self._roots.sort(key=lambda root: -len(root.path))  # the innermost first
+
+    def keep(self, paths: Container[str]) -> None:
+        """Let go of the directories that are not among these paths."""
+        gone = [root for root in self._roots if root.path not in paths]
+        self._roots = [root for root in self._roots if root.path in paths]
+        for root in gone:
+            root.close()
+
+    def close(self) -> None:
+        """Let go of all directories. What comes later, from another thread, goes nowhere."""
+        for root in self._roots:
+            root.close()
+
+    def is_named(self, path: str) -> bool:
+        """Return whether the held directory of this path still has it as its name."""
+        found = self._named(path)
+        return found is not None and self.is_held(path, found)
+
+    def is_held(self, path: str, found: StatResult) -> bool:
+        """Return whether this is the held directory of this path."""
+        return any(root.path == path and root.is_found(found) for root in self._roots)
+
+    def is_deleted(self, path: str) -> bool:
+        """Return whether the held directory of this path was deleted."""
+        return any(root.path == path and root.is_deleted() for root in self._roots)
+
+    def _named(self, path: str) -> StatResult | None:
+        try:
+            return self._disk.lstat(path)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+
+    def _below(self, path: str) -> str:
+        """Return the path, with the way to it from the innermost held directory, if there is one."""
+        for root in self._roots:
+            if path.startswith(root.prefix):
+                return below(path, root, path[len(root.prefix) :] or ".")
+            if path == root.path:
+                return below(path, root, ".")
+        return path
+
+    # --- the door ----------------------------------------------------------------------------------------------------
+
+    def _open(self, path: str, flags: int, mode: int) -> int:
+        return self._disk.open(self._below(path), flags, mode)
+
+    def _open_direct(self, path: str) -> int | None:
+        return self._disk.open_direct(self._below(path))
+
+    def _rename(self, source: str, target: str) -> None:
+        self._disk.rename(self._below(source), self._below(target))
+
+    def _unlink(self, path: str) -> None:
+        self._disk.unlink(self._below(path))
+
+    def _mkdir(self, path: str, mode: int) -> None:
+        self._disk.mkdir(self._below(path), mode)
+
+    def _rmdir(self, path: str) -> None:
+        found = self._below(path)
+        if type(found) is Below and found.rest == ".":
+            # The name of a held directory is in the one above it. No call removes a name only if it leads here.
+            if not self.is_named(path):
+                raise FileNotFoundError(errno.ENOENT, "the directory has another name by now", path)
+            found = path
+        self._disk.rmdir(found)
+
+    def _listdir(self, path: str) -> list[str]:
+        return self._disk.listdir(self._below(path))
+
+    def _lstat(self, path: str) -> StatResult:
+        return self._disk.lstat(self._below(path))
+
+    def _free_bytes(self, path: str) -> int:
+        return self._disk.free_bytes(self._below(path))

@@ -1,0 +1,494 @@
+"""Make the golden queues of this tree's format: ``python -m tests.golden.make DIRECTORY``.
+
+A golden queue is a small directory that an older tree has written. Every later tree must open it, and find what is
+written beside it. So the directories under ``tests/golden`` are never made again: a new format version gets new ones,
+beside those that there are. Made twice, they are the same byte for byte: clock, salts, host and paths are fixed through
+the door to the operating system.
+
+Of a case ``c`` there are ``c/``, which holds queues in ``queues/`` and perhaps segments in ``media/``, and ``c.json``:
+
+- ``directories``: all of them, since Git keeps none that is empty. (Neither does it keep modes: whoever copies a case
+  to open it makes directories of mode 0700 and files of mode 0600.)
+- ``queues``: what each contains, in the fields of ``Queue``. Items are text, encoded in UTF-8.
+
+``SHA256SUMS`` says what each file was when it was made.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import random
+import sys
+import threading
+from collections.abc import Callable
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from persistentqueue import Encryption, PersistentQueue, Producer, Session, transaction
+from persistentqueue.disk import DISK, Disk
+from persistentqueue.log import replay
+from persistentqueue.parts import PartWriter, publish_parts
+from persistentqueue.remote import request_subscription
+from persistentqueue.upkeep import Upkeep
+
+ROOT = "/golden"
+"""Where the queues are as far as they know."""
+QUEUES, MEDIA = f"{ROOT}/queues", f"{ROOT}/media"
+TINY: dict[str, Any] = {"log_bytes": 4096, "segment_bytes": 1024, "memory_bytes": 0}
+"""The settings that keep files small."""
+KEYS = {"old": bytes(range(16)), "new": bytes(range(32))}
+SUMS = "SHA256SUMS"
+_BEGAN_NS, _TICK_NS = 1_700_000_000 * 10**9, 10**6
+
+
+class StopError(BaseException):
+    """The process ends here."""
+
+
+@dataclass
+class Queue:
+    """What a golden queue contains, once it is opened."""
+
+    items: list[str]
+    """What the plain queue has left, in order."""
+    subscriptions: dict[str, list[str]] = field(default_factory=dict)
+    """What each subscription has left."""
+    markers: dict[str, int] = field(default_factory=dict)
+    attempts: dict[str, int] = field(default_factory=dict)
+    """How often items were delivered, by their sequences, and not consumed."""
+    dead_letters: list[list[Any]] = field(default_factory=list)
+    """If it is a queue of dead letters: items, what for, how often they were delivered."""
+    waiting: int = 0
+    """How many of the last items wait in the inbox until the opening."""
+    settings: dict[str, Any] = field(default_factory=dict)
+    """What it is opened with, beside what is below."""
+    keys: dict[str, str] = field(default_factory=dict)
+    """The keys that it is encrypted with, in hex digits; the last one encrypts."""
+    dead_letter: str = ""
+    """The queue that gets its dead letters."""
+    is_sealed: bool = False
+    """Whether it was closed cleanly."""
+    is_torn: bool = False
+    """Whether the end of its log is torn."""
+    in_doubt: str = ""
+    """The queue that knows what became of its last transaction."""
+    is_elsewhere: bool = False
+    """Whether its segments are in ``media``."""
+
+
+class Maker:
+    """A directory, seen as ``ROOT``, and a machine on which nothing is by chance."""
+
+    def __init__(self, scratch: Path, seed: str) -> None:
+        self.scratch = scratch
+        self._now_ns = _BEGAN_NS
+        self._random = random.Random(seed)
+        self.stops_at = ""
+        """The name of the step before which the process ends."""
+        real = self.real
+        self.disk: Disk = replace(
+            DISK,
+            fdatasync=lambda _fd: None,
+            fsync=lambda _fd: None,
+            start_sync=lambda _fd, _offset, _length_bytes: None,
+            pwritev=lambda fd, buffers, offset, _flags: DISK.pwritev(fd, buffers, offset, 0),
+            open=lambda path, flags, mode: DISK.open(real(path), flags, mode),
+            open_direct=lambda _path: None,
+            rename=lambda source, target: DISK.rename(real(source), real(target)),
+            unlink=lambda path: DISK.unlink(real(path)),
+            mkdir=lambda path, mode: DISK.mkdir(real(path), mode),
+            rmdir=lambda path: DISK.rmdir(real(path)),
+            listdir=lambda path: sorted(DISK.listdir(real(path))),
+            lstat=lambda path: DISK.lstat(real(path)),
+            free_bytes=lambda _path: 1 << 40,
+            urandom=self._random.randbytes,
+            time_ns=self._tick,
+            getpid=lambda: 1,
+            gethostname=lambda: "golden",
+            failpoint=self._step,
+        )
+        os.makedirs(real(QUEUES))
+
+    def real(self, path: str) -> str:
+        """Where a path is on this machine."""
+        return f"{self.scratch}{path}"
+
+    def _tick(self) -> int:
+        self._now_ns += _TICK_NS
+        return self._now_ns
+
+    def _step(self, name: str) -> None:
+        if name == self.stops_at:
+            raise StopError(name)
+
+    def open(self, name: str | None, path: str = QUEUES, **settings: Any) -> PersistentQueue:
+        """Open a queue with small files."""
+        return PersistentQueue(path, name, disk=self.disk, **TINY | settings)
+
+    def log_of(self, name: str) -> Path:
+        """The log of the highest generation."""
+        return max(Path(self.real(f"{QUEUES}/{name}/log")).glob("*.log"))
+
+
+def put(queue: PersistentQueue, *items: str, marker: tuple[str, int] | None = None) -> None:
+    """Enqueue the items in one flush."""
+    with queue.session() as session:
+        session.enqueue_many([item.encode() for item in items])
+        session.flush(marker=marker)
+
+
+def take(queue: Any, count: int) -> None:
+    """Consume so many."""
+    with queue.session() as session:
+        assert len(session.dequeue_many(count)) == count
+        session.flush()
+
+
+def crash(*queues: PersistentQueue) -> None:
+    """End as ``kill -9`` ends a process."""
+    for queue in queues:
+        group = queue._group
+        assert group is not None
+        group.disown("crashed by the maker of golden queues")
+
+
+def names(first: int, end: int, length: int = 0) -> list[str]:
+    """Items that tell their number."""
+    return [f"item {number} ".ljust(length, ".") for number in range(first, end)]
+
+
+# --- the cases -------------------------------------------------------------------------------------------------------
+
+
+def plain(maker: Maker) -> dict[str, Queue]:
+    """Killed: items in the log and in segments, some consumed, out of order, too."""
+    queue = maker.open("orders")
+    for number in range(12):
+        put(queue, *names(2 * number, 2 * number + 2, 60))
+    take(queue, 3)
+    with queue.session() as held, queue.session() as session:
+        held.dequeue()
+        session.dequeue_many(2)
+        session.flush()
+    crash(queue)
+    return {"orders": Queue([names(3, 4, 60)[0], *names(6, 24, 60)])}
+
+
+def nameless(maker: Maker) -> dict[str, Queue]:
+    """Without a name: the directory itself is the queue. It has an empty item, and one of other letters."""
+    queue = maker.open(None)
+    put(queue, "", "ü ☃ 字", "end")
+    crash(queue)
+    return {"": Queue(["", "ü ☃ 字", "end"])}
+
+
+def sealed(maker: Maker) -> dict[str, Queue]:
+    """Closed cleanly, and opened once before that."""
+    with maker.open("orders") as queue:
+        for number in range(6):
+            put(queue, *names(3 * number, 3 * number + 3, 100))
+        take(queue, 4)
+    with maker.open("orders") as queue:
+        put(queue, *names(18, 20))
+    return {"orders": Queue([*names(4, 18, 100), *names(18, 20)], is_sealed=True)}
+
+
+def emptied(maker: Maker) -> dict[str, Queue]:
+    """Closed cleanly, with nothing left."""
+    with maker.open("orders") as queue:
+        put(queue, *names(0, 9, 200))
+        take(queue, 9)
+    return {"orders": Queue([], is_sealed=True)}
+
+
+def torn(maker: Maker) -> dict[str, Queue]:
+    """Killed in the middle of a write of the log, half of which is there."""
+    queue = maker.open("orders")
+    put(queue, *names(0, 5))
+    log = maker.log_of("orders")
+    end = replay(log.read_bytes(), str(log)).end
+    put(queue, *names(5, 9))
+    crash(queue)
+    data = bytearray(log.read_bytes())
+    half = (end + replay(bytes(data), str(log)).end) // 2
+    data[half:] = bytes(len(data) - half)
+    log.write_bytes(data)
+    for segment in Path(maker.real(f"{QUEUES}/orders/data")).glob("*.seg"):  # the blocks had not come that far
+        content = segment.read_bytes()
+        segment.write_bytes(content[: content.rfind(b"item 4")].ljust(len(content), b"\0"))
+    return {"orders": Queue(names(0, 5), is_torn=True)}
+
+
+def unsynced(maker: Maker) -> dict[str, Queue]:
+    """Killed, with ``sync=False``."""
+    queue = maker.open("orders", sync=False, inline_bytes=100)
+    for number in range(5):
+        put(queue, *names(4 * number, 4 * number + 4, 80))
+    take(queue, 2)
+    crash(queue)
+    return {"orders": Queue(names(2, 20, 80), settings={"sync": False})}
+
+
+def spilled(maker: Maker) -> dict[str, Queue]:
+    """Killed: transactions that were written ahead of their flushes, one of them never flushed."""
+    queue = maker.open("orders", inline_bytes=0)
+    for flushed in (True, False):
+        with Session(queue._open(), spill_bytes=600) as session:
+            for item in names(0, 20, 150):
+                session.enqueue(item.encode())
+            if flushed:
+                session.flush()
+    put(queue, "behind it")
+    crash(queue)
+    return {"orders": Queue([*names(0, 20, 150), "behind it"])}
+
+
+def compressed(maker: Maker) -> dict[str, Queue]:
+    """Killed: blocks that are compressed, among others."""
+    queue = maker.open("orders", compression="zstd")
+    put(queue, *names(0, 30, 200))
+    put(queue, "short")
+    take(queue, 10)
+    crash(queue)
+    return {"orders": Queue([*names(10, 30, 200), "short"])}
+
+
+def encrypted(maker: Maker) -> dict[str, Queue]:
+    """Closed, and killed: blocks that are encrypted with two keys, compressed or not."""
+    keys = KEYS.__getitem__
+    with maker.open("orders", encryption=Encryption("old", keys)) as queue:
+        put(queue, *names(0, 4))
+    queue = maker.open("orders", encryption=Encryption("new", keys), compression="zstd")
+    put(queue, *names(4, 24, 100))
+    take(queue, 1)
+    crash(queue)
+    hexadecimal = {key_id: key.hex() for key_id, key in KEYS.items()}
+    return {"orders": Queue([*names(1, 4), *names(4, 24, 100)], keys=hexadecimal)}
+
+
+def subscriptions(maker: Maker) -> dict[str, Queue]:
+    """Killed: consumers at different places, a late one, one that was removed; and a queue without a plain one."""
+    queue = maker.open("orders")
+    put(queue, *names(0, 6, 100))
+    first, removed = queue.subscribe("first"), queue.subscribe("removed")
+    take(first, 4)
+    take(removed, 1)
+    take(queue, 2)
+    late = queue.subscribe("late", start="latest")
+    put(queue, *names(6, 9, 100))
+    take(late, 1)
+    queue.unsubscribe("removed")
+    fan_out = maker.open("events", fan_out=True)
+    fan_out.subscribe("a")
+    put(fan_out, *names(0, 3))
+    fan_out.subscribe("b", start="latest")
+    put(fan_out, *names(3, 5))
+    take(fan_out.subscribe("a"), 1)
+    crash(queue, fan_out)
+    left = {"first": names(4, 9, 100), "late": names(7, 9, 100)}
+    return {
+        "orders": Queue(names(2, 9, 100), left),
+        "events": Queue([], {"a": names(1, 5), "b": names(3, 5)}, settings={"fan_out": True}),
+    }
+
+
+def markers(maker: Maker) -> dict[str, Queue]:
+    """Killed: markers in the checkpoint and behind it."""
+    queue = maker.open("orders")
+    put(queue, "one", marker=("batches", 1))
+    put(queue, marker=("ü", 2**63 - 1))
+    queue.trim()
+    put(queue, "seven", marker=("batches", 7))
+    put(queue, "again", marker=("batches", 7))
+    crash(queue)
+    return {"orders": Queue(["one", "seven"], markers={"batches": 7, "ü": 2**63 - 1})}
+
+
+def attempts(maker: Maker) -> dict[str, Queue]:
+    """Killed: items that failed, one that was rejected for good, one that was on hold."""
+    dead = maker.open("dead")
+    queue = maker.open("orders", max_attempts=3, dead_letter=dead, retry_delay_seconds=60.0)
+    put(queue, "fails", "is given up", "was on hold", "is new")
+    with queue.session() as session:
+        session.reject(session.dequeue() or b"", "not now")
+        session.flush()
+    with queue.session() as session:
+        session.reject(session.dequeue() or b"", "never", retry=False)
+        session.flush()
+    held = queue.session()
+    assert held.dequeue() == b"was on hold"
+    crash(queue, dead)
+    held.close()
+    left = ["fails", "was on hold", "is new"]
+    settings = {"max_attempts": 3}
+    return {
+        "orders": Queue(left, attempts={"0": 1, "2": 1}, settings=settings, dead_letter="dead"),
+        "dead": Queue([], dead_letters=[["is given up", "never", 1]]),
+    }
+
+
+def several(maker: Maker) -> dict[str, Queue]:
+    """Killed between the decision of a transaction over two queues and what the second one was to hear of it."""
+    source, target = maker.open("a"), maker.open("b")
+    put(source, *names(0, 4))
+    with transaction(source, target) as (taken, given):
+        given.enqueue(b"done " + (taken.dequeue() or b""))
+    maker.stops_at = "several.4 apply"
+    try:
+        with transaction(source, target) as (taken, given):
+            given.enqueue(b"done " + (taken.dequeue() or b""))
+            taken.flush(marker=("moved", 2))
+    except StopError:
+        crash(source, target)
+    return {
+        "a": Queue(names(2, 4), markers={"moved": 2}),
+        "b": Queue([f"done {item}" for item in names(0, 2)], in_doubt="a"),
+    }
+
+
+def _publish(maker: Maker) -> None:
+    """What other processes may publish: two transactions, a manifest of two parts, a request for a subscription."""
+    with Producer(QUEUES, "orders", disk=maker.disk) as producer:
+        for number in (1, 2):
+            producer.enqueue(b"published %d" % number)
+            producer.flush(marker=("producer", number))
+    parts = []
+    for items in ([b"part 1, one", b"part 1, two"], [b"part 2"]):
+        writer = PartWriter(QUEUES, "orders", disk=maker.disk)
+        writer.write(items)
+        part = writer.end()
+        assert part is not None
+        parts.append(part)
+    assert publish_parts(QUEUES, "orders", parts, ("stage", 1), disk=maker.disk)
+    request_subscription(QUEUES, "orders", "asked", 0, disk=maker.disk)
+
+
+_PUBLISHED = ["published 1", "published 2", "part 1, one", "part 1, two", "part 2"]
+_REACHED = {"producer": 2, "stage": 1}
+
+
+def published(maker: Maker) -> dict[str, Queue]:
+    """Closed cleanly; then others have published, and nobody has adopted it."""
+    with maker.open("orders") as queue:
+        put(queue, "enqueued")
+    _publish(maker)
+    items = ["enqueued", *_PUBLISHED]
+    return {"orders": Queue(items, {"asked": items}, _REACHED, waiting=len(_PUBLISHED), is_sealed=True)}
+
+
+def adopted(maker: Maker) -> dict[str, Queue]:
+    """Killed behind the frame that adopts what others have published, and before the files had their new names."""
+    queue = maker.open("orders")
+    put(queue, "enqueued")
+    _publish(maker)
+    maker.stops_at = "adopt.3 rename"
+    try:
+        queue._open()._look(insists=True)
+    except StopError:
+        crash(queue)
+    items = ["enqueued", *_PUBLISHED]
+    return {"orders": Queue(items, {"asked": items}, _REACHED)}
+
+
+def compacted(maker: Maker) -> dict[str, Queue]:
+    """Killed behind a compaction: blocks with holes where items were consumed."""
+    queue = maker.open("orders")
+    for number in range(12):
+        put(queue, *names(5 * number, 5 * number + 5, 40))
+    with queue.session() as kept, queue.session() as session:
+        for _ in range(10):
+            kept.dequeue()
+            session.dequeue_many(3)
+        session.flush()
+        queue.trim()
+        assert queue.compact(below=1.0).segments > 0
+    crash(queue)
+    left = [names(4 * number, 4 * number + 1, 40)[0] for number in range(10)]
+    return {"orders": Queue([*left, *names(40, 60, 40)])}
+
+
+def moved(maker: Maker) -> dict[str, Queue]:
+    """Killed: the segments are on other media."""
+    queue = maker.open("orders", data_path=MEDIA)
+    for number in range(4):
+        put(queue, *names(4 * number, 4 * number + 4, 100))
+    take(queue, 5)
+    crash(queue)
+    return {"orders": Queue(names(5, 16, 100), is_elsewhere=True)}
+
+
+def pooled(maker: Maker) -> dict[str, Queue]:
+    """Closed cleanly: a segment was made of a file of the pool, in which there are others."""
+    with maker.open("orders", pool_min_bytes=3000) as queue:
+        queue.maintain()
+        put(queue, *names(0, 12, 150))
+        put(queue, *names(12, 24, 150))
+        take(queue, 18)
+    return {"orders": Queue(names(18, 24, 150), is_sealed=True, settings={"pool_min_bytes": 3000})}
+
+
+CASES: tuple[Callable[[Maker], dict[str, Queue]], ...] = (
+    plain,
+    nameless,
+    sealed,
+    emptied,
+    torn,
+    unsynced,
+    spilled,
+    compressed,
+    encrypted,
+    subscriptions,
+    markers,
+    attempts,
+    several,
+    published,
+    adopted,
+    compacted,
+    moved,
+    pooled,
+)
+
+
+def make(directory: Path, case: Callable[[Maker], dict[str, Queue]]) -> None:
+    """Make one case in the directory."""
+    root = directory / case.__name__
+    os.makedirs(root)
+    scratch = directory / f".{case.__name__}"
+    queues = case(Maker(scratch, case.__name__))
+    made = scratch / ROOT.strip("/")
+    for part in sorted(made.iterdir()):
+        part.rename(root / part.name)
+    made.rmdir()
+    scratch.rmdir()
+    directories = sorted(path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_dir())
+    contents = {"directories": directories, "queues": {name: asdict(queue) for name, queue in queues.items()}}
+    text = json.dumps(contents, indent=1, sort_keys=True, ensure_ascii=False)
+    (directory / f"{case.__name__}.json").write_text(f"{text}\n", encoding="utf-8")
+
+
+def sums(directory: Path) -> str:
+    """The digest of each file in a directory, as ``sha256sum -c`` reads them."""
+    files = sorted(path for path in directory.rglob("*") if path.is_file() and path.name != SUMS)
+    return "".join(
+        f"{hashlib.sha256(path.read_bytes()).hexdigest()}  {path.relative_to(directory).as_posix()}\n" for path in files
+    )
+
+
+def make_all(directory: Path) -> None:
+    """Make all cases in a directory that is not there yet."""
+    os.makedirs(directory)
+    with_maintenance, Upkeep.maintain_soon = Upkeep.maintain_soon, lambda self: None  # type: ignore[method-assign]
+    try:
+        for case in CASES:
+            make(directory, case)
+    finally:
+        Upkeep.maintain_soon = with_maintenance  # type: ignore[method-assign]
+    (directory / SUMS).write_text(sums(directory))
+
+
+if __name__ == "__main__":
+    make_all(Path(sys.argv[1]))
+    assert threading.active_count() == 1

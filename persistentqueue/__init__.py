@@ -17,16 +17,16 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
 The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``stationary``, ``starting`` · ``disk``,
-``intervals``, ``header``, ``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``block``
-and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``roots``, ``cursor``, ``attempts``, ``shield``,
-``calls`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``, ``lock``,
-``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
+``intervals``, ``header``, ``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``trust``,
+``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``roots``, ``cursor``, ``attempts``,
+``shield``, ``calls`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``,
+``lock``, ``place`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``, ``recovery``,
 ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``explain``, ``splits`` · ``settings``,
-``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage`` · ``inbox`` · ``store`` · ``fsck``,
-``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads), ``producer`` ·
-``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session`` · ``requeue``,
-``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``, ``prometheus``
-(metrics), ``cli`` and ``__main__`` (the command line).
+``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage``, ``mend`` · ``inbox`` · ``store`` ·
+``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` · ``group`` (threads),
+``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` · ``session`` ·
+``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``, ``spark``,
+``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
 """
 
 from .starting import leave_on_interrupt as _leave_on_interrupt
@@ -41,6 +41,7 @@ from .errors import (
     BrokenQueueError,
     ClosedError,
     CodecError,
+    CopiedQueueError,
     CorruptionError,
     DataMissingError,
     DataPathError,
@@ -68,6 +69,7 @@ from .errors import (
     TooManyFilesError,
     UnflushedWarning,
     UnsupportedFormatError,
+    UntrustedError,
     UnusablePathError,
     WrongKeyError,
 )
@@ -118,6 +120,8 @@ __all__ = [
     "move_data",
     "PersistentQueueError",
     "QueueLockedError",
+    "UntrustedError",
+    "CopiedQueueError",
     "QueueNotFoundError",
     "UnusablePathError",
     "PathDeniedError",

@@ -31,8 +31,9 @@ The write order of a deletion (``delete.1`` …), which whoever comes next finis
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
+from stat import S_ISREG
 
 from .disk import (
     DISK,
@@ -67,6 +68,7 @@ from .place import (
     ID_NAME,
     INBOX_DIRECTORY,
     LOG_DIRECTORY,
+    NEW_SUFFIX,
     OWN,
     PATH_NAME,
     POOL_DIRECTORY,
@@ -81,9 +83,16 @@ from .pool import Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
+from .trust import need_trusted
 
 DELETED_DIRECTORY = "deleted"
 DAMAGED_SUFFIX = ".damaged"
+
+PART_NAMES = frozenset(
+    {LOCK_NAME, LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY, POOL_DIRECTORY, DELETED_DIRECTORY}
+    | {name + suffix for name in (PATH_NAME, ID_NAME) for suffix in ("", NEW_SUFFIX)}
+)
+"""Names in the directory of a queue, or in the place of its segments: a queue without a name has them in ``path``."""
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -109,6 +118,51 @@ def place_path(directory: str, name: str | None, data_path: StrPath | None) -> s
     """The path of the place that ``data_path`` means for the queue; that of ``OWN`` if it is the queue's directory."""
     root = directory if data_path is None else queue_directory(data_path, name)
     return OWN.path if abspath(root) == abspath(directory) else abspath(root)
+
+
+def need_own_directory(disk: Disk, directory: str) -> None:
+    """Raise ``InvalidNameError`` if the directory is a part of another queue, or has another queue for a part.
+
+    A queue without a name has its parts in ``path``; a queue that is named like a part would lie in that part. A queue
+    that is there keeps its directory: the look for others is for a new one.
+    """
+    above, name = dirname(directory), basename(directory)
+    if name in PART_NAMES and is_queue(disk, above or "."):
+        raise InvalidNameError(
+            f"{directory}: {name!r} cannot be a queue's name in {above or '.'}: that directory is a queue itself, or a "
+            f"place of segments, and {name!r} is a part of it: choose another name, or another path"
+        )
+    if not _is_there(disk, join(directory, LOCK_NAME)):
+        for part in sorted(PART_NAMES.intersection(names_in(disk, directory))):
+            if is_queue(disk, join(directory, part)):
+                raise InvalidNameError(
+                    f"{directory}: no queue without a name can be made here: there is a queue named {part!r}, like a "
+                    "part of it: give the new queue a name, or another path"
+                )
+
+
+def is_queue(disk: Disk, directory: str) -> bool:
+    """Return whether the directory is that of a queue, or the place of its segments."""
+    logs = (name for part in (LOG_DIRECTORY, DELETED_DIRECTORY) for name in names_in(disk, directory, part))
+    return any(parse_log_name(name) is not None for name in logs) or any(
+        _is_there(disk, join(directory, name)) for name in (PATH_NAME, ID_NAME)
+    )
+
+
+def _is_there(disk: Disk, path: str) -> bool:
+    """Return whether there is a plain file."""
+    try:
+        return S_ISREG(disk.lstat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def believed(disk: Disk, root: str) -> Iterator[str]:
+    """Yield the paths that an owner believes, of a queue's directory or of the place of its segments."""
+    yield root
+    yield from (join(root, name) for name in names_in(disk, root) if name in PART_NAMES)
+    logs = join(root, LOG_DIRECTORY)
+    yield from (join(logs, name) for name in names_in(disk, logs) if parse_log_name(name) is not None)
 
 
 def open_pool(
@@ -160,9 +214,9 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
     if found:
         return found
     names = names_in(disk, directory)
-    if ID_NAME in names:
-        owner = read_id(disk, directory)
-        whose = f"the place of segments of {owner[1] if owner else 'another queue'}"
+    owner = read_id(disk, directory) if ID_NAME in names else None
+    if owner is not None:
+        whose = f"the place of segments of {owner[1]}"
         raise DataPathError(directory, "a queue's directory", whose, "open that queue instead")
     if DELETED_DIRECTORY not in names:
         places = places or read_places(disk, directory)
@@ -232,23 +286,29 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
 
 
 @naming_paths()
-def delete_queue(path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, disk: Disk = DISK) -> None:
+def delete_queue(
+    path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, trust: bool = False, disk: Disk = DISK
+) -> None:
     """Delete a queue and all its items, for good; only its own files, and only under its lock.
 
     On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
     stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
     where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
-    what became of a transaction over both. Raises ``ResourceError``: call it again, also if some files are gone.
+    what became of a transaction over both. Raises ``UntrustedError`` for what another user has prepared, unless
+    ``trust`` accepts that.
+    Raises ``ResourceError``: call it again, also if some files are gone.
     """
     directory = abspath(queue_directory(path, name))
     with unless_lacking(directory, "to delete the queue", "then delete it again"):
-        _delete_queue(disk, directory, name, lock_timeout)
+        _delete_queue(disk, directory, name, lock_timeout, trust)
 
 
-def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float) -> None:
+def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float, trust: bool) -> None:
     missing = QueueNotFoundError(f"{directory}: no queue here to delete")
     if not find_generations(disk, directory):
         raise missing
+    if not trust:
+        need_trusted(disk, believed(disk, directory))
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)
@@ -353,7 +413,8 @@ def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
     """Delete the queue's files in a part of it, and the part, unless it holds what is not ours; then durably."""
     for entry in names_in(disk, path):
         if parse(_DAMAGED.sub("", entry)) is not None:
-            disk.unlink(join(path, entry))
+            with suppress(IsADirectoryError):  # none of ours
+                disk.unlink(join(path, entry))
     if not _remove_directory(disk, path):
         sync_directory(disk, path)
 

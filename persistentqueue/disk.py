@@ -107,7 +107,7 @@ class Disk:
     """``lock(fd)``: take the exclusive lock on the open file without waiting; whether it was free."""
     urandom: Callable[[int], bytes]
     time_ns: Callable[[], int]
-    """Nanoseconds since the epoch: for people only, never for an order or a decision."""
+    """Nanoseconds since the epoch, never below 0: for people only, never for an order or a decision."""
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     getpid: Callable[[], int]
@@ -117,6 +117,9 @@ class Disk:
     hold: Callable[[str], None] = deque[str](maxlen=0).append
     """``hold(path)``: from now on reach what is below the path through the directory that it leads to now. Only an
     owner's door does so (see ``roots``); others do nothing."""
+
+    geteuid: Callable[[], int | None] = getattr(os, "geteuid", lambda: None)  # noqa: RUF009 - a constant
+    """The user that this process acts for; None if the system has no users."""
 
 
 class Root:
@@ -513,6 +516,11 @@ def _free_bytes_at(path: str | int) -> int:
     return found.f_bavail * found.f_frsize
 
 
+def _time_ns() -> int:
+    """Return the time; 0 if the clock is set to before 1970, since no format has a sign for it."""
+    return max(time.time_ns(), 0)
+
+
 def _start_sync(fd: int, offset: int, length_bytes: int) -> None:
     # Linux answers "not needed any more" by beginning to write what is dirty; what is being written stays in memory.
     os.posix_fadvise(fd, offset, length_bytes, os.POSIX_FADV_DONTNEED)
@@ -570,7 +578,7 @@ PORTABLE = Disk(
     free_bytes=partial(_reach_by_name, _free_bytes_at),
     lock=_lock,
     urandom=os.urandom,
-    time_ns=time.time_ns,
+    time_ns=_time_ns,
     monotonic=time.monotonic,
     sleep=time.sleep,
     getpid=os.getpid,

@@ -17,7 +17,8 @@ To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that 
    doubt, and the next opening asks again: the coordinator remembers.*
 
 A coordinator forgets by the same rules: a log needs no decision any more that has the resolution, with a frame behind
-it, or no prepare at all, since it was trimmed. It forgets, too, what a participant would ask whose directory is gone,
+it, or no prepare at all, since it was trimmed. Participants are known by their identities, too: a log of another queue
+that has the name of one says nothing of it. It forgets, too, what a participant would ask whose directory is gone,
 and remembers up to which frame it may have done so: should that one come back, it hears that nobody knows, not that
 nothing is committed. It waits for that until none that is there is in doubt, of whom it would have to say the same.
 
@@ -39,6 +40,7 @@ from .log import Replay, log_name, parse_log_name, read_steadily, replay
 from .pact import Decision, Identity, Prepare, Resolution
 from .place import LOG_DIRECTORY
 from .state import State, StateError
+from .trust import open_plain
 
 Decide = Callable[[Prepare], bool]
 """Says whether a transaction is committed that was prepared. Raises ``InDoubtError``."""
@@ -201,10 +203,13 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
     neighbours, gone = dirname(directory), []
     for name, transaction in list(state.asked_for.items()):
         try:
-            newest = read_newest(disk, join(neighbours, name))
+            newest = read_newest(disk, join(neighbours, name.name))
         except (OSError, PersistentQueueError):
-            if _is_gone(disk, join(neighbours, name)):
+            if _is_gone(disk, join(neighbours, name.name)):
                 gone.append((transaction, name))
+            continue
+        if newest is not None and name.queue not in {b"", _identity(newest).queue}:
+            gone.append((transaction, name))  # another queue has its name by now
             continue
         if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
             state.forget(transaction, name)
@@ -275,7 +280,7 @@ def _generations(disk: Disk, path: str) -> list[int]:
 
 
 def _read(disk: Disk, path: str, hurried: bool) -> Replay:
-    fd = disk.open(path, READ, 0)
+    fd = open_plain(disk, path, READ)
     try:
         if hurried:
             data = read_all(disk, fd, _LITTLE_BYTES, 0)

@@ -4,6 +4,8 @@
 
     PersistentQueueError
     ├── QueueLockedError         another owner has the queue: wait, or stop that owner
+    ├── UntrustedError           another user may have prepared what is there: look at it, mend it, or say trust=True
+    ├── CopiedQueueError         a copy of an open queue: close one of them, or give the copy an identity of its own
     ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
     ├── UnusablePathError        the system refuses the path: make it usable, or name another (also an OSError)
     │   ├── PathDeniedError          this process may not use it      (also a PermissionError)
@@ -100,6 +102,11 @@ class PersistentQueueError(Exception):
         return copied
 
 
+def printable(text: str) -> str:
+    """Return the text with what a terminal would obey, or cannot show, escaped."""
+    return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
+
+
 class QueueLockedError(PersistentQueueError):
     """Another owner, in this or another process, has the queue open.
 
@@ -109,8 +116,37 @@ class QueueLockedError(PersistentQueueError):
 
     def __init__(self, path: str, pid: int | None, host: str | None, since: str | None) -> None:
         self.path, self.pid, self.host, self.since = path, pid, host, since
-        owner = f"process {pid} on {host} since {since}" if pid is not None else "an owner that has not named itself"
+        owner = "an owner that has not named itself"
+        if pid is not None:
+            owner = f"process {pid} on {printable(str(host))} since {printable(str(since))}"
         super().__init__(f"{path}: the queue is open in {owner}; close it there, or wait with lock_timeout=")
+
+
+class UntrustedError(PersistentQueueError):
+    """Another user may have prepared this directory, or a file in it, so it is not believed. Nothing was changed.
+
+    ``path`` is the directory or the file; ``expected`` and ``found`` are texts. ``trust=True`` accepts foreign owners
+    and modes. A lock that is no plain file, or that has other names, is never accepted.
+    """
+
+    def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
+        self.path, self.expected, self.found, self.advice = path, expected, found, advice
+        super().__init__(f"{path}: expected {expected}, found {found}: {advice}")
+
+
+class CopiedQueueError(PersistentQueueError):
+    """The queue is a copy of another one that this process has open: both have one identity.
+
+    What is said of one queue would be believed of the other. Nothing was lost. ``path`` and ``other`` are the two
+    directories. ``repair(…, renew=True)`` gives the copy an identity of its own.
+    """
+
+    def __init__(self, path: str, other: str) -> None:
+        self.path, self.other = path, other
+        super().__init__(
+            f"{path}: expected a queue with an identity of its own, found that of {other}, which is open: one is a "
+            "copy of the other: close that one, or run repair --renew on the copy while it is closed"
+        )
 
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
@@ -172,7 +208,10 @@ class DeadLetterError(PersistentQueueError, ValueError):
 
 
 class InvalidNameError(PersistentQueueError, ValueError):
-    """The name cannot be a queue's: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot."""
+    """The name cannot be a queue's: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot.
+
+    Also raised for a name that a queue without a name has for one of its parts in the same directory, such as ``log``.
+    """
 
 
 class ItemTooLargeError(PersistentQueueError, ValueError):

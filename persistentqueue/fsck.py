@@ -15,7 +15,16 @@ from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from dataclasses import dataclass
 
-from .directory import bears, find_generations, names_in, parse_spare_name, part_of_segment, queue_directory
+from .directory import (
+    bears,
+    believed,
+    find_generations,
+    names_in,
+    parse_spare_name,
+    part_of_segment,
+    place_path,
+    queue_directory,
+)
 from .disk import DISK, Disk, StrPath, abspath, dirname, join
 from .doubt import Decide
 from .errors import (
@@ -24,10 +33,12 @@ from .errors import (
     PersistentQueueError,
     QueueNotFoundError,
     UnsupportedFormatError,
+    UntrustedError,
     naming_paths,
 )
 from .header import HEADER_BYTES
 from .log import parse_log_name
+from .mend import mend_places, set_stray_id_aside
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
 from .publication import Part, is_published, parse_name, read_publication
 from .recovery import Recovered, look_into_inbox, recover
@@ -36,6 +47,7 @@ from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import Extent, State
 from .store import Store
 from .transaction import Settings
+from .trust import distrusted, need_trusted
 
 
 @dataclass(frozen=True)
@@ -60,6 +72,10 @@ class CheckReport:
     """The name of the queue that knows whether the last transaction, over both, is committed, which the next opening
     will ask; "" where nothing is in doubt. What it would enqueue was checked, and is not counted."""
 
+    untrusted: tuple[str, ...] = ()
+    """What another user has prepared, or may write to, and so an opening without ``trust=True`` refuses; no problem of
+    the queue itself."""
+
     @property
     def ok(self) -> bool:
         """Whether there are no problems."""
@@ -79,7 +95,8 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         places = read_places(disk, directory)
         recovered = recover(disk, places)
     except (CorruptionError, DataMissingError) as damage:
-        return CheckReport((str(damage),), False, 0, 0, 0, 0, ())
+        untrusted = tuple(map(str, _distrusted(disk, directory)))
+        return CheckReport((str(damage),), False, 0, 0, 0, 0, (), untrusted=untrusted)
     assert recovered is not None
     problems: list[str] = []
     items = 0
@@ -112,7 +129,12 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
         published,
         leftovers,
         in_doubt,
+        tuple(str(error) for root in dict.fromkeys((directory, places.data_root)) for error in _distrusted(disk, root)),
     )
+
+
+def _distrusted(disk: Disk, root: str) -> Iterator[UntrustedError]:
+    return distrusted(disk, believed(disk, root))
 
 
 def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Extent) -> None:
@@ -252,17 +274,42 @@ class RepairReport:
 
 
 @naming_paths()
-def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> RepairReport:
+def repair(
+    path: StrPath,
+    name: str | None = None,
+    *,
+    data_path: StrPath | None = None,
+    renew: bool = False,
+    trust: bool = False,
+    disk: Disk = DISK,
+) -> RepairReport:
     """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
 
     On return the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``. What
-    a lost part of the log said of items being consumed is unknown, so these come again. Raises
-    ``QueueNotFoundError``, ``QueueLockedError`` (it is owned), ``UnsupportedFormatError``, ``DiskFullError``, and
-    ``DataMissingError``: the place of the segments must be there; ``InDoubtError`` where another queue still knows what
-    became of a transaction: repair that one first.
+    a lost part of the log said of items being consumed is unknown, so these come again.
+
+    A damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew if the segments that the log names are
+    where they should be, or at ``data_path``, which is meant as at an opening. A ``queue.id`` that no queue records is
+    set aside. Otherwise ``DataPathError`` says what is needed. With ``renew`` the queue gets a new identity: a copy of
+    a directory needs one, to be open beside the other. Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is
+    owned), ``UnsupportedFormatError``, ``DiskFullError``, and ``DataMissingError``: the place of the segments must be
+    there; ``InDoubtError`` where another queue still knows what became of a transaction: repair that one first. Raises
+    ``UntrustedError`` for what another user has prepared, unless ``trust`` accepts that.
     """
     directory = abspath(queue_directory(path, name))
+    if not trust:
+        need_trusted(disk, believed(disk, directory))
+    mended = set_stray_id_aside(disk, directory)
+    if not mended.problems:
+        given = None if data_path is None else place_path(directory, name, data_path)
+        mended = mend_places(disk, directory, given)
     places = read_places(disk, directory)
+    if (
+        mended.problems
+        and not names_in(disk, directory, LOG_DIRECTORY)
+        and not names_in(disk, places.path(DATA_DIRECTORY))
+    ):
+        return RepairReport(mended.problems, 0, (), False, mended.kept)
     if not names_in(disk, places.path(LOG_DIRECTORY)) and not names_in(disk, places.path(DATA_DIRECTORY)):
         raise QueueNotFoundError(f"{directory}: no queue here to repair")
     found: list[Salvaged] = []
@@ -272,14 +319,22 @@ def repair(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Repa
         """What an opening reads, and a note of what it lacks."""
         salvaged = salvage(disk, places, decide)
         found.append(salvaged)
+        if renew:
+            salvaged.recovered.state.identity = b""  # an opening draws one for a queue that has none
         return salvaged.recovered
 
     free = nullcontext()
-    Store.open(disk, directory, Settings(), True, 0.0, free, free, read).close()
+    store = Store.open(disk, directory, Settings(trust=trust), True, 0.0, free, free, read)
+    try:
+        if renew:
+            store.trim()  # so that the log says so, also one that was closed cleanly
+    finally:
+        store.close()
     items = check(directory, disk=disk).items  # which needs no key
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
-    return RepairReport(tuple(salvaged.problems), items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
+    problems, kept = (*mended.problems, *salvaged.problems), [*mended.kept, *kept]
+    return RepairReport(problems, items, tuple(salvaged.lost), salvaged.without_log, tuple(kept))
 
 
 def _damaged_files(disk: Disk, places: Places) -> set[str]:

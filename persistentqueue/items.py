@@ -20,6 +20,7 @@ else:
 
 _CHUNK_ITEMS = 8192
 _VERSION_MAX = 2**64 - 1
+_MARKER_FIELDS = 2
 _NAME_BYTES_MAX = 2**16 - 1
 
 
@@ -115,13 +116,14 @@ class Batch:
         return start + fits
 
 
-def checked_marker(marker: tuple[str, int]) -> tuple[str, int]:
-    """The marker, if it can be recorded. Raises ``TypeError``, ``ValueError``."""
-    name, version = marker
-    if not isinstance(name, str) or not isinstance(version, int):  # type: ignore[redundant-expr]
-        raise TypeError(f"a marker is a name and a version, (str, int), not {marker!r}")
-    if not 0 <= version <= _VERSION_MAX or not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
-        raise ValueError(f"a marker has a name of 1 to 65,535 bytes and a version from 0 to 2**64 - 1, not {marker!r}")
+def checked_marker(marker: object) -> tuple[str, int]:
+    """Return the marker if it can be recorded. Raises ``TypeError``, ``ValueError``."""
+    name, version = marker if isinstance(marker, tuple) and len(marker) == _MARKER_FIELDS else (None, None)
+    if not isinstance(name, str) or not isinstance(version, int):
+        raise TypeError(f"a marker is a tuple of a name and a version, (str, int), not {_shown(marker)}")
+    if not 0 <= version <= _VERSION_MAX or not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
+        what = "a marker has a name of 1 to 65,535 bytes in UTF-8 and a version from 0 to 2**64 - 1"
+        raise ValueError(f"{what}, not {_shown(marker)}")
     return name, version
 
 
@@ -129,6 +131,21 @@ def checked_name(name: str) -> str:
     """The name, if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
     if not isinstance(name, str):
         raise TypeError(f"a subscription's name must be text, not {name!r}")
-    if not 0 < len(name.encode()) <= _NAME_BYTES_MAX:
-        raise ValueError(f"a subscription has a name of 1 to 65,535 bytes, not {name!r}")
+    if not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
+        raise ValueError(f"a subscription has a name of 1 to 65,535 bytes in UTF-8, not {name!r}")
     return name
+
+
+def _shown(marker: object) -> str:
+    try:
+        return repr(marker)
+    except ValueError:  # a number of more digits than are converted
+        return f"this {type(marker).__name__}, with a number too long to be shown"
+
+
+def _length_bytes(name: str) -> int:
+    """Return the length of the name in UTF-8; 0 if it has lone surrogates, which have none."""
+    try:
+        return len(name.encode())
+    except UnicodeEncodeError:
+        return 0

@@ -9,14 +9,16 @@ door of the lock: it reaches the directory that was locked, whatever becomes of 
 
 from __future__ import annotations
 
+import errno
 import json
 from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
+from stat import S_ISREG, filemode
 from typing import NamedTuple
 
 from .disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, dirname, join, read_all, write_all
-from .errors import QueueLockedError
+from .errors import QueueLockedError, UntrustedError, printable
 from .roots import Roots
 
 LOCK_NAME = "lock"
@@ -25,6 +27,11 @@ _POLL_SECONDS = 0.01
 _KERNEL_LOCKS = "/proc/locks"
 _KERNEL_LOCKS_BYTES_MAX = 16 * 1024 * 1024
 _LOOKS = 3
+_PID_MAX = 2**32 - 1
+_TEXT_CHARACTERS_MAX = 255
+"""Most characters of a host's name, or of a time, that are believed."""
+_NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EMLINK})
+"""Errors of an opening that meets no plain file."""
 
 
 class Owner(NamedTuple):
@@ -77,7 +84,8 @@ class Lock:
     def acquire(self, timeout_seconds: float) -> None:
         """Take the lock, waiting for it up to ``timeout_seconds``, and say in the file who has it.
 
-        Raises ``QueueLockedError``; the owner notices nothing.
+        Raises ``QueueLockedError``; the owner notices nothing. Raises ``UntrustedError`` if the lock is no plain file,
+        or has another name too: then nothing is written to it.
         """
         deadline = self._disk.monotonic() + timeout_seconds
         while not self._try():
@@ -97,8 +105,9 @@ class Lock:
         fd = -1
         try:
             self.roots.hold(self._directory, DIRECTORY | NO_LINK)
-            fd = self.disk.open(self.path, CREATE, 0o600)
+            fd = self._open()
             if self._disk.lock(fd) and self._is_named(fd) and self.is_named():
+                _need_plain(self.path, self._disk.fstat(fd))
                 self._fd, fd = fd, -1
                 return True
         finally:
@@ -107,6 +116,17 @@ class Lock:
             if fd >= 0:
                 self._disk.close(fd)
         return False
+
+    def _open(self) -> int:
+        """Open the lock file, or make it. Raises ``UntrustedError``."""
+        with suppress(FileNotFoundError):
+            _need_plain(self.path, self.disk.lstat(self.path))  # to open a device may do anything
+        try:
+            return self.disk.open(self.path, CREATE, 0o600)
+        except OSError as error:
+            if error.errno in _NO_PLAIN_FILE:  # it came behind that look
+                raise _untrusted(self.path, str(error.strerror)) from error
+            raise
 
     def _is_named(self, fd: int) -> bool:
         """Whether the open file still has the name: else the queue was deleted while we waited for it."""
@@ -126,17 +146,38 @@ class Lock:
             write_all(self._disk, self._fd, [data], len(data), 0)
 
 
+def _need_plain(path: str, found: StatResult) -> None:
+    """Raise ``UntrustedError`` unless this is a plain file with at most one name: it is to be written to."""
+    if not S_ISREG(found.st_mode):
+        raise _untrusted(path, filemode(found.st_mode))
+    if found.st_nlink > 1:
+        raise _untrusted(path, f"one with {found.st_nlink} names, of which another may be somebody's file")
+
+
+def _untrusted(path: str, found: str) -> UntrustedError:
+    advice = "nothing was written to it: look at it, and remove it while nobody has the queue open"
+    return UntrustedError(path, "a plain file with one name as the lock", found, advice)
+
+
 def read_owner(disk: Disk, path: str) -> Owner | None:
-    """Who has signed the lock file, and may have ended since; None where it does not tell."""
+    """Return who has signed the lock file, and may have ended since; None if the file does not tell.
+
+    The file may hold anything: its texts are returned printable and of bounded length.
+    """
     try:
+        if not S_ISREG(disk.lstat(path).st_mode):
+            return None
         fd = disk.open(path, READ, 0)
         try:
-            owner = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
+            signed = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
         finally:
             disk.close(fd)
-        return Owner(int(owner["pid"]), str(owner["host"]), str(owner["since"]))
-    except (OSError, ValueError, TypeError, KeyError):
+        pid, texts = signed["pid"], (signed["host"], signed["since"])
+    except (OSError, ValueError, TypeError, KeyError, RecursionError):
         return None
+    if type(pid) is not int or not 0 < pid <= _PID_MAX or not all(isinstance(text, str) for text in texts):
+        return None
+    return Owner(pid, *(printable(text[:_TEXT_CHARACTERS_MAX]) for text in texts))
 
 
 def is_held(disk: Disk, path: str) -> bool | None:

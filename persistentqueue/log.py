@@ -29,6 +29,7 @@ from .frame import (
     find_frame,
 )
 from .header import HEADER_BYTES, Header, decode_header, encode_header
+from .trust import open_plain
 
 T = TypeVar("T")
 SUFFIX = ".log"
@@ -201,7 +202,7 @@ class Replay(NamedTuple):
 
 def read_log(disk: Disk, path: str) -> Replay:
     """Read and check the log at ``path``. Raises ``CorruptionError`` or ``UnsupportedFormatError``; changes nothing."""
-    fd = disk.open(path, READ, 0)
+    fd = open_plain(disk, path, READ)
     try:
         return replay(read_all(disk, fd, disk.fstat(fd).st_size, 0), path)
     finally:

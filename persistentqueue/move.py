@@ -21,14 +21,17 @@ from __future__ import annotations
 
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import chain
 
 from .directory import (
     DELETED_DIRECTORY,
     bears,
+    believed,
     find_generations,
     finish_deletion,
     let_go,
     names_in,
+    need_own_directory,
     part_of_inbox,
     part_of_segment,
     place_path,
@@ -47,7 +50,15 @@ from .disk import (
     sync_directory,
     sync_names,
 )
-from .errors import DataMissingError, DataPathError, QueueNotFoundError, lacking, naming_paths
+from .errors import (
+    CorruptionError,
+    DataMissingError,
+    DataPathError,
+    InvalidNameError,
+    QueueNotFoundError,
+    lacking,
+    naming_paths,
+)
 from .lock import LOCK_NAME, Lock
 from .place import (
     CLOSED_DIRECTORY,
@@ -65,6 +76,7 @@ from .place import (
     write_id,
     write_places,
 )
+from .trust import need_regular, need_trusted
 
 
 @dataclass(frozen=True)
@@ -90,6 +102,7 @@ def move_data(
     *,
     data_path: StrPath | None,
     lock_timeout: float = 0.0,
+    trust: bool = False,
     disk: Disk = DISK,
 ) -> Moved:
     """Move the segments of a closed queue to ``data_path/name``, or to ``data_path`` for a queue without a name; with
@@ -101,13 +114,18 @@ def move_data(
     ``data.path`` failed: then the next opening tells.
 
     Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
-    this queue's), ``DataMissingError`` (the segments are not where they should be), ``ResourceError``, ``OSError``.
+    this queue's), ``DataMissingError`` (the segments are not where they should be), ``CorruptionError`` (a
+    pipe, for instance, has the name of a segment), ``UntrustedError`` (another user has prepared what is there, unless
+    ``trust`` accepts that), ``ResourceError``, ``OSError``.
     """
     directory = abspath(queue_directory(path, name))
     target = place_path(directory, name, data_path)
     missing = QueueNotFoundError(f"{directory}: no queue here to move")
     if not find_generations(disk, directory):
         raise missing
+    if not trust:
+        roots = (directory,) if target == OWN.path else (directory, target)
+        need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)
@@ -121,6 +139,7 @@ def move_data(
         places = sweep_others(disk, reopen_inbox(disk, places))
         source, files, copied_bytes = places.data_root, 0, 0
         if target != places.place.path:
+            _need_plain_files(disk, places)
             places, files, copied_bytes = _move(disk, places, target)
             if name is not None:
                 with suppress(OSError):
@@ -293,8 +312,26 @@ def _copy_all(disk: Disk, places: Places, root: str) -> tuple[int, int]:
     return files, copied_bytes
 
 
+def _need_plain_files(disk: Disk, places: Places) -> None:
+    """Raise ``CorruptionError`` if anything that is to be copied is no plain file."""
+    for part, is_ours in ((DATA_DIRECTORY, part_of_segment), (INBOX_DIRECTORY, part_of_inbox)):
+        for name in filter(is_ours, names_in(disk, places.path(part))):
+            with suppress(FileNotFoundError):  # what producers have in the inbox comes and goes
+                path = places.path(join(part, name))
+                try:
+                    need_regular(disk, path)
+                except CorruptionError as error:
+                    advice = "nothing was moved: look at it, and remove it"
+                    raise CorruptionError(path, 0, error.expected, error.found, advice) from None
+
+
 def _need_free(disk: Disk, places: Places, path: str) -> None:
     """Raise ``DataPathError`` unless the place is free, or was left by this queue."""
+    try:
+        need_own_directory(disk, path)
+    except InvalidNameError as error:
+        advice = f"choose another data_path ({error})"
+        raise DataPathError(places.directory, "a place of its own", f"{path}", advice) from error
     found = read_id(disk, path)
     if found is not None:
         # It is recorded nowhere: whoever took the place for the queue in this directory was killed, or deleted it.

@@ -7,6 +7,7 @@ Operations of the transaction log, of which ``frame`` has the others::
        13 resolution       transaction 16 bytes, committed u8
        14 identity         queue 16 bytes, forgotten u64
        15 prepare          transaction 16 bytes, number u64, queue 16 bytes, then the coordinator as in 11
+       18 decision         transaction 16 bytes, count u32 of participants, each: queue 16 bytes, then as in 11
 
 The queues are named by their directories, which are neighbours. What stands behind a *prepare* in its transaction, the
 only one of its frame, counts only if it is decided by a *decision* in the log of the coordinator, in the frame with
@@ -17,7 +18,8 @@ An *identity* stands behind each checkpoint: the ``queue`` has it for ever, what
 that was made anew, also by a repair that had nothing but blocks. A *prepare* has that of its coordinator, so that no
 other is taken for it that has its name. The decisions in frames up to the ``forgotten`` one may have been forgotten for
 a participant whose directory was gone: of what was prepared for these, and is not decided, nobody knows what became.
-Older logs lack an identity, and their prepares, of kind 11, too.
+A *decision* of kind 18 has the identities of its participants: another queue that has the name of one of them settles
+nothing for it. Older logs lack an identity, and their prepares, of kind 11, and their decisions, of kind 12, too.
 """
 
 from __future__ import annotations
@@ -34,6 +36,7 @@ _RESOLUTION = struct.Struct("<B16s?")
 _IDENTITY = struct.Struct("<B16sQ")
 _PREPARE_FOR = struct.Struct("<B16sQ16s")
 _KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION, _KIND_IDENTITY, _KIND_PREPARE_FOR = range(11, 16)
+_KIND_DECISION_FOR = 18  # those between are of deliveries
 RESOLUTION_BYTES = _RESOLUTION.size
 IDENTITY_BYTES = 16
 
@@ -49,11 +52,25 @@ class Prepare(NamedTuple):
     """The coordinator's identity; of older logs empty."""
 
 
+class Participant(NamedTuple):
+    """A queue that takes part in a transaction: its name, and its identity, which is empty if an older log says so."""
+
+    name: str
+    queue: bytes
+
+
 class Decision(NamedTuple):
     """The transaction is committed, here and in the participants."""
 
     transaction: bytes
     participants: tuple[str, ...]
+    queues: tuple[bytes, ...] = ()
+    """The identity of each participant; of older logs empty."""
+
+    def asking(self) -> tuple[Participant, ...]:
+        """Return who may have to ask for it, by name and identity."""
+        queues = self.queues or (b"",) * len(self.participants)
+        return tuple(map(Participant, self.participants, queues))
 
 
 class Resolution(NamedTuple):
@@ -81,8 +98,9 @@ def _encode_prepare(operation: Prepare) -> bytes:
 
 
 def _encode_decision(operation: Decision) -> bytes:
-    names = map(_encode_name, operation.participants)
-    return _DECISION.pack(_KIND_DECISION, operation.transaction, len(operation.participants)) + b"".join(names)
+    kind = _KIND_DECISION_FOR if operation.queues else _KIND_DECISION
+    parts = [each.queue + _encode_name(each.name) for each in operation.asking()]
+    return _DECISION.pack(kind, operation.transaction, len(parts)) + b"".join(parts)
 
 
 def _encode_name(name: str) -> bytes:
@@ -102,12 +120,15 @@ def _decode_prepare_for(data: bytes, at: int, end: int) -> tuple[Prepare, int]:
 
 
 def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
-    _, transaction, count = unpack(_DECISION, data, at, end)
-    participants, at = [], at + _DECISION.size
+    kind, transaction, count = unpack(_DECISION, data, at, end)
+    participants, queues, at = [], [], at + _DECISION.size
     for _ in range(count):
+        if kind == _KIND_DECISION_FOR:
+            queue, at = take(data, at, IDENTITY_BYTES, end)
+            queues.append(queue)
         participant, at = _decode_name(data, at, end)
         participants.append(participant)
-    return Decision(transaction, tuple(participants)), at
+    return Decision(transaction, tuple(participants), tuple(queues)), at
 
 
 def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
@@ -131,4 +152,5 @@ PACT_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Pact, int]]] = {
     _KIND_RESOLUTION: fixed(Resolution, _RESOLUTION),
     _KIND_IDENTITY: fixed(Identity, _IDENTITY),
     _KIND_PREPARE_FOR: _decode_prepare_for,
+    _KIND_DECISION_FOR: _decode_decision,
 }

@@ -26,6 +26,7 @@ from typing import Any, NamedTuple
 from .checksum import crc32
 from .disk import CREATE, READ, Disk, abspath, dirname, join, read_all, sync_directory, write_all
 from .errors import CorruptionError, DataMissingError, UnsupportedFormatError
+from .trust import open_plain
 
 PATH_NAME = "data.path"
 ID_NAME = "queue.id"
@@ -135,9 +136,14 @@ def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
 def write_id(disk: Disk, directory: str, root: str) -> Place:
     """Let the place bear a new id of the queue in this directory, durably but for the names above it."""
     disk.hold(root)
-    id_ = disk.urandom(_ID_BYTES).hex()
-    _write(disk, join(root, ID_NAME), {"id": id_, "queue": abspath(directory)})
-    return Place(root, id_)
+    place = Place(root, disk.urandom(_ID_BYTES).hex())
+    renew_id(disk, directory, place)
+    return place
+
+
+def renew_id(disk: Disk, directory: str, place: Place) -> None:
+    """Let the place bear its id as one of the queue in this directory, durably but for the names above it."""
+    _write(disk, join(place.path, ID_NAME), {"id": place.id, "queue": abspath(directory)})
 
 
 def remove_file(disk: Disk, path: str) -> None:
@@ -149,9 +155,13 @@ def remove_file(disk: Disk, path: str) -> None:
 
 def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     try:
-        fd = disk.open(path, READ, 0)
+        fd = open_plain(disk, path, READ)
     except (FileNotFoundError, NotADirectoryError):
         return None
+    except CorruptionError:
+        if LOG_DIRECTORY in _names(disk, path):  # the directory of a queue that has this name
+            return None
+        raise
     try:
         data = read_all(disk, fd, _FILE_BYTES_MAX, 0)
     finally:
@@ -165,6 +175,13 @@ def _read(disk: Disk, path: str) -> dict[str, Any] | None:
     if fields["version"] > VERSION:
         raise UnsupportedFormatError(path, fields["version"], VERSION)
     return fields
+
+
+def _names(disk: Disk, path: str) -> list[str]:
+    try:
+        return disk.listdir(path)
+    except OSError:
+        return []
 
 
 def _write(disk: Disk, path: str, fields: dict[str, Any]) -> None:

@@ -169,10 +169,9 @@ class Pool:
             return []
 
     def _is_being_filled(self, path: str) -> bool:
-        try:
-            fd = self._disk.open(path, WRITE, 0)
-        except OSError:  # a link, or a directory
+        if not S_ISREG(self._disk.lstat(path).st_mode):
             return False
+        fd = self._disk.open(path, WRITE, 0)
         try:
             return not self._disk.lock(fd)
         finally:

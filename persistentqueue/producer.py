@@ -5,12 +5,13 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterable
 from contextlib import nullcontext, suppress
+from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, cast, overload
 
 from .codecs import BYTES, Codec, T, checked_codec, encode
-from .directory import find_generations, names_in, queue_directory
-from .disk import DISK, LACKING, Disk, StrPath, join, sync_directory
+from .directory import believed, find_generations, names_in, queue_directory
+from .disk import DISK, LACKING, Disk, StrPath, dirname, join, sync_directory
 from .envelope import Encryption, Envelopes
 from .errors import (
     BrokenQueueError,
@@ -33,6 +34,7 @@ from .splits import Onlooker
 from .stationary import Stationary
 from .store import Store
 from .transaction import Settings
+from .trust import need_trusted
 
 SPILL_BYTES = 4 * 1024 * 1024
 """What a producer keeps in memory before it writes blocks ahead of its flush."""
@@ -55,9 +57,10 @@ class Producer(Stationary, Generic[T]):
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
 
     A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
-    made, in its own directory. Raises ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``,
-    ``QueueLockedError`` (somebody has begun to make it, ten seconds ago), ``ResourceError``, ``MissingExtraError``,
-    ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
+    made, in its own directory. A queue that another user has prepared, or may write to, is refused with
+    ``UntrustedError``, unless ``trust`` accepts it: also one that a group shares. Raises ``QueueNotFoundError``,
+    ``InvalidNameError``, ``DataMissingError``, ``QueueLockedError`` (somebody has begun to make it, ten seconds ago),
+    ``ResourceError``, ``MissingExtraError``, ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
     """
 
     __slots__ = (
@@ -86,6 +89,7 @@ class Producer(Stationary, Generic[T]):
         create: bool = True,
         compression: str | None = None,
         encryption: Encryption | None = None,
+        trust: bool = False,
         disk: Disk = DISK,
     ) -> None:
         self._draft: Draft | None = None
@@ -100,8 +104,11 @@ class Producer(Stationary, Generic[T]):
         need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
         with naming_paths(self._directory), need:
             if create:
-                _create(disk, self._directory)
+                _create(disk, self._directory, trust)
             self._inbox = find_inbox(disk, self._directory)
+            if not trust:
+                roots = dict.fromkeys((self._directory, dirname(self._inbox)))
+                need_trusted(disk, chain.from_iterable(believed(disk, root) for root in roots))
         self._versions = Versions(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:
@@ -352,12 +359,12 @@ class Versions:
         return None
 
 
-def _create(disk: Disk, directory: str) -> None:
+def _create(disk: Disk, directory: str, trust: bool) -> None:
     """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
     free, tries = nullcontext(), 0
     while not find_generations(disk, directory):
         try:
-            Store.open(disk, directory, Settings(), True, _TRY_SECONDS, free, free).close()
+            Store.open(disk, directory, Settings(trust=trust), True, _TRY_SECONDS, free, free).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:

@@ -18,7 +18,14 @@ from .codecs import BYTES, Codec, T, checked_codec, decode_each
 from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
-from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
+from .errors import (
+    CopiedQueueError,
+    CorruptionError,
+    MissingExtraError,
+    SubscriptionNotFoundError,
+    WrongKeyError,
+    naming_paths,
+)
 from .explain import SegmentUse, explain
 from .group import Group
 from .insist import Insist
@@ -89,6 +96,8 @@ class PersistentQueue(Stationary, Generic[T]):
       segments' for segments.
     - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
       it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
+    - ``trust``: whether a directory is opened that another user has prepared, or may write to (no: ``UntrustedError``).
+      What belongs to this user or to root, and what a group may write to, needs no such word.
     - ``max_attempts``: how often an item is delivered, by a session of the queue or of each of its subscriptions, over
       rollbacks and restarts (no limit, and nothing is counted). One that was delivered so often, and not consumed, is
       moved to the dead letters. Each call that dequeues is then a durable write of the log.
@@ -106,12 +115,13 @@ class PersistentQueue(Stationary, Generic[T]):
     call ``close``; a queue that is dropped instead, with all its sessions, frees its lock with a ``ResourceWarning``,
     and the next opening recovers, as after a crash.
 
-    Raises ``QueueLockedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError`` (the segments are not
-    at ``data_path``, or what is there is not this queue's), ``DataMissingError`` (the place of the segments is not
-    there), ``CorruptionError``, ``UnsupportedFormatError``, ``ResourceError``, ``InDoubtError`` (another queue knows
-    what became of a transaction over both, and does not tell), ``BrokenQueueError`` where a sync fails while opening
-    (try again), ``MissingExtraError`` and ``WrongKeyError`` before anything was done, ``UnusablePathError`` if the
-    operating system refuses a path, and ``OSError`` if it fails otherwise.
+    Raises ``QueueLockedError``, ``UntrustedError``, ``CopiedQueueError``, ``QueueNotFoundError``, ``InvalidNameError``,
+    ``DataPathError`` (the segments are not at ``data_path``, or what is there is not this queue's),
+    ``DataMissingError`` (the place of the segments is not there), ``CorruptionError``, ``UnsupportedFormatError``,
+    ``ResourceError``, ``InDoubtError`` (another queue knows what became of a transaction over both, and does not tell),
+    ``BrokenQueueError`` where a sync fails while opening (try again), ``MissingExtraError`` and ``WrongKeyError``
+    before anything was done, ``UnusablePathError`` if the operating
+    system refuses a path, and ``OSError`` if it fails otherwise.
     """
 
     _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
@@ -146,6 +156,7 @@ class PersistentQueue(Stationary, Generic[T]):
         max_disk_bytes: int | None = None,
         min_free_bytes: int = 0,
         full: str = "raise",
+        trust: bool = False,
         max_attempts: int | None = None,
         dead_letter: str | PersistentQueue[Any] | None = None,
         retry_delay_seconds: Delay = 0.0,
@@ -174,6 +185,7 @@ class PersistentQueue(Stationary, Generic[T]):
             max_disk_bytes=max_disk_bytes,
             min_free_bytes=min_free_bytes,
             full=full,
+            trust=trust,
             counts_attempts=counts_attempts(max_attempts, dead_letter is not None, retry_delay_seconds, sync),
         )
         check_settings(settings, lock_timeout)
@@ -204,7 +216,7 @@ class PersistentQueue(Stationary, Generic[T]):
         self._upkeep = Upkeep(group)
         if isinstance(memory_bytes, MemoryBudget):
             group.resize(memory_bytes, None)
-        _OPEN.add(self)
+        _add_open(self)
         announce(group.directory, self.recovery)
         return group
 
@@ -547,6 +559,7 @@ class PersistentQueue(Stationary, Generic[T]):
                 raise ValueError(f"{store.directory}: its dead letters must go to another queue, not to itself")
             if isinstance(dead_letter, str):
                 settings |= {"memory_bytes": 0, "wipe": store.settings.wipe, "disk": self._disk}
+                settings["trust"] = store.settings.trust
                 dead_letter = PersistentQueue(dirname(store.directory), dead_letter, **settings)
                 self._owns_dead_letters = True
             elif not isinstance(dead_letter, PersistentQueue):
@@ -581,6 +594,17 @@ class PersistentQueue(Stationary, Generic[T]):
         self._group.check()
         self._group.check_outermost()
         return self._group
+
+
+def _add_open(queue: PersistentQueue[Any]) -> None:
+    """Know the queue as open. Raises ``CopiedQueueError``, and closes it, if a copy of it is open."""
+    store = queue._open().store
+    for other in list(_OPEN):
+        group = other._group
+        if group is not None and group.closed is None and group.store.state.identity == store.state.identity:
+            queue.close()
+            raise CopiedQueueError(store.directory, group.store.directory)
+    _OPEN.add(queue)
 
 
 def _is_sound(directory: str) -> bool:

@@ -230,7 +230,7 @@ class Reader:
                     segment = self._segments.pin(self._state.segments[row.segment])
                 except CorruptionError as damage:
                     # Without its file the whole extent is lost; a damaged header is reported, and costs nothing.
-                    end = row.first if self._segments.exists(row.segment) else row.first + row.count
+                    end = row.first if self._segments.is_plain(row.segment) else row.first + row.count
                     raise UnreadableError(damage, row.first, end) from None
                 known = self._cursors if cursors is None else cursors
                 at = known.get(row.segment, (row.offset, row.ordinal))

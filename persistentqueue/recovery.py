@@ -35,6 +35,7 @@ from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECT
 from .publication import read_publication
 from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import State, StateError
+from .trust import open_plain
 
 
 @dataclass(frozen=True)
@@ -276,7 +277,7 @@ def _header(disk: Disk, path: str) -> Header | None:
     Raises ``PersistentQueueError`` for what is none.
     """
     try:
-        fd = disk.open(path, READ, 0)
+        fd = open_plain(disk, path, READ)
     except FileNotFoundError:  # deleted meanwhile, by an owner who ended just now
         return None
     try:

@@ -15,11 +15,11 @@ where nobody knows any more, it is dropped, and the log that says what it was is
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
-from .directory import find_generations, keep_copy, names_in
+from .directory import find_generations, keep_copy, names_in, set_aside
 from .disk import READ, Disk, join, read_all
 from .doubt import Decide, Unfolding
 from .errors import CorruptionError, InDoubtError
@@ -43,6 +43,7 @@ from .recovery import Recovered, finish_adoptions, look_into_inbox, recover
 from .segment import Segment, find_salt, parse_segment_name, segment_name
 from .segments import Segments
 from .state import Extent, State, StateError
+from .trust import need_regular, open_plain
 
 
 @dataclass
@@ -75,13 +76,16 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
             undecided.append(f"{error}; it is dropped")
             return False
 
+    special = list(_set_special_aside(disk, places))
     try:
         recovered = recover(disk, places, decide_anyway)
-        assert recovered is not None
+        if recovered is None:
+            raise CorruptionError(places.path(LOG_DIRECTORY), 0, "a log", "none")
         salvaged = Salvaged(recovered)
     except CorruptionError as damage:
         salvaged = _salvage_log(disk, places, decide_anyway)
         salvaged.problems.append(str(damage))
+    salvaged.problems[:0] = special
     salvaged.problems += undecided
     finish_adoptions(disk, places, salvaged.recovered)
     try:
@@ -109,6 +113,19 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     return salvaged
 
 
+def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
+    """Rename whatever has the name of a log or of a segment, and is no plain file; yield what it was."""
+    for part, parse in ((LOG_DIRECTORY, parse_log_name), (DATA_DIRECTORY, parse_segment_name)):
+        for name in names_in(disk, places.path(part)):
+            path = places.path(join(part, name))
+            if parse(name) is not None:
+                try:
+                    need_regular(disk, path)
+                except CorruptionError as damage:
+                    yield str(damage)
+                    set_aside(disk, path)
+
+
 def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str]:
     logs = [
         join(LOG_DIRECTORY, name)
@@ -130,7 +147,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     path = places.path(join(LOG_DIRECTORY, log_name(generation)))
     data = b""
     if generation:
-        fd = disk.open(path, READ, 0)
+        fd = open_plain(disk, path, READ)
         try:
             data = read_all(disk, fd, disk.fstat(fd).st_size, 0)
         finally:

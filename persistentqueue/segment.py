@@ -34,6 +34,7 @@ from .envelope import PLAIN, UNOPENED, Envelopes
 from .errors import CorruptionError
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .pages import ITEM_OVERHEAD_BYTES
+from .trust import open_plain
 
 SUFFIX = ".seg"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
@@ -115,7 +116,7 @@ class Intact(NamedTuple):
 def find_salt(disk: Disk, path: str, number: int) -> int:
     """The salt that the file itself names. Raises ``CorruptionError`` where its header does not check out."""
     try:
-        fd = disk.open(path, READ, 0)
+        fd = open_plain(disk, path, READ)
     except FileNotFoundError:
         raise CorruptionError(path, 0, "a segment", "no file") from None
     try:
@@ -129,7 +130,7 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
 
 def was_published(disk: Disk, path: str) -> bool:
     """Whether the file is one that was published, or may be. Raises ``OSError``."""
-    fd = disk.open(path, READ, 0)
+    fd = open_plain(disk, path, READ)
     try:
         return decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path).number == PUBLISHED
     except CorruptionError:
@@ -223,7 +224,7 @@ class Segment:
         fd = -1
         for path in paths:
             with suppress(FileNotFoundError):
-                fd = disk.open(path, flags, 0)
+                fd = open_plain(disk, path, flags)
                 break
         else:
             raise CorruptionError(path, 0, "a segment that holds items", "no file")

@@ -27,6 +27,7 @@ from .logger import Damage
 from .pool import Pool
 from .segment import Segment, is_little, segment_name, was_published
 from .state import SegmentInfo
+from .trust import need_regular
 
 SEGMENT_BYTES_FIRST = 960 * 1024
 """The length of the first segment's file, so that a thousand small queues stay small: 3 MiB for each, of which log and
@@ -366,6 +367,14 @@ class Segments:
     def exists(self, number: int) -> bool:
         """Whether the segment's file is there."""
         return self.file_bytes(number) >= 0
+
+    def is_plain(self, number: int) -> bool:
+        """Return whether the segment's file is there, and is a plain file."""
+        try:
+            need_regular(self._disk, self.path(number))
+        except (CorruptionError, FileNotFoundError):
+            return False
+        return True
 
     def file_bytes(self, number: int) -> int:
         """How long the segment's file is; -1 where there is none."""

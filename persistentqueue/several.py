@@ -125,18 +125,20 @@ def _admits(part: Part) -> bool:
 def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
     """Step 1; an empty list, and the ``error`` of one of them, where there is no room."""
     name, (coordinator, *participants) = disk.urandom(_NAME_BYTES), parts
-    written = _write_part(coordinator, behind=[Decision(name, tuple(part.name for part in participants))])
+    queues = tuple(part.store.state.identity for part in participants)
+    decision = Decision(name, tuple(part.name for part in participants), queues if all(queues) else ())
+    written = _write_part(coordinator, behind=[decision])
     if written is None:
         return []
     log = coordinator.store.generations.log
     assert log is not None
     halves = [_Half(coordinator, written)]
     prepare = Prepare(name, log.number + 1, coordinator.name, coordinator.store.state.identity)
-    for part in participants:
+    for part, asking in zip(participants, decision.asking(), strict=True):
         written = _write_part(part, before=[prepare])
         if written is None:
             return []
-        halves.append(_Half(part, written, Settling(name, partial(coordinator.store.forget, name, part.name))))
+        halves.append(_Half(part, written, Settling(name, partial(coordinator.store.forget, name, asking))))
     return halves
 
 

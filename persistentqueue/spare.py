@@ -7,7 +7,10 @@ What it contains is of no interest: whoever takes it writes under a fresh salt.
 
 from __future__ import annotations
 
+from stat import S_ISREG, filemode
+
 from .disk import CREATE, NO_SPACE, Disk, join, wipe_file, write_zeros
+from .logger import LOGGER
 from .quota import OverLimitError, Quota
 
 SPARE_NAME = "log.free"
@@ -32,6 +35,7 @@ class Spare:
 
     def open(self, least_bytes: int, most_bytes: int | None = None) -> tuple[int, int]:
         """The same, for whoever goes on to write it: the descriptor, which is theirs to close, and the length."""
+        self._set_aside_special()
         fd = self._disk.open(self.path, CREATE, 0o600)
         try:
             found = self._disk.fstat(fd)
@@ -68,6 +72,17 @@ class Spare:
             return self.open(least[1])
         finally:
             quota.pressing = False
+
+    def _set_aside_special(self) -> None:
+        """Rename whatever has the spare's name, and is no plain file, to ``*.damaged``."""
+        try:
+            mode = self._disk.lstat(self.path).st_mode
+        except FileNotFoundError:
+            return
+        if not S_ISREG(mode):
+            aside = f"{self.path}.{int.from_bytes(self._disk.urandom(8), 'little')}.damaged"
+            LOGGER.error("%s: expected a regular file, found %s: renamed to %s", self.path, filemode(mode), aside)
+            self._disk.rename(self.path, aside)
 
     def _resize(self, fd: int, size_bytes: int, least_bytes: int, most_bytes: int | None) -> int:
         if most_bytes is not None and size_bytes > most_bytes:

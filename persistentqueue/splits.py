@@ -30,6 +30,7 @@ from .place import DATA_DIRECTORY, Places, read_places
 from .recovery import Recovered, recover
 from .segment import NO_BOUND, Segment, find_salt, segment_name
 from .state import Extent
+from .trust import open_plain
 
 _LOOKS = 10
 _RELOCATIONS = 10
@@ -176,7 +177,7 @@ class Onlooker:
         disk, replay = self._disk, recovered.replay
         if replay.torn_bytes or recovered.lost_transactions:  # it may be that more of it is there by now
             return False
-        fd = disk.open(replay.file, READ, 0)
+        fd = open_plain(disk, replay.file, READ)
         try:
             header = read_all(disk, fd, HEADER_BYTES, 0)
             behind = read_all(disk, fd, len(END), replay.end)
@@ -360,7 +361,7 @@ def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enque
     """Those of the operations whose blocks the file has not, in order."""
     groups = _neighbours(sorted(operations, key=attrgetter("offset")))
     try:
-        fd = disk.open(path, READ, 0)
+        fd = open_plain(disk, path, READ)
     except FileNotFoundError:
         return [each for group in groups for each in group]
     lacking: list[Enqueue] = []

@@ -45,7 +45,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES
 from .intervals import Run
-from .pact import Decision, Identity
+from .pact import Decision, Identity, Participant
 
 
 class StateError(ValueError):
@@ -108,9 +108,9 @@ class State:
         self.markers: dict[str, int] = {}
         self.live_bytes = 0
         """Bytes of blocks that hold items which are not gone; within a block of which a part is, by average."""
-        self.decisions: dict[bytes, frozenset[str]] = {}
+        self.decisions: dict[bytes, frozenset[Participant]] = {}
         """The transactions over several queues that were decided here, and who may have to ask for each."""
-        self.asked_for: dict[str, bytes] = {}
+        self.asked_for: dict[Participant, bytes] = {}
         """By the name of who may have to ask, the transaction: there is one for each."""
         self.identity = b""
         """Which queue this is; empty of one whose log was written before there were any."""
@@ -138,7 +138,7 @@ class State:
         elif isinstance(operation, Compaction):
             self.compact(*operation)
         elif isinstance(operation, Decision):
-            self.decide(*operation)
+            self.decide(operation.transaction, operation.asking())
         elif isinstance(operation, SubscriptionOpened):
             self._subscribe(*operation)
         elif isinstance(operation, SubscriptionClosed):
@@ -306,7 +306,7 @@ class State:
             ExtentRow(first, count, number, offset, length_bytes, ordinal, live, length_bytes * live // copied)
         )
 
-    def decide(self, transaction: bytes, participants: Sequence[str]) -> None:
+    def decide(self, transaction: bytes, participants: Sequence[Participant]) -> None:
         """Apply the fields of a ``Decision``. Who takes part has settled what was decided for him before: his log says
         so, in the frame that prepares this one."""
         if transaction in self.decisions or not participants:
@@ -317,7 +317,7 @@ class State:
             self.asked_for[name] = transaction
         self.decisions[transaction] = frozenset(participants)
 
-    def forget(self, transaction: bytes, name: str) -> None:
+    def forget(self, transaction: bytes, name: Participant) -> None:
         """This participant needs the decision no more, if there is one."""
         if self.asked_for.get(name) == transaction:
             del self.asked_for[name]
@@ -379,7 +379,7 @@ class State:
     def supplement(self) -> list[Operation]:
         """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
         rest: list[Operation] = [Identity(self.identity, self.forgotten)] if self.identity else []
-        rest += [Decision(transaction, tuple(sorted(names))) for transaction, names in self.decisions.items()]
+        rest += [_decision(transaction, asking) for transaction, asking in self.decisions.items()]
         for number, attempts in self.attempts.items():
             rest += [Delivered(number, *run) for run in attempts.times]
             rest += [Delayed(number, first, count, *delay) for first, count, delay in attempts.delays]
@@ -424,7 +424,7 @@ class State:
             raise StateError(f"extents with {state.next_sequence - state.gone_count} live items", f"{live}")
         decisions = [operation for operation in supplement if isinstance(operation, Decision)]
         for decision in decisions:
-            state.decide(*decision)
+            state.decide(decision.transaction, decision.asking())
         if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
             raise StateError("one decision for each who may have to ask", f"{decisions}")
         for each in supplement:
@@ -599,3 +599,9 @@ class State:
         else:
             for at in reversed(emptied):
                 del self.extents[at], self._firsts[at]
+
+
+def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:
+    """Return what a checkpoint says of a decision; of one that an older log has, without identities."""
+    names, queues = zip(*sorted(asking), strict=True)
+    return Decision(transaction, names, queues if all(queues) else ())

@@ -17,11 +17,12 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext, suppress
 from dataclasses import replace
 from functools import partial
+from itertools import chain
 
 from .adopt import Adopter
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import delete_all, find_generations, set_all_aside
+from .directory import believed, delete_all, find_generations, need_own_directory, set_all_aside
 from .disk import (
     LACKING,
     NO_SPACE,
@@ -62,8 +63,8 @@ from .lock import LOCK_NAME, Lock
 from .log import Log, parse_log_name
 from .logger import LOGGER
 from .move import open_places, settle, sweep_others
-from .pact import IDENTITY_BYTES, RESOLUTION_BYTES
-from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
+from .pact import IDENTITY_BYTES, RESOLUTION_BYTES, Participant
+from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
@@ -72,6 +73,7 @@ from .segments import SEGMENT_BYTES_FIRST, Segments
 from .state import State
 from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
+from .trust import need_trusted
 
 _LOGS_PER_LIMIT = 16
 """``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
@@ -171,27 +173,32 @@ class Store:
         """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
 
         ``others`` are the queues that this one may have to ask. Unless it ``adopts``, what other processes have
-        published is left to a later opening.
+        published is left to a later opening. What another user has prepared is opened only if the settings ``trust``.
 
         On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
-        ``QueueNotFoundError``, ``DataPathError``, ``DataMissingError``, ``CorruptionError``,
-        ``UnsupportedFormatError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError`` and ``OSError``; the lock
-        is then free, and nothing is lost: what an opening writes says what the log said, and can be written again.
+        ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``, ``DataMissingError``,
+        ``CorruptionError``, ``UnsupportedFormatError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError`` and
+        ``OSError``; the lock is then free, and nothing is lost: what an opening writes says what the log said, and can
+        be written again.
         """
         with unless_lacking(directory, "to open the queue", "then open it"):
+            need_own_directory(disk, directory)
             if not create and not find_generations(disk, directory):
                 raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
             lock = Lock(disk, join(directory, LOCK_NAME))
             while True:
                 make_directory(disk, directory)
+                cls._need_trusted(disk, settings, directory, data_path)
                 with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
                     lock.acquire(lock_timeout_seconds)
                     break
             store = None
             own = lock.disk  # of this queue, whatever becomes of its name; its neighbours go by theirs
             try:
+                cls._need_trusted(own, settings, directory, None)  # once more: from here on nobody else makes it
                 places = open_places(own, directory, data_path)
-                recover_other = partial(cls._recover_other, disk, others)
+                cls._need_trusted(own, settings, places.data_root, None)
+                recover_other = partial(cls._recover_other, disk, others, settings.trust)
                 recovered = read(
                     own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
                 )
@@ -214,12 +221,20 @@ class Store:
                 raise
         return store
 
+    @staticmethod
+    def _need_trusted(disk: Disk, settings: Settings, root: str, data_path: str | None) -> None:
+        """Raise ``UntrustedError`` for what another user has prepared, unless the settings accept that."""
+        if not settings.trust:
+            roots = (root,) if data_path in {None, OWN.path} else (root, str(data_path))
+            need_trusted(disk, chain.from_iterable(believed(disk, each) for each in roots))
+
     @classmethod
-    def _recover_other(cls, disk: Disk, others: Others, directory: str) -> bool:
+    def _recover_other(cls, disk: Disk, others: Others, trust: bool, directory: str) -> bool:
         """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
         # Nobody knows what its owner has chosen. No limit keeps it from saying what it knows, and it takes no more room
         # for that than it must; what is given back may have been meant to be wiped.
         settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
+        settings = replace(settings, trust=trust)
         try:
             store = cls.open(disk, directory, settings, False, 0.0, free, free, others=others, adopts=False)
         except QueueLockedError:
@@ -481,7 +496,7 @@ class Store:
         self.committer.write_frame(log, written.body, len(written.operations), written.count)
         self.generations.tell_settled()
 
-    def forget(self, transaction: bytes, name: str) -> None:
+    def forget(self, transaction: bytes, name: Participant) -> None:
         """This participant has settled what was decided here (see ``several``). For any thread."""
         with self._mutex:
             self.state.forget(transaction, name)

@@ -36,6 +36,8 @@ class Settings:
     min_free_bytes: int = 0
     full: str = "raise"
     """What a flush does that a limit leaves no room for: ``"raise"``, or ``"block"`` until there is."""
+    trust: bool = False
+    """Whether what another user has prepared is opened (see ``trust``)."""
     counts_attempts: bool = False
     """Whether deliveries are counted (see ``retries``)."""
     envelopes: Envelopes | None = None

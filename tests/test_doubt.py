@@ -36,7 +36,7 @@ from persistentqueue.frame import (
     encode_operation,
     encode_transaction,
 )
-from persistentqueue.pact import Decision, Identity, Prepare, Resolution
+from persistentqueue.pact import Decision, Identity, Participant, Prepare, Resolution
 from persistentqueue.splits import look
 from persistentqueue.state import State, StateError
 from persistentqueue.store import Store
@@ -57,6 +57,11 @@ PATIENT = replace(DISK, sleep=lambda seconds: None)
 def path(tmp_path: Path) -> Path:
     """Where ``open_queue`` makes its queues."""
     return tmp_path / "queues"
+
+
+def named(name: str) -> Participant:
+    """A participant that an older log knows by its name alone."""
+    return Participant(name, b"")
 
 
 def elsewhere(path: Path, name: str) -> Store:
@@ -600,13 +605,13 @@ def test_what_cannot_be_read_may_come_back(open_queue: OpenQueue, path: Path) ->
     (path / "b" / "log").rename(path / "away")
     (path / "x" / "log").mkdir(parents=True)
     state = State()
-    state.decide(NAME, ["b", "c"])
-    state.decide(OTHER, ["x"])
+    state.decide(NAME, [named("b"), named("c")])
+    state.decide(OTHER, [named("x")])
     forget_settled(DISK, str(path / "a"), state, 7)
-    assert state.decisions == {NAME: {"b"}, OTHER: {"x"}}
+    assert state.decisions == {NAME: {named("b")}, OTHER: {named("x")}}
     (path / "away").rename(path / "b" / "log")
     forget_settled(DISK, str(path / "a"), state, 7)
-    assert state.decisions == {OTHER: {"x"}}
+    assert state.decisions == {OTHER: {named("x")}}
     assert state.forgotten == 0
 
 
@@ -684,7 +689,7 @@ def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: OpenQueue, 
     a.close()
     delete_queue(path, "d")
     state = open_queue("a")._open().store.state
-    names = {name for names in state.decisions.values() for name in names}
+    names = {each.name for asking in state.decisions.values() for each in asking}
     assert "d" in names
     assert state.forgotten == 0
 
@@ -697,9 +702,9 @@ def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
     name = next(iter(a._open().store.state.decisions))
     put(b, b"2")
     state = State()
-    state.decide(name, ["b"])
+    state.decide(name, [named("b")])
     forget_settled(DISK, str(path / "a"), state, 7)
-    assert state.decisions == {name: {"b"}}
+    assert state.decisions == {name: {named("b")}}
     put(b, b"3")
     forget_settled(DISK, str(path / "a"), state, 7)
     assert state.decisions == {}
@@ -709,11 +714,11 @@ def test_many_decisions_take_no_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """A transaction looks at the decisions for its own participants, however many others are remembered."""
     state = State()
     for number in range(100):
-        state.decide(b"%016d" % number, [f"b{number}"])
-    forgotten: list[str] = []
+        state.decide(b"%016d" % number, [Participant(f"b{number}", OTHER)])
+    forgotten: list[Participant] = []
     monkeypatch.setattr(State, "forget", lambda self, transaction, name: forgotten.append(name))
-    state.decide(NAME, ["b7", "c"])
-    assert forgotten == ["b7"]
+    state.decide(NAME, [Participant("b7", OTHER), Participant("c", OTHER), Participant("b8", NAME)])
+    assert forgotten == [Participant("b7", OTHER)]
 
 
 def test_decisions_that_contradict_each_other() -> None:
@@ -724,7 +729,7 @@ def test_decisions_that_contradict_each_other() -> None:
         with pytest.raises(StateError):
             state.apply(wrong)
     empty = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
-    assert State.restore(empty, state.supplement()).decisions == {NAME: {"b"}}
+    assert State.restore(empty, state.supplement()).decisions == {NAME: {Participant("b", b"")}}
     for supplement in (
         [Decision(NAME, ("b",))] * 2,
         [Decision(NAME, ("b",)), Decision(OTHER, ("b", "c"))],
@@ -732,8 +737,8 @@ def test_decisions_that_contradict_each_other() -> None:
     ):
         with pytest.raises(StateError):
             State.restore(empty, supplement)
-    state.forget(OTHER, "b")
-    assert state.decisions == {NAME: {"b"}}
+    state.forget(OTHER, Participant("b", b""))
+    assert state.decisions == {NAME: {Participant("b", b"")}}
 
 
 # --- what counts -----------------------------------------------------------------------------------------------------
@@ -906,6 +911,7 @@ def test_names_lead_nowhere_else() -> None:
         Prepare(NAME, 7, "a", OTHER),
         Identity(NAME, 7),
         Decision(NAME, ("b", "c" * 64)),
+        Decision(NAME, ("b", "c" * 64), (NAME, OTHER)),
         Resolution(NAME, False),
     ):
         body = encode_transaction([operation])

@@ -15,7 +15,7 @@ PACKAGE = Path(persistentqueue.__file__).parent
 FLOORS = [
     {"errors", "checksum", "insist", "starting", "stationary"},
     {"disk", "intervals", "header", "bell", "fields", "codecs", "meters", "logger"},
-    {"pact", "delivery"},
+    {"pact", "delivery", "trust"},
     {"block", "frame", "pages", "direct", "quota", "roots", "cursor", "attempts", "shield"},
     {"calls"},
     {"envelope"},
@@ -26,7 +26,7 @@ FLOORS = [
     {"counting"},
     {"subscriptions"},
     {"limits", "explain", "splits"},
-    {"settings", "commit", "compact", "salvage", "generations", "adopt"},
+    {"settings", "commit", "compact", "salvage", "mend", "generations", "adopt"},
     {"inbox"},
     {"store"},
     {"fsck", "several"},

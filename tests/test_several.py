@@ -58,7 +58,8 @@ def contents(*queues: PersistentQueue) -> list[list[bytes]]:
 
 def decisions(queue: PersistentQueue) -> list[set[str]]:
     """Who may have to ask the queue, decision by decision."""
-    return [set(names) for names in queue._open().store.state.decisions.values()]
+    decided = queue._open().store.state.decisions.values()
+    return [{participant.name for participant in participants} for participants in decided]
 
 
 def operations(path: Path, name: str) -> list[Any]:
@@ -114,7 +115,7 @@ def test_both_are_one_frame_each(open_queue: OpenQueue, path: Path) -> None:
     prepare, decision = operations(path, "b")[0], operations(path, "a")[-1]
     assert isinstance(prepare, Prepare)
     assert prepare.coordinator == "a"
-    assert decision == Decision(prepare.transaction, ("b",))
+    assert decision == Decision(prepare.transaction, ("b",), (bytes.fromhex(b.identity),))
     assert read_log(DISK, str(log_file(path / "a"))).last_number == prepare.number
     assert (check(path, "a").in_doubt, check(path, "b").in_doubt) == ("", "a")
     put(b, b"next")

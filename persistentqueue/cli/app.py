@@ -21,6 +21,7 @@ from persistentqueue import (
     Encryption,
     PersistentQueue,
     QueueLockedError,
+    UntrustedError,
     WrongKeyError,
 )
 
@@ -50,6 +51,8 @@ KeyOption = Annotated[
     ),
 ]
 LockOption = Annotated[float, typer.Option("--lock-timeout", min=0, help="Seconds to wait for the lock.")]
+
+TrustOption = Annotated[bool, typer.Option("--trust", help="Also if another user has prepared it, or may write to it.")]
 
 app = typer.Typer(
     name="persistentqueue",
@@ -153,6 +156,8 @@ def explanation(error: BaseException) -> str:
         return f"{error} (here: --key {error.key_id}=FILE)"
     if isinstance(error, CorruptionError):
         return f"{error} (persistentqueue repair keeps all that is intact, and dump writes it elsewhere)"
+    if isinstance(error, UntrustedError):
+        return f"{error} (here: --trust)"
     if not isinstance(error, QueueLockedError):
         return str(error)
     who = f"process {error.pid} on {error.host} has had it open since {error.since}" if error.pid else "somebody has it"

@@ -230,6 +230,8 @@ def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = 
         say(f"{report.torn_bytes} bytes of an unfinished group, which the next opening drops")
     if report.published:
         say(f"{report.published} items were published by others, and wait for the owner")
+    for each in report.untrusted:
+        say(f"not trusted: {each}")
     for leftover in report.leftovers:
         say(f"leftover: {leftover}")
     return WELL if report.ok else PROBLEMS

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from enum import Enum
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -21,6 +22,7 @@ from .app import (
     LockOption,
     NameArgument,
     PathArgument,
+    TrustOption,
     UsageError,
     answer,
     encryption_of,
@@ -48,14 +50,21 @@ class Action(str, Enum):
 
 
 @verb(KEEP, "repair")
-def repair_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+def repair_(
+    path: PathArgument,
+    name: NameArgument = None,
+    data_path: Annotated[str, typer.Option(metavar="DIR", help="Where the segments are, if that is lost.")] = "",
+    renew: Annotated[bool, typer.Option("--renew", help="Give the queue a new identity: it is a copy.")] = False,
+    trust: TrustOption = False,
+    as_json: JsonOption = False,
+) -> int:
     """Keep what is intact, set aside what is not (*.damaged), and report what is lost.
 
     May be cut short, and run again. Status 1: there were problems.
 
     Disk: the queue; nothing is deleted, each file that is cut is copied before. Lock: needed.
     """
-    report = repair(path, named(name))
+    report = repair(path, named(name), data_path=data_path or None, renew=renew, trust=trust)
     if as_json:
         answer(asdict(report))
         return PROBLEMS if report.problems else WELL
@@ -77,6 +86,7 @@ def compact(
     name: NameArgument = None,
     below: Annotated[float, typer.Option(min=0, max=1, help="Files of which less than this share lives.")] = SPARSE,
     lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -87,7 +97,8 @@ def compact(
     Disk: the queue's data files; room for one more is needed meanwhile. Lock: needed.
     """
     encryption = encryption_of(keys)
-    with own(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption) as queue:
+    opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption, trust=trust)
+    with opened(path, named(name)) as queue:
         before = View(path, named(name)).look()
         sparse_bytes = sum(each.live_bytes for each in before.segments if share_of(each) < below)
         with progress("compact", sparse_bytes) as at:

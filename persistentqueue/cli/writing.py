@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Annotated, Any
 import typer
 
 from persistentqueue import (
-    Encryption,
     PersistentQueue,
     PersistentQueueError,
     Producer,
@@ -37,6 +36,7 @@ from .app import (
     NameNeeded,
     PathArgument,
     SubscriptionOption,
+    TrustOption,
     UsageError,
     answer,
     encryption_of,
@@ -66,6 +66,7 @@ def put(
     items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Items; else lines of stdin.")] = None,
     whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one item, with its line ends.")] = False,
     create: CreateOption = True,
+    trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -77,11 +78,11 @@ def put(
     """
     if items and whole:
         raise UsageError("--whole takes the item from stdin: leave the ITEMs away")
-    with Producer(path, named(name), create=create, encryption=encryption_of(keys)) as producer:
+    with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
         producer.enqueue_many(_given(items, whole))
         count = producer.pending
         producer.flush()
-    return _taken_in(path, name, count, as_json)
+    return _taken_in(path, name, count, trust, as_json)
 
 
 def _given(items: Sequence[str] | None, whole: bool) -> Iterable[bytes]:
@@ -99,6 +100,7 @@ def load(
     source: Annotated[str, typer.Option("-i", "--input", metavar="FILE", help="JSON lines; - is stdin.")] = "-",
     marker: Annotated[str, typer.Option("--marker", metavar="NAME", help="Remember in the queue how far it is.")] = "",
     create: CreateOption = True,
+    trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -112,7 +114,7 @@ def load(
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
-    with Producer(path, named(name), create=create, encryption=encryption_of(keys)) as producer:
+    with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
         done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
         file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
         try:
@@ -130,7 +132,7 @@ def load(
                 file.close()
             if not as_json and (done or skipped):
                 note(f"{many(done + skipped, 'line')} of it were in the queue, by the marker {marker!r}")
-    return _taken_in(path, name or ".", loaded, as_json, {"skipped": done + skipped} if marker else {})
+    return _taken_in(path, name or ".", loaded, trust, as_json, {"skipped": done + skipped} if marker else {})
 
 
 def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[bytes], int]]:
@@ -156,11 +158,11 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
         yield number, items, read_bytes
 
 
-def _taken_in(path: str, name: str, count: int, as_json: bool, more: dict[str, Any] | None = None) -> int:
+def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more: dict[str, Any] | None = None) -> int:
     """Have what was published taken in, by the owner or, where there is none, here and now."""
     waits = ""
     try:
-        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS).close()
+        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, trust=trust).close()
     except QueueLockedError as locked:
         who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "somebody"
         waits = f"published: {who} has the queue, and takes them in"
@@ -182,6 +184,7 @@ def get(
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first item.")] = 0.0,
     subscription: SubscriptionOption = "",
     lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -197,8 +200,9 @@ def get(
     left, taken = 2**62 if every else count, 0
     piped = is_piped(sys.stdout)
     batch = 1 if piped else BATCH_ITEMS
+    opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
     with (
-        own(path, named(name), create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys)) as queue,
+        opened(path, named(name)) as queue,
         _session(queue, subscription) as session,
     ):
         while left and (items := session.dequeue_many(min(left, batch), timeout)):
@@ -232,6 +236,7 @@ def move(
     data_path: Annotated[str, typer.Option(metavar="NEW", help="Segments: to a directory of each name there.")] = "",
     back: Annotated[bool, typer.Option("--back", help="Segments: into the queues' own directories.")] = False,
     lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -246,23 +251,17 @@ def move(
     if sum((bool(to), bool(data_path), back)) != 1:
         raise UsageError("one of --to TARGET, --data-path NEW, --back")
     if not to:
-        return _move_segments(path, names or ["."], data_path or None, lock_timeout, as_json)
+        return _move_segments(path, names or ["."], data_path or None, lock_timeout, trust, as_json)
     if names is None or len(names) != 1:
         raise UsageError("--to needs the one NAME of the queue that the items are in")
-    return _move_items(path, names[0], to, count, lock_timeout, encryption_of(keys), as_json)
+    opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    return _move_items(opened, names[0], to, count, as_json)
 
 
 def _move_items(
-    path: str,
-    name: str,
-    target: str,
-    count: int,
-    lock_timeout: float,
-    encryption: Encryption | None,
-    as_json: bool,
+    opened: Callable[..., PersistentQueue[bytes]], name: str, target: str, count: int, as_json: bool
 ) -> int:
     moved = 0
-    opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption)
     with (
         opened(name, create=False) as source,
         opened(target) as other,
@@ -283,11 +282,13 @@ def _move_items(
     return WELL
 
 
-def _move_segments(path: str, names: Sequence[str], data_path: str | None, lock_timeout: float, as_json: bool) -> int:
+def _move_segments(
+    path: str, names: Sequence[str], data_path: str | None, lock_timeout: float, trust: bool, as_json: bool
+) -> int:
     left: list[str] = []
     documents = []
     for name in names:
-        moved = move_data(path, named(name), data_path=data_path, lock_timeout=lock_timeout)
+        moved = move_data(path, named(name), data_path=data_path, lock_timeout=lock_timeout, trust=trust)
         left += moved.left
         documents.append({"name": name, **asdict(moved)})
         if not as_json:
@@ -306,6 +307,7 @@ def requeue(
     dead_letter: Annotated[str, typer.Option("--from", metavar="DEAD", help="The queue of the dead letters.")],
     count: Annotated[int | None, typer.Option("-n", "--count", min=0, help="How many; all of them.")] = None,
     lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
@@ -315,7 +317,7 @@ def requeue(
 
     Disk: both queues. Lock: that of each.
     """
-    opened = partial(own, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys))
+    opened = partial(own, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
     with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
         moved = queue.requeue(count)
     if as_json:

@@ -1,0 +1,102 @@
+"""Row 20: those who take part in a transaction over several queues are known by their identities."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import repair
+from persistentqueue.errors import CopiedQueueError, InDoubtError
+from persistentqueue.pact import Decision
+
+from .conftest import OpenQueue
+from .support import crash, put
+from .test_doubt import in_doubt
+from .test_several import contents, move, operations
+
+
+def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A participant in doubt that was put aside, while a new queue had its name and took part in other transactions,
+    hears that its own is committed."""
+    path = tmp_path / "queues"
+    a, _ = in_doubt(open_queue, True)
+    (path / "b").rename(tmp_path / "aside")
+    with open_queue("b") as new:
+        put(a, b"2", b"3")
+        move(a, new)
+        move(a, new)
+        a.trim()
+        assert contents(new) == [[b"2", b"3"]]
+    (path / "b").rename(tmp_path / "new")
+    (tmp_path / "aside").rename(path / "b")
+    b = open_queue("b")
+    assert b.recovery.resolved is True
+    assert contents(a, b) == [[], [b"1"]]
+
+
+@pytest.mark.damages
+def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A coordinator that was opened while another queue had the name of its participant does not say afterwards that
+    nothing was committed: it says that nobody knows, and ``repair`` drops what is in doubt, and keeps it."""
+    path = tmp_path / "queues"
+    a, _ = in_doubt(open_queue, True)
+    crash(a)
+    (path / "b").rename(tmp_path / "aside")
+    with open_queue("b") as new:
+        put(new, b"other")
+    a = open_queue("a")
+    put(a, b"2")
+    a.trim()
+    (path / "b").rename(tmp_path / "new")
+    (tmp_path / "aside").rename(path / "b")
+    with pytest.raises(InDoubtError, match="has forgotten it") as caught:
+        open_queue("b")
+    assert caught.value.lost
+    assert any("it is dropped" in problem for problem in repair(path, "b").problems)
+
+
+def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A decision has the identity of each participant, in its own frame and behind each checkpoint."""
+    a, b, c = open_queue("a"), open_queue("b"), open_queue("c")
+    put(a, b"1", b"2")
+    move(a, b)
+    move(a, c)
+    found = [each for each in operations(tmp_path / "queues", "a") if isinstance(each, Decision)]
+    assert [(each.participants, each.queues) for each in found] == [
+        (("b",), (bytes.fromhex(b.identity),)),
+        (("c",), (bytes.fromhex(c.identity),)),
+    ]
+    a.trim()
+    state = a._open().store.state
+    kept = [each for each in state.supplement() if isinstance(each, Decision)]
+    assert kept == found
+
+
+def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A copy of an open queue is refused, whichever is opened first, until ``repair`` gives it an identity of its own;
+    both have their items then, and take part in transactions."""
+    path = tmp_path / "queues"
+    a, target = open_queue("a"), open_queue("target")
+    put(a, b"1")
+    a.close()
+    shutil.copytree(path / "a", path / "copy")
+    a = open_queue("a")
+    with pytest.raises(CopiedQueueError) as caught:
+        open_queue("copy")
+    assert (caught.value.path, caught.value.other) == (str(path / "copy"), str(path / "a"))
+    a.close()
+    with open_queue("copy") as copy:
+        with pytest.raises(CopiedQueueError):
+            open_queue("a")
+        before = copy.identity
+    assert repair(path, "copy", renew=True).problems == ()
+    a, copy = open_queue("a"), open_queue("copy")
+    assert a.identity == before != copy.identity
+    move(a, target)
+    move(copy, target)
+    assert contents(a, copy, target) == [[], [], [b"1", b"1"]]
+    identity = copy.identity
+    copy.close()
+    assert open_queue("copy").identity == identity, "for ever"

@@ -20,7 +20,7 @@ from persistentqueue.compat import Queue
 from .crash import hostile
 from .crash.exploring import ViolationError
 from .crash.fuzz import fuzz_files
-from .crash.misuse import generate, run_misuse, run_program
+from .crash.misuse import directed, generate, run_misuse, run_program, run_programs
 from .crash.wrong import Ledger, Note, Program, Step, World, is_named, run_step
 
 OpenQueue = Callable[..., PersistentQueue[Any]]
@@ -44,6 +44,11 @@ def step(call: str, how: str = "", target: int = 0, hook: Step | None = None) ->
 def test_item_4_misuse_ends_in_a_named_error_or_a_right_result(first: int) -> None:
     """Programs of wrong calls lose nothing, double nothing, and raise what the documentation names."""
     assert "60 programs" in run_misuse(first, 60)
+
+
+def test_item_4_the_directed_programs_find_nothing() -> None:
+    """The programs that find the planted bugs pass on the package as it is."""
+    assert "0 unsound directories" in run_programs(directed())
 
 
 def test_item_5_hostile_files_are_refused_or_served() -> None:

@@ -57,6 +57,7 @@ KNOWN: tuple[tuple[str, str, str], ...] = (
     ),
     ("inbox/ffffffffffffffff-*", "*", "producer"),
     ("log/*.log", "sparse*", "*"),
+    *(("lock", thing, "*") for thing in ("infinity", "pid", "brackets", "digits", "nested", "sparse*")),
 )
 """Place, thing and entry, as patterns, of cases whose error is known to have no name today."""
 

@@ -18,11 +18,13 @@ from .exhaustive import SETTINGS, Exhaustive
 from .explorer import STYLES, Explorer
 from .flips import cut, flip_enclosed, flip_sealed, flips
 from .fuzz import fuzz, fuzz_files
+from .interrupts import PARTS, run_places
 from .kills import run_kills
 from .misuse import directed, run_misuse, run_programs
 from .mutants import MUTANTS, run_mutants
 from .retries import RETRIES, RetriesExplorer
 from .several import SEVERAL, SeveralExplorer
+from .signals import run_signals
 from .syscalls import SyscallsUnavailable, run_injections
 
 # Damage, and syncs that fail, are what is made here on purpose, a million times.
@@ -158,6 +160,18 @@ def misuse(options: argparse.Namespace) -> None:
     sys.exit(max(process.wait() for process in running))
 
 
+def interrupt(options: argparse.Namespace) -> None:
+    """Interrupt every scenario at each place, then send signals at random moments; fails at the first violation."""
+    if not options.signals_only:
+        with ProcessPoolExecutor(options.jobs) as pool:
+            share = partial(run_places, options.only, parts=PARTS)
+            reports = list(pool.map(share, range(PARTS)))
+        places, done = (sum(each[at] for each in reports) for at in (1, 2))
+        print(f"{reports[0].scenarios} scenarios, {places} places, {done} interruptions, 0 violations", flush=True)
+    if options.count:
+        print(run_signals(options.count, options.seed))
+
+
 def main() -> None:
     """Parse the command line and do it."""
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
@@ -195,6 +209,12 @@ def main() -> None:
         command.add_argument("--seed", type=int, default=0)
         command.set_defaults(do=do)
     command.add_argument("--only", default="", help="file systems with this in their name")
+    command = commands.add_parser("interrupts", parents=[shared], help="signal handlers that raise, anywhere")
+    command.add_argument("--only", default="", help="scenarios with this in their name")
+    command.add_argument("--count", type=int, default=0, help="how many real signals, at random moments")
+    command.add_argument("--signals-only", action="store_true", help="not each place in turn")
+    command.add_argument("--seed", type=int, default=0, help="of the random moments")
+    command.set_defaults(do=interrupt)
     command = commands.add_parser("syscalls", parents=[shared], help="real system calls that fail, through strace")
     command.add_argument("--first", type=int, default=0, help="the first case")
     command.add_argument("--count", type=int, default=None, help="how many cases")

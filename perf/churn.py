@@ -33,6 +33,9 @@ from zlib import crc32
 
 from persistentqueue import PersistentQueue, QueueFullError, Session, upkeep
 from persistentqueue.maintenance import THREAD_NAME
+from persistentqueue.place import LIMITS_NAME
+from persistentqueue.shield import THREAD_NAME as HELPER_NAME
+from persistentqueue.shield import end_helper
 
 from .harness import Row, met
 
@@ -75,6 +78,15 @@ class Pause(NamedTuple):
         return self.files_bytes - self.used_bytes - self.pool_bytes
 
 
+def other_threads() -> int:
+    """Return how many threads there are, once the helper of shielded calls, which ends by itself, has ended."""
+    end_helper()
+    for thread in threading.enumerate():
+        if thread.name == HELPER_NAME:
+            thread.join()
+    return threading.active_count()
+
+
 def rss_bytes() -> int:
     """What of this process is in memory now."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
@@ -110,7 +122,7 @@ class Churn:
     def __init__(self, directory: Path, seed: int) -> None:
         self._directory = directory
         self._random = Random(seed)
-        self._threads = threading.active_count()
+        self._threads = other_threads()
         self._queue = PersistentQueue(directory, **_SETTINGS)
         self._holders: list[Session] = []
         self._counts = threading.Lock()
@@ -236,7 +248,8 @@ class Churn:
         stats = self._queue.stats()
         assert stats.damaged == 0
         sizes = file_sizes(self._directory)
-        sizes.pop(str((self._directory / "lock").resolve()))
+        for name in ("lock", LIMITS_NAME):
+            sizes.pop(str((self._directory / name).resolve()), None)
         used_bytes = stats.data_bytes + stats.log_capacity_bytes + stats.spare_bytes
         descriptors = descriptors_below(self._directory)
         logs = [each for each in descriptors if each.endswith(".log")]
@@ -247,7 +260,7 @@ class Churn:
         ]
         stray += logs[2:] + [each for each in logs if each not in sizes]
         gc.collect()
-        threads = threading.active_count() - self._threads
+        threads = other_threads() - self._threads
         give_heap_back()
         return Pause(
             sum(sizes.values()),

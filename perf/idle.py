@@ -21,7 +21,7 @@ from typing import NamedTuple
 from persistentqueue import PersistentQueue, upkeep
 from persistentqueue.maintenance import THREAD_NAME
 
-from .churn import descriptors_below, give_heap_back, rss_bytes
+from .churn import descriptors_below, give_heap_back, other_threads, rss_bytes
 from .harness import Row, met
 
 DISK_BYTES_BAR = 3 * 1024 * 1024
@@ -83,7 +83,7 @@ def measure(directory: Path, count: int, item_bytes: int) -> Idle:
     """Open and use so many queues in this process, and look at them when they are idle."""
     upkeep.IDLE_SECONDS = 0.0  # what comes after ten seconds without a commit comes at once
     first = max(count // 20, 5)
-    threads = threading.active_count()
+    threads = other_threads()
     threads_busy = 0
     queues: list[tuple[PersistentQueue, list[bytes]]] = []
     before_bytes = 0
@@ -91,7 +91,7 @@ def measure(directory: Path, count: int, item_bytes: int) -> Idle:
         if number == first:
             before_bytes = _settled_bytes()
         queues.append(_use(directory, number, item_bytes))
-        threads_busy = max(threads_busy, threading.active_count() - threads)
+        threads_busy = max(threads_busy, other_threads() - threads)
     memory_bytes = (_settled_bytes() - before_bytes) / (count - first)
     sizes = [_sizes(directory / f"queue-{number}") for number in range(count)]
     idle = Idle(
@@ -101,7 +101,7 @@ def measure(directory: Path, count: int, item_bytes: int) -> Idle:
         memory_bytes,
         len(descriptors_below(directory)) / count,
         threads_busy,
-        threading.active_count() - threads,
+        other_threads() - threads,
     )
     for queue, left in queues:
         with queue, queue.transaction() as session:

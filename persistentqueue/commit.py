@@ -189,6 +189,9 @@ class Committer:
     def write_frame(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
         """Step 3, into a log that has room."""
         self._disk.failpoint("commit.3 write frame")
+        self._append(log, body, transactions, operations)
+
+    def _append(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
         log.append(body, transactions, operations)
         self.syncs += self._settings.sync
 
@@ -196,8 +199,9 @@ class Committer:
         """Steps 3 and 4, into a log that has room. An interruption is raised when both are done."""
         group, before = written.group, log.number
         counts = len(written.operations), written.count
+        self._disk.failpoint("commit.3 write frame")
         try:
-            self.write_frame(log, written.body, *counts)
+            self._append(log, written.body, *counts)
             self.apply(group, written.operations)
         except BaseException as error:
             self._finish(error, group, log, before, written.body, *counts)
@@ -313,8 +317,8 @@ class Committer:
         checksum = combine_checksums(0, checksum)
         body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks, len(group))
         before = log.number
+        disk.failpoint("commit.3 write frame")
         try:
-            disk.failpoint("commit.3 write frame")
             log.append(body, len(group), 1)
             self.syncs += self._settings.sync
             disk.failpoint("commit.4 apply")
@@ -347,8 +351,8 @@ class Committer:
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
         body, before = encode_lone_dequeue(subscription, first, count, len(group)), log.number
+        disk.failpoint("commit.3 write frame")
         try:
-            disk.failpoint("commit.3 write frame")
             log.append(body, len(group), 1)
             self.syncs += self._settings.sync
             disk.failpoint("commit.4 apply")

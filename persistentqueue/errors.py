@@ -569,7 +569,8 @@ def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
 
 def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:
     """Return an error of this kind with these ``args``, as the built-in class that it descends from makes one."""
-    error = kind.__new__(kind, *arguments)
+    # What makes an object of two built-in kinds is that of its first layout, and Python refuses the other one.
+    error: PersistentQueueError = (kind.__base__ or kind).__new__(kind, *arguments)
     built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     built_in.__init__(error, *arguments)  # an ``OSError`` or ``ImportError`` keeps more than ``args``
     return error

@@ -32,6 +32,7 @@ from .adopt import LOOK_NAMES, STEP_NAMES
 from .bell import LONGEST_SECONDS
 from .calls import Calls, outermost
 from .counting import CountedReady
+from .disk import DISK, Disk
 from .errors import (
     ClosedError,
     CorruptionError,
@@ -90,6 +91,7 @@ class Group(Calls):
         open_store: OpenStore,
         lock_timeout_seconds: float = 0.0,
         keep: Callable[[Group], object] | None = None,
+        disk: Disk = DISK,
     ) -> None:
         """Open the store, waiting for its lock; ``keep`` gets the group before: no interruption loses an open store."""
         self.mutex = threading.Lock()
@@ -132,7 +134,7 @@ class Group(Calls):
             keep(self)
         try:
             with telling():
-                self._open_store(open_store, _now() + lock_timeout_seconds)
+                self._open_store(open_store, lock_timeout_seconds, disk)
             self._waiters = Waiters(self.mutex, self.store.adopter.watched)
             """The threads that wait for an item."""
             self._give_back_soon()
@@ -142,19 +144,20 @@ class Group(Calls):
                 self.shielded(self.store.close)
             raise
 
-    def _open_store(self, open_store: OpenStore, deadline: float) -> None:
+    def _open_store(self, open_store: OpenStore, timeout_seconds: float, disk: Disk) -> None:
         """Open the store, which no signal handler interrupts; waiting for the lock may be interrupted."""
 
         def attempt() -> None:
             self.store = open_store(self.mutex, self._reading, self.shielded)
 
+        deadline = disk.monotonic() + timeout_seconds
         while True:
             try:
                 self.shielded(attempt)
             except QueueLockedError:
-                if _now() >= deadline:
+                if disk.monotonic() >= deadline:
                     raise
-                time.sleep(_POLL_SECONDS)
+                disk.sleep(_POLL_SECONDS)
             else:
                 return
 

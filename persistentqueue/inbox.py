@@ -81,6 +81,9 @@ class Inbox:
         # Behind the frame of an adoption no call may fail for want of a descriptor, so that the inbox is open by then.
         with unless_lacking(self._adopter.directory, "to adopt what was published", "then dequeue again"):
             self._adopter.look(insists)
+            if not self._adopter.left:
+                self._adopter.is_cut = False
+                return 0
             with self._adopter.opened():
                 return self._adopt_listed(insists, most)
 

@@ -53,25 +53,28 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
     try:
         read_places(disk, directory)
     except (CorruptionError, DataMissingError) as error:
-        problem = str(error)
+        problem = error
     else:
         return Mended()
     lock = Lock(disk, join(directory, LOCK_NAME))
     lock.acquire(0.0)
     try:
-        return Mended((problem,), tuple(_mend(disk, directory, data_path, problem)))
+        return Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem)))
     finally:
         lock.release()
 
 
-def _mend(disk: Disk, directory: str, data_path: str | None, problem: str) -> list[str]:
+def _mend(disk: Disk, directory: str, data_path: str | None, problem: CorruptionError | DataMissingError) -> list[str]:
     """Tie the queue to its place; return the names of the copies of what was replaced."""
     record: Places | None = None
     with suppress(CorruptionError):
         record = read_record(disk, directory)
     path = data_path or (record.place.path if record is not None else OWN.path)
     root = directory if path == OWN.path else path
-    if not _holds(disk, directory, root):
+    if isinstance(problem, DataMissingError) and data_path is None:
+        if not names_in(disk, root) or not _holds(disk, directory, root):
+            raise problem  # a medium that is not there: it is to be mounted, not mended
+    elif not _holds(disk, directory, root):
         raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", _ADVICE)
     copies: list[str | None] = []
     place = OWN

@@ -212,7 +212,7 @@ class PersistentQueue(Stationary, Generic[T]):
             return opening(mutex, reading, others=Others(_is_sound, announce), insist=insist)
 
         with naming_paths(self._path):
-            group = Group(open_store, lock_timeout, partial(setattr, self, "_group"))
+            group = Group(open_store, lock_timeout, partial(setattr, self, "_group"), self._disk)
         self._upkeep = Upkeep(group)
         if isinstance(memory_bytes, MemoryBudget):
             group.resize(memory_bytes, None)
@@ -606,7 +606,7 @@ def _add_open(queue: PersistentQueue[Any]) -> None:
         group = other._group
         if group is None or group.closed is not None or dirname(group.store.directory) != dirname(store.directory):
             continue
-        if group.store.state.identity == store.state.identity:
+        if group.store.state.identity == store.state.identity != b"":
             queue.close()
             raise CopiedQueueError(store.directory, group.store.directory)
     _OPEN.add(queue)

@@ -24,7 +24,7 @@ from .disk import after_fork_in_child
 
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-shield"
-_IDLE_SECONDS = 5.0
+_IDLE_SECONDS = 0.05
 """After so long without a call the helper thread ends."""
 
 

@@ -722,7 +722,7 @@ class Store:
     def doubt(self, error: BaseException) -> None:
         """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
         only recovery can tell; but not for what says so itself, or that nothing was committed."""
-        if isinstance(error, PersistentQueueError):
+        if isinstance(error, PersistentQueueError) or error is self.broken:
             return
         if isinstance(error, OSError):
             raise self._break(error) from error

@@ -24,6 +24,7 @@ from persistentqueue import (
     QueueFullError,
     QueueLockedError,
     SubscriptionNotFoundError,
+    TooManyFilesError,
     aio,
     codecs,
 )
@@ -271,7 +272,7 @@ def test_what_cannot_be_read_for_now(place: Path) -> None:
             with Producer(place) as producer:
                 producer.enqueue(b"1")
                 producer.flush()
-            with pytest.raises(OSError, match="failed by a test"):
+            with pytest.raises(TooManyFilesError, match="too many files are open"):
                 await waiting
             failing[0] = False
             assert await session.dequeue(None) == b"1"

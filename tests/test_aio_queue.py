@@ -23,6 +23,7 @@ from persistentqueue import (
     QueueFullError,
     QueueLockedError,
     SubscriptionNotFoundError,
+    TooManyFilesError,
     aio,
     codecs,
 )
@@ -459,7 +460,7 @@ def test_what_cannot_be_taken_for_now(place: Path) -> None:
                 producer.enqueue(b"1")
                 producer.flush()
             found = await asyncio.gather(*getting, return_exceptions=True)
-            assert [type(each) for each in found] == [OSError] * 2
+            assert [type(each) for each in found] == [TooManyFilesError] * 2
             failing[0] = False
             assert await queue.get() == 1
 

@@ -1176,6 +1176,7 @@ def test_traffic_while_it_is_compacted(open_queue: OpenQueue, options: dict[str,
                     session.flush()
                     mine += items
                     taken += found
+                session.rollback()
             if chance.random() < 0.3:
                 slow.rollback()
                 slow.dequeue_many(2)

@@ -9,6 +9,7 @@ import sys
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -307,7 +308,8 @@ def test_a_read_that_is_interrupted_loses_no_file(open_queue: OpenQueue) -> None
         before = sys.getprofile()
         sys.setprofile(interrupt)
         try:
-            assert queue.peek(2) == [b"a", b"b"]
+            # In this thread: the queue's own calls leave a read to one that is never interrupted.
+            assert list(chain.from_iterable(group.store.reader.browse())) == [b"a", b"b"]
         except Interruption:
             continue
         finally:

@@ -26,6 +26,7 @@ import pytest
 import persistentqueue
 from persistentqueue import (
     CodecError,
+    CopiedQueueError,
     CorruptionError,
     DataMissingError,
     DataPathError,
@@ -33,9 +34,13 @@ from persistentqueue import (
     DeadLetterError,
     DiskFullError,
     Encryption,
+    InboxAccessError,
     InDoubtError,
+    InvalidTransactionError,
     MemoryBudget,
+    MemoryShortageError,
     MissingExtraError,
+    OutOfMemoryError,
     PathDeniedError,
     PathIsADirectoryError,
     PathMissingError,
@@ -43,12 +48,16 @@ from persistentqueue import (
     PersistentQueue,
     PersistentQueueError,
     Producer,
+    QueueDeletedError,
     QueueFullError,
     QueueLockedError,
+    ResourceError,
     Session,
     SubscriptionNotFoundError,
+    TooManyFilesError,
     UnflushedWarning,
     UnsupportedFormatError,
+    UntrustedError,
     UnusablePathError,
     View,
     WrongKeyError,
@@ -100,6 +109,15 @@ def _samples() -> dict[str, BaseException]:
     damage = CorruptionError("data/1.seg", 64, "a block", "zeros", "its items are set aside")
     samples: list[BaseException] = [
         QueueLockedError("q", 7, "here", "2026-01-01T00:00:00Z"),
+        UntrustedError("q/lock", "a file", "a pipe", "remove it"),
+        CopiedQueueError("q", "r"),
+        InvalidTransactionError("q", "this", "that"),
+        ResourceError("q", 24, "no descriptors"),
+        TooManyFilesError("q", 24, "no descriptors"),
+        OutOfMemoryError("q", 12, "no memory"),
+        QueueDeletedError("q"),
+        InboxAccessError("q/inbox", "it is another user's"),
+        MemoryShortageError("data/1.seg", 64, 10**9),
         SubscriptionNotFoundError("a", ["b", "c"]),
         DeadLetterError("an envelope", "b'x'"),
         CodecError("decode", codecs.JSON, b"{", ValueError("no")),
@@ -630,7 +648,7 @@ def test_row_18_a_path_that_cannot_be_is_a_named_error(tmp_path: Path, entry: Ca
             refusal = error
         assert found == []
         assert str(path) in str(refusal)
-        assert isinstance(refusal, OSError)
+        assert isinstance(refusal, OSError | UntrustedError)
 
 
 @pytest.mark.parametrize("kind", [PathDeniedError, PathMissingError, PathNotADirectoryError, PathIsADirectoryError])
@@ -658,12 +676,12 @@ def test_row_18_it_is_of_the_kind_that_it_was(tmp_path: Path, kind: type[Unusabl
 
 
 def test_row_18_what_is_not_the_paths_fault_comes_as_it_is(tmp_path: Path) -> None:
-    """A device that fails, or a process without descriptors, is an ``OSError`` of the system's."""
+    """A device that fails is an ``OSError`` of the system's."""
 
     def fail(*_: object) -> int:
-        raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
 
-    with pytest.raises(OSError, match="Too many open files") as caught:
+    with pytest.raises(OSError, match="Input/output error") as caught:
         PersistentQueue(tmp_path, "q", disk=replace(DISK, open=fail))
     assert type(caught.value) is OSError
 

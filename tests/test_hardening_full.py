@@ -178,6 +178,7 @@ class Story:
         self.put(queue, put_items)
         with self.step(lambda: queue.subscribe("s")).session() as session:
             assert self.step(session.dequeue) == self.expected[0]
+            session.rollback()
         self.step(lambda: queue.unsubscribe("s"))
         with queue.session() as session:  # a gap, so that there is something to compact
             assert self.step(lambda: session.dequeue_many(7)) == self.expected[:7]
@@ -577,6 +578,7 @@ def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[Persi
         producer.flush()
     with queue.session() as session:
         assert [session.dequeue(), session.dequeue(), session.dequeue(timeout=0)] == [b"three", b"four", None]
+        session.rollback()
     small.refuses = lambda target: False
     if ends is not crash:
         queue.trim()

@@ -162,6 +162,7 @@ def test_row_24_the_inbox_is_on_the_disk(open_queue: OpenQueue, directory: Path)
                 published += producer.flush()
             except QueueFullError as error:
                 refused.append(error.limit)
+            producer.rollback()
         sizes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
         assert sizes <= most
     assert published and set(refused) == {"max_disk_bytes"}

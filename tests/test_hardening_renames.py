@@ -109,6 +109,8 @@ def holes(queue: PersistentQueue) -> None:
         keeping.dequeue_many(3)
         taking.dequeue_many(25)
         taking.flush()
+        keeping.rollback()
+        taking.rollback()
 
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
@@ -272,6 +274,7 @@ def test_row_02_wait(open_queue: OpenQueue, path: Path) -> None:
                 producer.enqueue(item)
                 producer.flush()
         assert waiting.result(60) == b"old"
+        session.rollback()
     assert drain(new) == [b"new"]
 
 

@@ -146,6 +146,9 @@ def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: Open
         assert found[2] is True
         with pytest.raises(InvalidTransactionError, match="roll the session back"):
             second.flush()
+        first.rollback()
+        second.rollback()
+        third.rollback()
     assert group.store.broken is None
     queue.close()
     assert drain(open_queue()) == [b"b", b"c", b"d"]
@@ -164,6 +167,7 @@ def test_row_01_an_invalid_transaction_changes_nothing(open_queue: OpenQueue, ru
         session._open().runs = runs
         with pytest.raises(InvalidTransactionError) as caught:
             session.flush()
+        session.rollback()
     assert caught.value.path == store.directory
     assert log.end == before
     assert drain(queue) == [b"a", b"b", b"c"]

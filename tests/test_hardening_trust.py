@@ -334,6 +334,7 @@ def test_row_17_a_clock_before_1970(
         for _ in range(2):
             with queue.session() as session:
                 session.dequeue()
+                session.rollback()
         queue.compact(below=1.0)
         queue.maintain()
         assert View(directory).look().time_ns == 0
@@ -409,6 +410,7 @@ def test_row_17_what_is_no_file_in_the_place_of_a_segment(
             session.dequeue()
         assert caught.value.file == str(first)
         served = [session.dequeue() for _ in range(3)]
+        session.rollback()
     assert served == [b"%d" % number * 300_000 for number in range(3, 6)], "it costs the items of that file, once"
     queue.close()
     report = repair(directory)

@@ -31,6 +31,7 @@ from persistentqueue.compact import SMALL_SEGMENTS
 from persistentqueue.disk import DISK
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
+from persistentqueue.shield import THREAD_NAME as HELPER_NAME
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files, wait_for
@@ -81,7 +82,7 @@ def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, dir
 
 
 def test_small_files_are_deleted_at_once(open_queue: OpenQueue, directory: Path) -> None:
-    """What is deleted faster than a thread is started needs none."""
+    """What is deleted faster than maintenance begins is deleted before the flush returns, in a shielded call."""
     deletions = Deletions()
     deletions.allowed.set()
     queue = open_queue(segment_bytes=100, disk=deletions.disk)
@@ -89,23 +90,28 @@ def test_small_files_are_deleted_at_once(open_queue: OpenQueue, directory: Path)
     assert len(segment_files(directory)) == 20
     drain(queue)
     assert len(segment_files(directory)) <= 2
-    assert set(deletions.threads) == {threading.current_thread().name}
+    assert set(deletions.threads) == {HELPER_NAME}
 
 
 def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: OpenQueue, directory: Path) -> None:
     """While the pool is filled flushes drain segments and go on; closing waits for the file that is being made."""
     began, allowed = threading.Event(), threading.Event()
+    filler: list[int] = []
 
     def fdatasync(fd: int) -> None:
-        if threading.current_thread() is not threading.main_thread():
+        if threading.get_ident() in filler:
             began.set()
             assert allowed.wait(SECONDS)
         DISK.fdatasync(fd)
 
+    def fill() -> None:
+        filler.append(threading.get_ident())
+        queue.maintain()
+
     disk = replace(DISK, fdatasync=fdatasync)
     queue = open_queue(segment_bytes=10_000, pool_min_bytes=100_000, pool_max_bytes=100_000, disk=disk)
     with ThreadPoolExecutor(1) as pool:
-        filling = pool.submit(queue.maintain)
+        filling = pool.submit(fill)
         assert began.wait(SECONDS)
         put_each(queue, [bytes(1000)] * 300)
         assert len(drain(queue)) == 300

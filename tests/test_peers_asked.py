@@ -38,7 +38,7 @@ from persistentqueue.compat import FifoQueue, Full, Queue
 from persistentqueue.disk import DISK
 
 from .crash.disk import Crash, SimulatedDisk
-from .support import crash, flip, log_file, put_each, segment_files
+from .support import crash, flip, log_file, put_each, segment_files, wait_for
 
 SOURCES = Path(persistentqueue.__file__).parents[1]
 PATH = "/queues/orders"
@@ -322,6 +322,7 @@ def test_12_close_and_remove_leak_nothing(tmp_path: Path) -> None:
             with pytest.raises(standard.Empty):
                 queue.get(timeout=0.001)
         queue.close()
+    wait_for(lambda: threading.active_count() <= before[1])
     assert (len(os.listdir("/proc/self/fd")), threading.active_count()) == before
     delete_queue(tmp_path, "queue")
     assert list(tmp_path.iterdir()) == []

@@ -1274,8 +1274,10 @@ def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
     answers: list[bool] = []
     after: list[SimulatedDisk] = []
 
+    store = queue._open().store
+
     def tick() -> None:
-        log = machine.inodes[machine.names[queue._open().store.generations.path or ""]]
+        log = machine.inodes[machine.names[store.generations.path or ""]]
         if not answers and log.pending:
             answers.append(True)
             with Producer("/queues", "a", disk=machine.disk) as producer:

@@ -146,6 +146,7 @@ def drain_past_damage(queue: PersistentQueue) -> tuple[list[bytes], list[Corrupt
                 assert len(damages) < 100, "the queue is stuck at its damage"
                 continue
             if item is None:
+                session.rollback()
                 return items, damages
             items.append(item)
 
@@ -397,6 +398,7 @@ def in_batches(queue: PersistentQueue) -> tuple[list[bytes], int]:
                 raised += 1
                 continue
             if not batch:
+                session.rollback()
                 return items, raised
             items += batch
 

@@ -368,6 +368,7 @@ def test_l_crash_while_others_dequeue_commit_and_trim(open_queue: OpenQueue, dir
                 if number % 3:
                     session.flush()
                     consumed.extend(items)
+                session.rollback()
 
     def hold() -> None:
         start.wait()

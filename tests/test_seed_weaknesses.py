@@ -167,7 +167,12 @@ def test_6_5_trim_sees_one_state(open_queue: OpenQueue, step: str) -> None:
             returning.dequeue_many(2)
             returning.rollback()
 
-    queue = open_queue(disk=at_step(step, act))
+    def act_elsewhere() -> None:
+        other = threading.Thread(target=act)
+        other.start()
+        other.join()
+
+    queue = open_queue(disk=at_step(step, act_elsewhere))
     put_each(queue, [b"%d" % number for number in range(10)])
     sessions += [queue.session(), queue.session()]
     assert sessions[0].dequeue() == b"0"

@@ -318,6 +318,7 @@ def test_many_threads_in_a_circle(open_queue: OpenQueue) -> None:
             put(pair[0], b"")
             with pair[0].session() as alone:
                 assert alone.dequeue() is not None
+                alone.rollback()
 
     with ThreadPoolExecutor(6) as pool:
         list(pool.map(work, permutations(queues, 2)))

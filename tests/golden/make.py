@@ -173,6 +173,8 @@ def plain(maker: Maker) -> dict[str, Queue]:
         held.dequeue()
         session.dequeue_many(2)
         session.flush()
+        held.rollback()
+        session.rollback()
     crash(queue)
     return {"orders": Queue([names(3, 4, 60)[0], *names(6, 24, 60)])}
 
@@ -241,6 +243,7 @@ def spilled(maker: Maker) -> dict[str, Queue]:
                 session.enqueue(item.encode())
             if flushed:
                 session.flush()
+            session.rollback()
     put(queue, "behind it")
     crash(queue)
     return {"orders": Queue([*names(0, 20, 150), "behind it"])}
@@ -405,6 +408,8 @@ def compacted(maker: Maker) -> dict[str, Queue]:
         session.flush()
         queue.trim()
         assert queue.compact(below=1.0).segments > 0
+        kept.rollback()
+        session.rollback()
     crash(queue)
     left = [names(4 * number, 4 * number + 1, 40)[0] for number in range(10)]
     return {"orders": Queue([*left, *names(40, 60, 40)])}

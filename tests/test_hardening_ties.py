@@ -94,7 +94,7 @@ def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: OpenQ
 def test_row_23_a_place_that_is_not_there(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
     """A place that is not there is no damage: nothing is made of it, and ``repair`` says what is needed."""
     shutil.move(place, tmp_path / "unmounted")
-    with pytest.raises(DataPathError, match="repair --data-path DIR"):
+    with pytest.raises(DataMissingError, match="mount what belongs there"):
         repair(directory)
     assert not place.exists()
     shutil.move(tmp_path / "unmounted", place)

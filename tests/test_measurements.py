@@ -8,10 +8,10 @@ from perf import churn, idle, pool
 
 
 def test_idle_queues(tmp_path: Path) -> None:
-    """Each takes at most 3 MiB of disk, 100 KiB of memory and 4 descriptors; all have one thread, none once idle."""
+    """Each takes at most 3 MiB of disk, 100 KiB of memory and 5 descriptors; all have one thread, none once idle."""
     found = idle.measure_apart(tmp_path / "idle", 40, 100)
     assert found.is_met, found
-    assert found.descriptors == 4
+    assert found.descriptors == 5
     assert found.length_bytes > 2 * 1024 * 1024  # it looked
 
 

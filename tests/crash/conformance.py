@@ -19,7 +19,7 @@ from __future__ import annotations
 import os
 import random
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import nullcontext
 from dataclasses import replace
 from functools import partial
@@ -42,7 +42,8 @@ CALLS = "openat,close,pwritev,pwritev2,fdatasync,fsync,ftruncate,fallocate,/^(re
 """What strace is to look at."""
 _PATIENCE_SECONDS = 60.0
 _FREE = nullcontext()
-_PATH = re.compile(r'"([^"]*)"')
+_PATH = re.compile(r'((?P<fd>\d+|AT_FDCWD), )?"(?P<path>[^"]*)"')
+"""A path, and the directory that it goes from."""
 _OFFSET = re.compile(r"\], \d+, (\d+)(, [\w|]+)?$")
 
 
@@ -342,6 +343,10 @@ def real_calls(seed: int, directory: str, direct: bool, log: str) -> list[str]:
     return list(_in_its_words(calls_of(log)))
 
 
+def _joined(paths: Mapping[str, str], directory: str | None, path: str) -> str:
+    return path if path.startswith("/") else os.path.normpath(os.path.join(paths[directory or ""], path))
+
+
 def _in_its_words(calls: Iterator[re.Match[str]]) -> Iterator[str]:
     """One line for each call that changes something."""
     names: set[str] = set()
@@ -349,7 +354,7 @@ def _in_its_words(calls: Iterator[re.Match[str]]) -> Iterator[str]:
     for match in calls:
         call, arguments, result = match["call"], match["arguments"], match["result"]
         first, _, rest = arguments.partition(", ")
-        named = [path for path in _PATH.findall(arguments) if path.startswith("/")]
+        named = [_joined(paths, each["fd"], each["path"]) for each in _PATH.finditer(arguments)]
         if result == "-1":
             continue
         if call == "close":

@@ -34,6 +34,9 @@ _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "I
 """What only a text that makes no sense where it was planted leads to: the harness has not caught anything then."""
 
 
+SESSIONS = "tests/test_hardening_sessions.py"
+
+
 class Mutant(NamedTuple):
     """A bug: in ``room`` the text ``old`` becomes ``new``. One that shows rarely is hunted for from seed ``first`` on."""
 
@@ -59,7 +62,7 @@ MUTANTS = (
     Mutant("large blocks are not synced", "commit", "            self._segments.sync()\n", "            pass\n"),
     Mutant("new segments are not synced", "commit", "            self._segments.sync_new()\n", "            pass\n"),
     Mutant("new names are not synced with large blocks", "segments", "        self.sync_new()\n", "        pass\n"),
-    Mutant("names of segments are not synced", "segments", "                sync_names()\n", "                pass\n"),
+    Mutant("names of segments are not synced", "segments", "            sync_names()\n        self.syncs", "            pass\n        self.syncs"),
     Mutant("only the current segment is synced", "segments", "for segment in self._open.values() if segment.dirty]", "for segment in [self.current] if segment]"),
     Mutant("a sync of a segment does nothing", "segment", "        self._disk.fdatasync(self._fd)\n", "        pass\n"),
     Mutant("the write of a frame is not durable", "log", "DSYNC if header.flags & SYNCED else 0", "0"),
@@ -185,7 +188,7 @@ MUTANTS = (
     Mutant("what is in doubt counts", "store", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "store", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),
     Mutant("a queue is deleted that another has to ask", "directory", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several"),
-    Mutant("the short way forgets what is to be settled", "store", "if self.generations.settling is not None or not self.committer", "if not self.committer", "several"),
+    Mutant("the short way forgets what is to be settled", "store", "if self.generations.settling is not None:\n                self.insist(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several"),
     Mutant("an aborted part is taken for committed", "several", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 190),
     # --- items that fail
     Mutant("a delivery is not logged", "retries", "                group.commit(delivery)\n", "                pass\n", "retries"),
@@ -201,6 +204,14 @@ MUTANTS = (
     # --- envelopes
     Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
     Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
+    # --- interruptions
+    Mutant("half a change of the state stays", "commit", "        self._rebuild()\n", "        pass\n", f"{SESSIONS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
+    Mutant("a frame that was interrupted is not written again", "log", "        if self.number == before:\n", "        if False:\n", f"{SESSIONS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
+    Mutant("what was taken and not returned stays on hold", "session", "                self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{SESSIONS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("who is interrupted keeps the place of a waiter", "waiters", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
+    Mutant("an opening that is interrupted keeps the lock", "group", "                self.shielded(self.store.close)\n", "                pass\n", f"{SESSIONS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("a frame is written that the state refuses", "commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),
+    Mutant("what an invalid transaction says that it holds comes back", "store", "transaction.ready is not None and not transaction.is_invalid:", "transaction.ready is not None:", f"{SESSIONS}::test_row_01_an_invalid_transaction_changes_nothing"),
     # --- misuse
     Mutant("an item may be larger than a block can say", "items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
     Mutant("a session is for any number of threads", "session", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),
@@ -223,7 +234,7 @@ MUTANTS = (
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults"),
     Mutant("a log that finds no room for its name breaks the queue", "log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened\n", "            with ExitStack():\n", "faults"),
-    Mutant("a directory that cannot be opened is a sync that failed", "segments", "                with unless_lacking(self.directory, \"to sync the names of segments\"):\n", "                with ExitStack():\n", "faults"),
+    Mutant("a directory that cannot be opened is a sync that failed", "segments", "            with unless_lacking(self.directory, \"to sync the names of segments\"):\n", "            with ExitStack():\n", "faults"),
     Mutant("an adopted file that finds no room for its name breaks the queue", "segments", "            if error.errno not in LACKING:\n                raise\n            with self._mutex:\n", "            raise\n            with self._mutex:\n", "publishes faults"),
     Mutant("a checkpoint is made before adopted files have their names", "generations", "            self._segments.name_adopted()\n", "            pass\n", "publishes faults"),
     Mutant("what has kept its name in the inbox is adopted again", "adopt", " if is_published(name) and name not in adopted]", " if is_published(name)]", "publishes faults"),

@@ -45,6 +45,8 @@ kills --count 200
 cuts --count 16
 misuse --count 300
 fuzz --kind files --count 30
+interrupts --only flush --parts 8
+interrupts --signals-only --count 300
 endef
 define QUARTER
 exhaustive --operations 3 --only 0
@@ -69,6 +71,8 @@ fuzz --kind formats --count 1000
 fuzz --kind files --first 1000 --count 400
 misuse --first 1000 --count 4000
 misuse --directed --repeat 20
+interrupts --parts 4
+interrupts --signals-only --count 10000
 endef
 export MINUTE QUARTER
 

@@ -165,7 +165,7 @@ def interrupt(options: argparse.Namespace) -> None:
     if not options.signals_only:
         with ProcessPoolExecutor(options.jobs) as pool:
             share = partial(run_places, options.only, parts=PARTS)
-            reports = list(pool.map(share, range(PARTS)))
+            reports = list(pool.map(share, range(options.seed % options.parts, PARTS, options.parts)))
         places, done = (sum(each[at] for each in reports) for at in (1, 2))
         print(f"{reports[0].scenarios} scenarios, {places} places, {done} interruptions, 0 violations", flush=True)
     if options.count:
@@ -213,7 +213,8 @@ def main() -> None:
     command.add_argument("--only", default="", help="scenarios with this in their name")
     command.add_argument("--count", type=int, default=0, help="how many real signals, at random moments")
     command.add_argument("--signals-only", action="store_true", help="not each place in turn")
-    command.add_argument("--seed", type=int, default=0, help="of the random moments")
+    command.add_argument("--seed", type=int, default=0, help="of the random moments, and of the part")
+    command.add_argument("--parts", type=int, default=1, help="take one in so many of the places")
     command.set_defaults(do=interrupt)
     command = commands.add_parser("syscalls", parents=[shared], help="real system calls that fail, through strace")
     command.add_argument("--first", type=int, default=0, help="the first case")

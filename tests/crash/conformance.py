@@ -354,11 +354,13 @@ def _in_its_words(calls: Iterator[re.Match[str]]) -> Iterator[str]:
     for match in calls:
         call, arguments, result = match["call"], match["arguments"], match["result"]
         first, _, rest = arguments.partition(", ")
-        named = [_joined(paths, each["fd"], each["path"]) for each in _PATH.finditer(arguments)]
+        # What is written is quoted as well, but stands behind no descriptor.
+        given = [each for each in _PATH.finditer(arguments) if each["fd"] is not None or each["path"].startswith("/")]
+        named = [_joined(paths, each["fd"], each["path"]) for each in given]
         if result == "-1":
             continue
         if call == "close":
-            del paths[arguments]
+            paths.pop(arguments, None)  # a listing closes a descriptor that it has made of another
         elif call == "openat":
             paths[result] = named[0]
             if "O_CREAT" in arguments and named[0] not in names:

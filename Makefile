@@ -13,7 +13,7 @@ COVERED := header fields codecs typed settings pact delivery block envelope fram
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
 	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
-	meters logger flush_all codecs hardening_full hardening_renames hardening_errors \
+	meters logger flush_all codecs hardening_sessions hardening_full hardening_renames hardening_errors \
 	hardening_inbox hardening_inbox_limits hardening_inbox_users \
 	hardening_trust hardening_foreign hardening_ties hardening_identity)
 
@@ -26,7 +26,8 @@ KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_strea
 # The faces beside those whom they are like: their own tests, on each Python there is; a crawl; a terminal, a browser.
 FACES := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
 	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
-	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py
+	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py \
+	tests/test_hardening_cli.py tests/test_hardening_surroundings.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

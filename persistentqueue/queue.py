@@ -199,9 +199,13 @@ class PersistentQueue(Stationary, Generic[T]):
                 self._retries = Retries(disk, group, max_attempts, retry_delay_seconds)
                 self._bury_in(dead_letter, lock_timeout=lock_timeout, compression=compression, encryption=encryption)
         except BaseException:
-            if self._group is not None and self._group.closed is None:
-                self.close()
+            self._undo_opening()
             raise
+
+    def _undo_opening(self) -> None:
+        """Close what an opening that raised has opened."""
+        if self._group is not None and self._group.closed is None:
+            self.close()
 
     def _open_group(
         self, opening: Callable[..., Store], lock_timeout: float, memory_bytes: int | MemoryBudget

@@ -26,10 +26,10 @@ from persistentqueue import (
     SessionInUseError,
     transaction,
 )
-from persistentqueue.disk import DISK
+from persistentqueue.disk import DISK, PORTABLE, Disk
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.shield import end_helper, shielded
-from persistentqueue.state import StateError
+from persistentqueue.state import State, StateError
 
 from .conftest import OpenQueue
 from .crash.interrupts import SCENARIOS, Interruption, require_idle, run_places
@@ -232,6 +232,77 @@ def handling(handler: Callable[[int, FrameType | None], Any]) -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGALRM, before)
+
+
+def torn_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
+    """Let a change of the state be interrupted half-way, the next time that it is made."""
+    original, left = getattr(State, name), [1]
+
+    def change(state: State, *arguments: Any) -> None:
+        if left:
+            left.clear()
+            state.next_sequence += 7
+            state.live_bytes += 1
+            raise Interruption
+        original(state, *arguments)
+
+    monkeypatch.setattr(State, name, change)
+
+
+@pytest.mark.parametrize("name", ["enqueue", "consume", "apply"])
+@pytest.mark.parametrize("door", [DISK, PORTABLE], ids=["this system's", "portable"])
+def test_row_04_half_a_change_of_the_state_is_never_seen(
+    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, name: str, door: Disk
+) -> None:
+    """If the state is interrupted half-way behind the commit point, it is read from the log, and the flush is done."""
+    queue = open_queue(disk=door)
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        marker = ("m", 1) if name == "apply" else None
+        if name == "consume":
+            assert session.dequeue() == b"a"
+        else:
+            session.enqueue(b"c")
+        torn_once(monkeypatch, name)
+        with pytest.raises(Interruption):
+            session.flush(marker)
+        assert session.flush()
+    left = [b"b"] if name == "consume" else [b"a", b"b", b"c"]
+    assert queue.peek(9) == left
+    assert (queue.stats().live_bytes > 1, queue.marker("m")) == (True, 1 if marker else None)
+    queue.close()
+    assert drain(open_queue()) == left
+
+
+def test_row_03_an_interrupted_codec_gives_its_items_back(open_queue: OpenQueue) -> None:
+    """What is interrupted while it is decoded was not given to the caller: it is ready again."""
+
+    class Interrupted:
+        left = 1
+
+        def encode(self, item: bytes) -> bytes:
+            return item
+
+        def decode(self, data: bytes) -> bytes:
+            if data == b"b" and self.left:
+                self.left -= 1
+                raise Interruption
+            return data
+
+    codec = Interrupted()
+    queue = open_queue(codec=codec)
+    with queue.transaction() as session:
+        session.enqueue_many([b"b", b"c"])
+    with queue.session() as session:
+        with pytest.raises(Interruption):
+            session.dequeue()
+        assert (len(queue), queue.stats().held) == (2, 0)
+        codec.left = 1
+        with pytest.raises(Interruption):
+            session.dequeue_many(2)
+        assert (len(queue), queue.stats().held) == (2, 0)
+        assert session.dequeue_many(2) == [b"b", b"c"]
+        session.flush()
 
 
 # --- row 5: re-entrant use -------------------------------------------------------------------------------------------

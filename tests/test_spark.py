@@ -232,7 +232,7 @@ def test_a_marker_overtaken_by_another_thread(
 ) -> None:
     """If the marker was recorded while the job ran, the put is undone: False, and no payload is left."""
     with StageHandoff(spark, tmp_path, "q") as handoff:
-        monkeypatch.setattr(Session, "flush", lambda self, marker=None: False)
+        monkeypatch.setattr(Session, "flush", lambda self, marker=None: bool(self.rollback()))
         assert handoff.put(spark.range(1), marker=("app", 1)) is False
         assert payloads(tmp_path / "q+payload") == set()
 

@@ -378,6 +378,7 @@ def test_what_was_consumed_out_of_order_is_no_loss(tmp_path: Path) -> None:
         assert session.dequeue_many(2) == numbers(2)
         with queue.transaction() as another:
             assert another.dequeue_many(3) == numbers(2, 5)
+        session.rollback()
     for starting, expected in (("earliest", [0, 1, 5, 6, 7, 8, 9]), ("3", [5, 6, 7, 8, 9])):
         planner = reader(tmp_path, maxOffsetsPerTrigger="2", startingOffsets=starting, subscription=starting)
         end, found = planner.initialOffset(), []

@@ -27,7 +27,7 @@ from unittest.mock import patch
 import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
 from persistentqueue.disk import Disk
-from persistentqueue.errors import QueueFullError
+from persistentqueue.errors import PersistentQueueError, QueueFullError
 from persistentqueue.shield import end_helper
 from persistentqueue.upkeep import Upkeep
 
@@ -95,13 +95,14 @@ class Tracer:
 
     def run(self, call: Callable[[], object]) -> None:
         """Make the call, traced."""
+        before = sys.gettrace(), sys.getprofile()
         sys.setprofile(self._profile)
         sys.settrace(self._enter)
         try:
             call()
         finally:
-            sys.settrace(None)
-            sys.setprofile(None)
+            sys.settrace(before[0])
+            sys.setprofile(before[1])
             self._last.clear()
             self._inside.clear()
 
@@ -588,6 +589,15 @@ def _drain(disk: Disk, name: str) -> list[bytes]:
 def interrupt(scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     """Run the scenario, interrupted at the target; the places that were seen. Raises ``ViolationError``."""
     world = World()
+    try:
+        return _interrupt(world, scenario, target)
+    finally:
+        for queue in world.queues.values():
+            with suppress(PersistentQueueError):
+                queue.close()
+
+
+def _interrupt(world: World, scenario: Scenario, target: tuple[Place, int] | None) -> dict[Place, int]:
     case = scenario(world)
     tracer = Tracer(target)
     try:

@@ -162,7 +162,7 @@ MUTANTS = (
     Mutant("a request comes again whose owner was killed", "store", "            self.adopter.sync()", "            pass", "subscribes", 300000),
     Mutant("a request is answered before what was published before it", "adopt", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # what it asks for depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "ready", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes"),
-    Mutant("runs of two subscriptions are one", "commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "subscribes", 9000302),
+    Mutant("runs of two subscriptions are one", "commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "tests/test_crash.py::test_group_of_two_subscriptions"),
     Mutant("parts go before the manifest that was skipped", "adopt", "                with suppress(OSError):  # found again, it is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self._path(name))\n                with suppress(OSError):\n", "publishes"),
     Mutant("parts go before it is durable that their manifest has gone", "adopt", "            with suppress(OSError):  # they are swept\n                self.sync()\n", "            with suppress(OSError):\n", "publishes"),
     Mutant("a manifest stays in the inbox", "publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),

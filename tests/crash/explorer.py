@@ -43,7 +43,7 @@ from persistentqueue.transaction import Settings, Transaction
 
 from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
-from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject, living
+from .exploring import LIVES, SCHEDULES_MAX, ViolationError, exploring, inject, living, require_valid
 from .places import MOVES, Places
 from .published import PUBLISHES, Others, adopting
 from .renames import RENAMES, STEP_ODDS, TICK_ODDS, Renames
@@ -663,6 +663,7 @@ class Explorer:
                 if transaction.operations and chance() < 0.9:
                     model.under_way = [model.content]
                     store.commit([transaction])
+                    require_valid(transaction)
                     model.settle(model.content, durable=False)
             elif chance() < 0.9:
                 return

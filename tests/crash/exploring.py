@@ -9,6 +9,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from persistentqueue import fsck
+from persistentqueue.errors import InvalidTransactionError
+from persistentqueue.transaction import Transaction
 
 from .disk import SimulatedDisk
 
@@ -34,6 +36,12 @@ _RARER = {2: ("files", (errno.EMFILE, errno.ENFILE)), 3: ("memory", (errno.ENOME
 
 class ViolationError(AssertionError):
     """A state that the model does not allow."""
+
+
+def require_valid(transaction: Transaction) -> None:
+    """Raise ``ViolationError`` if the state has refused what the queue itself makes, such as a compaction."""
+    if isinstance(transaction.error, InvalidTransactionError):
+        raise ViolationError(f"{transaction.error!r}")
 
 
 @contextmanager

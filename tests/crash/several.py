@@ -44,7 +44,17 @@ from persistentqueue.transaction import Settings, Transaction
 from .content import Content
 from .disk import SimulatedDisk
 from .explorer import content_of
-from .exploring import LIVES, SCHEDULES_MAX, ViolationError, crash, exploring, inject, living, require_sound
+from .exploring import (
+    LIVES,
+    SCHEDULES_MAX,
+    ViolationError,
+    crash,
+    exploring,
+    inject,
+    living,
+    require_sound,
+    require_valid,
+)
 
 SEVERAL = "several"
 """The style of programs over several queues."""
@@ -498,6 +508,7 @@ class SeveralExplorer:
             transaction.operations = copy.finish()
             if transaction.operations:
                 store.commit([transaction])
+                require_valid(transaction)
         finally:
             store.end_compaction(copy)
 

@@ -100,6 +100,24 @@ def test_what_may_not_be_read_is_passed_when_there_is_no_room(
 
 
 @pytest.mark.damages
+def test_what_may_not_be_read_is_set_aside(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In its turn such a file is set aside, and the error says what to do; what is behind it goes on."""
+    queue = open_queue()
+    publish(directory, b"one", b"two")
+    first = min((directory / "inbox").iterdir())
+
+    def read(disk: Any, path: str) -> Any:
+        return refuse() if path.endswith(first.name) else read_publication(disk, path)
+
+    monkeypatch.setattr(adopt, "read_publication", read)
+    assert drain(queue) == [b"two"]
+    with pytest.raises(CorruptionError, match=f"{first.name}.*have its user give the right to read it"):
+        drain(queue)
+
+
+@pytest.mark.damages
 def test_more_items_than_there_are_sequences(open_queue: OpenQueue, directory: Path) -> None:
     """A publication whose items have no sequences left is damage: it is set aside."""
     queue = open_queue()
@@ -240,9 +258,12 @@ def test_a_publication_that_the_memory_is_too_small_for(tmp_path: Path, monkeypa
 
 
 def test_a_file_that_cannot_be_opened_for_now(tmp_path: Path) -> None:
-    """What the system says of a file that is no damage comes out as it is."""
+    """What the system says of a file that is no damage comes out as it is; what is no file any more is damage."""
     with pytest.raises(PermissionError):
         open_dense(replace(DISK, open=refuse), str(tmp_path / NAME))
+    (tmp_path / NAME).symlink_to("elsewhere")
+    with pytest.raises(CorruptionError, match="a regular file"):
+        open_dense(DISK, str(tmp_path / NAME))
 
 
 # --- who may publish -------------------------------------------------------------------------------------------------
@@ -334,14 +355,14 @@ def test_a_pool_that_gives_nothing_back(open_queue: OpenQueue, monkeypatch: pyte
     assert drain(queue) == [b"1"]
 
 
-@pytest.mark.parametrize("direct", [True, False], ids=["past the page cache", "through it"])
+@pytest.mark.parametrize("way", ["direct", "cached", "unsynced"])
 @pytest.mark.parametrize("written", [True, False], ids=["behind the write", "before it"])
 def test_an_append_that_was_interrupted(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, direct: bool, written: bool
+    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, way: str, written: bool
 ) -> None:
     """A frame whose write an interruption has ended is written whole, whichever way the log is written."""
-    door = DISK if direct else replace(DISK, open_direct=lambda path: None)
-    queue = open_queue(disk=door)
+    door = replace(DISK, open_direct=lambda path: None) if way == "cached" else DISK
+    queue = open_queue(disk=door, sync=way != "unsynced")
     put(queue, b"a")
     append, left = Log.append, [1]
 

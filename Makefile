@@ -27,7 +27,7 @@ KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_strea
 FACES := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
 	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
 	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py \
-	tests/test_hardening_cli.py tests/test_hardening_surroundings.py
+	tests/test_hardening_cli.py tests/test_hardening_surroundings.py tests/test_hardening_hostile.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

@@ -79,10 +79,9 @@ _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
 """Two changes of a directory within this time may have left it with the same time of change: Linux counts in steps of
 up to 10 ms, and a file system that keeps whole milliseconds, or less, perhaps in steps of two seconds."""
 _PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
-"""Who only passes by looks no sooner than the first of these after the last look."""
 _LISTINGS = 10
-"""And he lists no sooner than so many times what that took after the last listing, or the second of these: the files
-may be many."""
+"""A thread that only passes by waits so many times the duration of the last listing before the next one, but between
+the first and the second of these times: the files may be many."""
 READABLE = "a file that the owner of the queue may read"
 MEND = "have its user give the right to read it, to the group of the inbox for instance, then give it back its name"
 _SEQUENCES = 2**63
@@ -101,7 +100,7 @@ class Adopter:
         """The time of the directory's last change when it was listed."""
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
-        self._listed_ns = self._looked_ns = -_PATIENCE_NS
+        self._listed_ns = -_PATIENCE_NS
         self._patience_ns = _PATIENCE_NS
         self._listed: OrderedDict[str, None] = OrderedDict()
         """What was found when the directory was last listed, in order, and not dealt with yet."""
@@ -132,12 +131,7 @@ class Adopter:
             self._disk.close(fd)
 
     def has_news(self, insists: bool = False) -> bool:
-        """Whether there may be anything to adopt: one call of the system, in the usual case, and none within a
-        millisecond of the last look, unless who asks ``insists``. Raises ``OSError``."""
-        now_ns = self._disk.time_ns()
-        if not insists and self._looked_ns <= now_ns < self._looked_ns + _PATIENCE_NS:
-            return False
-        self._looked_ns = now_ns
+        """Whether there may be anything to adopt: one call of the system, in the usual case. Raises ``OSError``."""
         return bool(self._listed) or self._has_changed(insists) or (insists and self._ends_skip())
 
     @property

@@ -45,9 +45,8 @@ def outermost(method: Method) -> Method:
 class Calls:
     """The calls of one queue; what has them is its group. For any number of threads."""
 
-    mutex: threading.Lock
-
     def __init__(self) -> None:
+        self.mutex = threading.Lock()
         self.inside: dict[int, None] = {}
         """The threads that are in a call; see ``outermost``."""
 

@@ -64,11 +64,14 @@ OpenStore = Callable[[threading.Lock, threading.Lock, Insist], Store]
 """Opens a store: with the mutex, the lock of readers, and what makes calls that must not be interrupted."""
 _SETTLED = attrgetter("settled")
 _now = time.monotonic
+get_ident = threading.get_ident
 _AT_ONCE_BYTES = 1024 * 1024
 """Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
 are left to maintenance."""
 _UNCOUNTED = 256
 """What was measured is counted after so many transactions, or when somebody looks."""
+_LOOK_SECONDS = 0.001
+"""A thread that commits looks no sooner than so long after another one that did: it is a call of the system."""
 _POLL_SECONDS = 0.01
 """How long an opening that waits for the lock pauses before it tries again."""
 
@@ -94,7 +97,6 @@ class Group(Calls):
         disk: Disk = DISK,
     ) -> None:
         """Open the store, waiting for its lock; ``keep`` gets the group before: no interruption loses an open store."""
-        self.mutex = threading.Lock()
         super().__init__()
         self._line = Line(self.mutex, self._check_open, self._write)
         self.writing = self._line.writing
@@ -115,13 +117,14 @@ class Group(Calls):
         """Told of a commit; see ``upkeep``."""
         self.upkeep_is_due = False
         """Whether it was told, and did not begin yet."""
-        self.groups = 0
-        self.transactions = 0
+        self.groups = self.transactions = 0
         self.meters = meters = Meters()
         self._note_flush, self._note_commit = meters.flush_seconds.note, meters.commit_seconds.note
         self._note_group = meters.group_size.note
         self._counts_at = _UNCOUNTED
         """With so many transactions what was measured will be counted."""
+        self._look_at = _now()
+        """When a thread that commits will look at what other processes have published."""
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
@@ -181,7 +184,6 @@ class Group(Calls):
         """A time in seconds, of which only differences mean anything."""
         return _now()
 
-    @outermost
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
         """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
         the timeout (None: for ever).
@@ -189,8 +191,13 @@ class Group(Calls):
         Raises ``DiskFullError`` and ``QueueFullError`` (nothing of it was committed) and ``BrokenQueueError`` (nobody
         knows).
         """
-        began = _now()
+        thread, inside = get_ident(), self.inside
+        if thread in inside:
+            raise self.reentrance()
+        # As in ``outermost``, which would take longer.
+        inside[thread] = None
         try:
+            began = _now()
             if self._seats.taken and transaction.enqueues and not transaction.runs:
                 self._wait_for_room(transaction, timeout_seconds, None)
             else:
@@ -200,11 +207,13 @@ class Group(Calls):
                     if error.lasting or not self.blocks:
                         raise
                     self._wait_for_room(transaction, timeout_seconds, error)
+            self._note_flush(_now() - began)
         except QueueFullError:
             with self.mutex:
                 self.refused += 1
             raise
-        self._note_flush(_now() - began)
+        finally:
+            del inside[thread]
 
     @outermost
     def commit_all(self, transactions: Sequence[Transaction]) -> None:
@@ -233,7 +242,7 @@ class Group(Calls):
     def _commit(self, commit: Callable[[T], None], what: T) -> None:
         """Commit it, if there is room."""
         try:
-            if self._line.is_led:  # to wait for its leader takes longer than to hand it to another thread
+            if self._line.leader is not None:  # to wait for its leader takes longer than to hand it to another thread
                 self.shielded(partial(commit, what))
             else:
                 commit(what)
@@ -249,7 +258,10 @@ class Group(Calls):
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        self._look_by_the_way()
+        now = _now()
+        if now >= self._look_at and not self.writing.locked():
+            self._look_at = now + _LOOK_SECONDS
+            self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
         if not self.upkeep_is_due:
@@ -265,12 +277,12 @@ class Group(Calls):
     def _write(self, group: Sequence[Transaction]) -> None:
         """Commit the group, and wake whoever waits for an item of it, or for room."""
         self._check_open()
-        store = self.store
+        store, waiters = self.store, self._waiters
         before, began = store.state.next_sequence, _now()
         try:
             store.commit(group)
         finally:
-            if self._waiters.count or self._seats.taken:
+            if waiters.keeper is not None or waiters.sleeping or self._seats.taken:
                 self._tell_of(group, store.state.next_sequence - before)
         settled = sum(map(_SETTLED, group))
         if settled:

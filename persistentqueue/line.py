@@ -60,13 +60,9 @@ class Line:
         """The turns of those of whom it is known what has become of them, and who were not told yet."""
         # To take the first of them and to release it is one call of C, so that no interruption comes in between.
         self._told = map(methodcaller("release"), iter(self._done.popleft, None))
-        self._leader: Sequence[Transaction] | None = None
-        """What the thread brought which writes for all."""
-
-    @property
-    def is_led(self) -> bool:
-        """Whether a thread writes, for which another one would have to wait."""
-        return self._leader is not None
+        self.leader: Sequence[Transaction] | None = None
+        """What the thread brought which writes for all, and for which others have to wait; None while nobody writes.
+        Not to be changed from outside."""
 
     def __len__(self) -> int:
         """How many threads wait for the next group."""
@@ -99,8 +95,8 @@ class Line:
         try:
             with self._mutex:
                 self._check()
-                if self._leader is None:
-                    self._leader = transactions
+                if self.leader is None:
+                    self.leader = transactions
                 else:
                     member = _Member(transactions)
                     self._waiting.append(member)
@@ -108,7 +104,7 @@ class Line:
                 member.turn.acquire()
                 if self._done:
                     self._tell_next()
-            if self._leader is transactions:
+            if self.leader is transactions:
                 self._lead(transactions)
         except BaseException:
             shielded(partial(self._withdraw, transactions, member))
@@ -131,21 +127,23 @@ class Line:
         finally:
             with self._mutex:
                 self._hand_on()
-            self._tell_next()
+            if self._done:
+                self._tell_next()
 
     def _hand_on(self) -> None:
         """Have the followers told that they are done, and let the first of those who came meanwhile lead, with the
         mutex. Again, if it was interrupted."""
-        turns = [member.turn for member in self._followers]
-        # From here on without a call: an interruption never comes in the middle of it.
-        self._done += turns
-        self._followers = []
+        if self._followers:
+            turns = [member.turn for member in self._followers]
+            # Without a call, here and behind it: an interruption never comes in the middle of it.
+            self._done += turns
+            self._followers = []
         if self._waiting:
             heir = self._waiting[0]
-            self._waiting, self._leader = self._waiting[1:], heir.transactions
+            self._waiting, self.leader = self._waiting[1:], heir.transactions
             heir.turn.release()
         else:
-            self._leader = None
+            self.leader = None
 
     def _tell_next(self) -> None:
         """Tell the next one who is done, if there is any; without the mutex, for which those who wake would wait.
@@ -168,7 +166,7 @@ class Line:
                 is_under_way = member in self._followers
             if is_under_way:
                 member.turn.acquire()
-        if self._leader is transactions:
+        if self.leader is transactions:
             with self._mutex:
                 self._hand_on()
         self._tell_next()

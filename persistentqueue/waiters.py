@@ -57,16 +57,17 @@ class Waiters:
     ) -> None:
         self._mutex = mutex
         self._opened = opened
-        self._sleeping: list[_Place] = []
-        self._keeper: _Place | None = None
-        """The place that has the bell."""
+        self.sleeping: list[_Place] = []
+        """The places without the bell."""
+        self.keeper: _Place | None = None
+        """The place that has the bell. Neither is to be changed from outside."""
         self._bell: Bell | None = None
         self._is_closed = False
 
     @property
     def count(self) -> int:
         """How many threads wait."""
-        return len(self._sleeping) + (self._keeper is not None)
+        return len(self.sleeping) + (self.keeper is not None)
 
     def wait(self, must_wait: Callable[[], float | None], outside: Callable[[Callable[[], None]], None]) -> bool:
         """Ask ``must_wait`` with the mutex held, and sleep for at most so many seconds; return False if it says None.
@@ -93,10 +94,10 @@ class Waiters:
     def wake(self, count: int) -> None:
         """Wake as many threads as there are new items."""
         if count and self.count:
-            for place in self._sleeping[:count]:
+            for place in self.sleeping[:count]:
                 place.tell()
-            del self._sleeping[:count]
-            if self._keeper is not None and self._bell is not None:
+            del self.sleeping[:count]
+            if self.keeper is not None and self._bell is not None:
                 self._bell.ring()
 
     def wake_all(self) -> None:
@@ -107,7 +108,7 @@ class Waiters:
         """Wake all threads, which must not come back; the bell is closed when none keeps it."""
         self._is_closed = True
         self.wake_all()
-        if self._keeper is None:
+        if self.keeper is None:
             self._close_bell()
 
     def abandon(self) -> None:
@@ -117,7 +118,7 @@ class Waiters:
     def _enter(self, place: _Place) -> bool:
         """Take the place; False if the thread is to look once more first: what came before there was a bell did not
         ring."""
-        if self._keeper is None:
+        if self.keeper is None:
             if self._bell is None:
                 try:
                     shielded(self._make_bell)
@@ -127,9 +128,9 @@ class Waiters:
                     return False
             else:
                 place.bell = self._bell
-                self._keeper = place
+                self.keeper = place
                 return True
-        self._sleeping.append(place)
+        self.sleeping.append(place)
         return True
 
     def _make_bell(self) -> None:
@@ -140,16 +141,16 @@ class Waiters:
         """Give up the place; again, if that was interrupted. If the thread ``passes``, since it will not look for what
         it was woken for, another one is woken."""
         with self._mutex:
-            if place in self._sleeping:
-                self._sleeping.remove(place)
-            if self._keeper is place:
-                self._keeper = None
+            if place in self.sleeping:
+                self.sleeping.remove(place)
+            if self.keeper is place:
+                self.keeper = None
                 if self._is_closed:
                     self._close_bell()
-            if self._keeper is None or (passes and place.is_told):
-                for other in self._sleeping[:1]:  # which may be the next one to keep the bell
+            if self.keeper is None or (passes and place.is_told):
+                for other in self.sleeping[:1]:  # which may be the next one to keep the bell
                     other.tell()
-                del self._sleeping[:1]
+                del self.sleeping[:1]
 
     def _close_bell(self) -> None:
         bell, self._bell = self._bell, None

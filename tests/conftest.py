@@ -155,6 +155,13 @@ def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[OpenQueu
 
 
 @pytest.fixture
+def attacked(open_queue: OpenQueue, directory: Path) -> Path:
+    """The inbox of a queue that nobody owns for now."""
+    open_queue().close()
+    return directory / "inbox"
+
+
+@pytest.fixture
 def directory(tmp_path: Path) -> Path:
     """The directory of the queue that ``open_queue`` opens."""
     return tmp_path / "queues" / "orders"

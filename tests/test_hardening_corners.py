@@ -42,8 +42,8 @@ from persistentqueue.segments import Segments
 from persistentqueue.sharing import is_shared, make_readable, publication_mode
 
 from .conftest import OpenQueue
+from .hostile import forge
 from .support import drain, put
-from .test_hardening_inbox import forge
 
 NAME = f"{1:016x}-{2:016x}.seg"
 SALT = 5
@@ -382,3 +382,18 @@ def test_an_append_that_was_interrupted(
     assert drain(queue) == [b"a", b"b"]
     queue.close()
     assert drain(open_queue()) == []
+
+
+def test_a_log_for_which_there_was_no_descriptor(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a spare log could not be opened for lack of descriptors, a full log says that, and not that the disk is."""
+    queue = open_queue()
+    put(queue, b"1")
+    store = queue._open().store
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "trim", lambda **_: None)
+        patch.setattr(store.generations.log, "has_room", lambda *_: False)
+        patch.setattr(store.generations, "shortage", OSError(errno.EMFILE, os.strerror(errno.EMFILE)))
+        with pytest.raises(TooManyFilesError, match="keep a spare log"):
+            put(queue, b"2")
+    put(queue, b"3")
+    assert drain(queue) == [b"1", b"3"]

@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import ast
 import asyncio
 import os
-import shutil
 import stat
-import subprocess
-import sys
 from contextlib import suppress
 from dataclasses import replace
 from hashlib import sha256
-from itertools import chain
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pytest
 
-import persistentqueue
 from persistentqueue import CorruptionError, PersistentQueue, Producer, UnsupportedFormatError, aio, check, compat
-from persistentqueue.adopt import TOLD_MAX
 from persistentqueue.block import SEGMENT_MAGIC
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK
-from persistentqueue.frame import Adoption, Enqueue, MarkerSet, SubscriptionClosed, encode_frame, encode_transaction
-from persistentqueue.header import HEADER_BYTES, VERSION, Header, decode_header, encode_header
+from persistentqueue.frame import Adoption, Enqueue, MarkerSet
+from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
 from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.segment import PUBLISHED
 from persistentqueue.splits import Onlooker, look, plan, read
 
 from .conftest import OpenQueue
+from .hostile import aside, consume_in_little_memory, forge, hostile_name, innocent
 from .support import drain, put
 
 RELATIVE = "queues"
@@ -135,93 +127,6 @@ def test_row_07_relative_path_of_what_is_awaited(two_homes: Path, kind: str) -> 
 
 # --- row 10: hostile files in the inbox ------------------------------------------------------------------------------
 
-LIMITED = """
-import resource, sys, time
-resource.setrlimit(resource.RLIMIT_AS, (512 * 2**20,) * 2)
-sys.path.insert(0, sys.argv[2])
-import logging
-logging.disable(logging.CRITICAL)
-from persistentqueue import PersistentQueue, PersistentQueueError, Producer
-began, errors, items = time.process_time(), [], []
-with Producer(sys.argv[1]) as producer:
-    producer.enqueue(b"innocent, with a marker")
-    assert producer.flush(marker=("innocent", 1))
-    producer.enqueue(b"once more")
-    assert not producer.flush(marker=("innocent", 1))
-with PersistentQueue(sys.argv[1]) as queue, queue.session() as session:
-    while len(items) < int(sys.argv[3]):
-        try:
-            item = session.dequeue(timeout=9)
-            assert item is not None, (items, errors)
-            items.append(item if len(item) < 100 else b"%d bytes" % len(item))
-        except PersistentQueueError as error:
-            errors.append(type(error).__name__)
-    while True:
-        try:
-            if session.dequeue() is None:
-                break
-        except PersistentQueueError as error:
-            errors.append(type(error).__name__)
-    session.flush()
-print(repr((items, errors, time.process_time() - began)))
-"""
-
-
-class Outcome(NamedTuple):
-    """What a process of little memory got out of a queue, and what was raised."""
-
-    items: list[bytes]
-    errors: list[str]
-
-
-def consume_in_little_memory(directory: Path, count: int) -> Outcome:
-    """Publish an item, open the queue, and dequeue ``count`` items and what else there is, in 512 MiB and ten seconds
-    of a processor, by a child process."""
-    root = Path(persistentqueue.__file__).parent.parent
-    command = [sys.executable, "-c", LIMITED, str(directory), str(root), str(count)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert done.returncode == 0, done.stderr[-2000:]
-    items, errors, seconds = ast.literal_eval(done.stdout)
-    assert seconds < 10
-    return Outcome(items, errors)
-
-
-def innocent(directory: Path, item: bytes = b"innocent") -> None:
-    """Publish an item as anybody does."""
-    with Producer(directory) as producer:
-        producer.enqueue(item)
-        producer.flush()
-
-
-def hostile_name(number: int = 0, suffix: str = ".seg") -> str:
-    """A name that comes before all others that count."""
-    return f"{1 + number:016x}-{number:016x}{suffix}"
-
-
-def forge(path: Path, operations: list[Any], length_bytes: int = 0, body: bytes | None = None, salt: int = 5) -> None:
-    """Write a published file whose checksums fit: blocks of zeros, as holes, then a frame with these operations."""
-    body = encode_transaction(operations) if body is None else body
-    transactions = 1 if operations else len(body) // 4
-    frame, _ = encode_frame(body, salt, 0, 1, 0, transactions, len(operations))
-    end = HEADER_BYTES + length_bytes
-    with path.open("wb") as file:
-        file.write(encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, salt, 0, end)))
-        file.truncate(end)
-        file.seek(end)
-        file.write(frame + body)
-
-
-@pytest.fixture
-def attacked(open_queue: OpenQueue, directory: Path) -> Path:
-    """The inbox of a queue that nobody owns for now."""
-    open_queue().close()
-    return directory / "inbox"
-
-
-def aside(inbox: Path) -> list[str]:
-    """What was set aside in it."""
-    return sorted(path.name for path in inbox.iterdir() if path.name.endswith(".damaged"))
-
 
 @pytest.mark.damages
 def test_row_10_a_file_of_holes(attacked: Path, directory: Path) -> None:
@@ -251,43 +156,6 @@ def test_row_10_a_part_of_holes(attacked: Path, directory: Path) -> None:
     found = consume_in_little_memory(directory, 1)
     assert found == ([b"innocent, with a marker"], ["CorruptionError"])
     assert aside(attacked) == [f"{name}.damaged"]
-
-
-@pytest.mark.damages
-@pytest.mark.parametrize("kind", ["transactions", "operations", "parts"])
-def test_row_10_empty_transactions(attacked: Path, directory: Path, kind: str) -> None:
-    """Sixty megabytes of transactions, of operations, or of parts that are not there, in one published file are no
-    more than that in memory, and are set aside."""
-    name, size_bytes = hostile_name(), 60 * 10**6
-    if kind == "transactions":
-        forge(attacked / name, [], body=bytes(size_bytes))
-    elif kind == "operations":
-        one = encode_transaction([SubscriptionClosed(1)])[4:]
-        count = size_bytes // len(one)
-        forge(attacked / name, [SubscriptionClosed(1)] * 2, body=count.to_bytes(4, "little") + one * count)
-    else:
-        names = [hostile_name(number, ".part") for number in range(1, 440_000)]
-        files = [(Adoption(0, 5, 100, part), Enqueue(0, 1, 0, 64, 60, 0, 9)) for part in names]
-        forge(attacked / name, [Adoption(0, 5, 0, name), *chain.from_iterable(files)])
-        del files
-    assert (attacked / name).stat().st_size > 50 * 10**6
-    found = consume_in_little_memory(directory, 1)
-    assert found == ([b"innocent, with a marker"], ["CorruptionError"])
-    assert aside(attacked) == [f"{name}.damaged"]
-
-
-@pytest.mark.damages
-def test_row_10_very_many_empty_files(attacked: Path, directory: Path) -> None:
-    """A hundred thousand empty files are set aside, with an error each in the log and some of them raised, and what is
-    behind them goes on."""
-    for number in range(100_000):
-        os.close(os.open(attacked / hostile_name(number), os.O_WRONLY | os.O_CREAT, 0o600))
-    found = consume_in_little_memory(directory, 1)
-    assert found.items == [b"innocent, with a marker"]
-    assert set(found.errors) == {"CorruptionError"} and len(found.errors) == TOLD_MAX
-    assert len(aside(attacked)) == 100_000
-    shutil.rmtree(attacked)
-    attacked.mkdir(0o700)
 
 
 @pytest.mark.parametrize("suffix", [".tmp", ".seg", ".part"])
@@ -326,24 +194,6 @@ def test_row_10_a_marker_at_the_end_of_time(attacked: Path, directory: Path) -> 
     with PersistentQueue(directory) as queue:
         assert publish_parts(directory, None, [part], ("app", 4))
         assert (drain(queue), drain(queue)) == ([b"item", b"behind it"], [b"part"])
-
-
-@pytest.mark.damages
-def test_row_10_a_block_that_becomes_a_gibibyte(attacked: Path, directory: Path) -> None:
-    """An item of a gibibyte in 32 KiB, which the process has no memory for, is told by name and set aside; what is
-    behind it goes on, and the next opening has it again."""
-    pytest.importorskip("zstandard")
-    with Producer(directory, compression="zstd") as producer:
-        producer.enqueue(bytes(2**30))
-        producer.flush()
-    (file,) = attacked.iterdir()
-    assert file.stat().st_size < 10**5
-    found = consume_in_little_memory(directory, 1)
-    assert found == ([b"innocent, with a marker"], ["MemoryShortageError"])
-    with PersistentQueue(directory) as queue, queue.session() as session:
-        item = session.dequeue()
-        assert item is not None and len(item) == 2**30
-        session.rollback()
 
 
 @pytest.mark.damages

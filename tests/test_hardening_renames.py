@@ -268,7 +268,7 @@ def test_row_02_wait(open_queue: OpenQueue, path: Path) -> None:
         (path / "q").rename(path / "q.bak")
         new = open_queue("q")
         waiting = pool.submit(session.dequeue, 60)
-        wait_for(lambda: old._group is not None and old._group._waiters._keeper is not None)
+        wait_for(lambda: old._group is not None and old._group._waiters.keeper is not None)
         for directory, item in ((path / "q", b"new"), (path / "q.bak", b"old")):
             with Producer(directory) as producer:
                 producer.enqueue(item)

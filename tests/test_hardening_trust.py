@@ -303,7 +303,7 @@ def test_row_17_a_marker_of_the_wrong_shape(
         two.enqueue(b"item")
         with pytest.raises(kind, match="a marker"):
             one.flush(marker=marker)
-    assert drain(queue) == [b"item"] * 3
+    assert drain(queue) + drain(queue) == [b"item"] * 3  # what is published is adopted by either
     assert drain(other) == [b"item"]
 
 
@@ -318,7 +318,7 @@ def test_row_17_a_clock_before_1970(
 ) -> None:
     """With a clock that was set to before 1970 everything works that writes a time: a queue is made, flushed, published
     to, adopted, retried, compacted, moved, looked at, and repaired."""
-    monkeypatch.setattr("persistentqueue.disk.time.time_ns", lambda: -(10**18))
+    monkeypatch.setattr("persistentqueue.disk._clock_ns", lambda: -(10**18))
     with open_queue(dead_letter="dead", max_attempts=2, retry_delay_seconds=0.0) as queue:
         put(queue, b"one", b"two", b"three")
         with Producer(directory) as producer:

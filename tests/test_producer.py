@@ -115,7 +115,7 @@ def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) 
     for timeout in (None, 60.0):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
             waiting = pool.submit(lambda: (session.dequeue(timeout), time.monotonic()))  # noqa: B023
-            wait_for(lambda: queue._group is not None and queue._group._waiters._keeper is not None)
+            wait_for(lambda: queue._group is not None and queue._group._waiters.keeper is not None)
             publish(directory, b"x")
             published = time.monotonic()
             item, heard = waiting.result(60)
@@ -167,7 +167,7 @@ def test_all_who_wait_are_heard_of(open_queue: OpenQueue, directory: Path) -> No
     for rounds in range(5):
         with ThreadPoolExecutor(4) as pool:
             waiting = {pool.submit(consume) for _ in range(4)}
-            wait_for(lambda: queue._open()._waiters.count == 4 and queue._open()._waiters._keeper is not None)
+            wait_for(lambda: queue._open()._waiters.count == 4 and queue._open()._waiters.keeper is not None)
             publish(directory, b"a", b"b", b"c")
             done, left = wait_for_futures(waiting, timeout=30, return_when=FIRST_COMPLETED)
             while len(done) < 3:
@@ -823,7 +823,7 @@ def test_closing_wakes_who_listens(open_queue: OpenQueue) -> None:
         wait_for(lambda: queue._group is not None and queue._group._waiters.count == 2)
         group = queue._group
         assert group is not None
-        wait_for(lambda: group._waiters._keeper is not None)
+        wait_for(lambda: group._waiters.keeper is not None)
         queue.close()
         for each in waiting:
             with pytest.raises(ClosedError):
@@ -844,7 +844,7 @@ def test_where_the_system_has_less(
     with ThreadPoolExecutor(1) as pool, queue.session() as session:
         for puts in (lambda: publish(directory, b"x"), lambda: put(queue, b"x")):
             waiting = pool.submit(session.dequeue, 60)
-            wait_for(lambda: queue._group is not None and queue._group._waiters._keeper is not None)
+            wait_for(lambda: queue._group is not None and queue._group._waiters.keeper is not None)
             puts()
             assert waiting.result(60) == b"x"
             session.flush()
@@ -1115,7 +1115,7 @@ def test_waiting_for_very_long(open_queue: OpenQueue) -> None:
     for seconds in (30 * 86_400.0, 1e12, float("inf")):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
             waiting = pool.submit(session.dequeue, seconds)
-            wait_for(lambda: queue._open()._waiters._keeper is not None)
+            wait_for(lambda: queue._open()._waiters.keeper is not None)
             put(queue, b"x")
             assert waiting.result(60) == b"x"
             session.flush()

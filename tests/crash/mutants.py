@@ -35,6 +35,7 @@ _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "I
 
 
 SESSIONS = "tests/test_hardening_sessions.py"
+INTERRUPTS = "tests/test_hardening_interrupts.py"
 
 
 class Mutant(NamedTuple):
@@ -205,11 +206,11 @@ MUTANTS = (
     Mutant("one key opens all blocks", "envelope", "            key = self._keys.get(key_id)\n", "            key = next(iter(self._keys.values()), None)\n", "encloses"),
     Mutant("what is compressed is not said to be", "envelope", "flags, content = flags | COMPRESSED, compressed", "content = compressed", "encloses"),
     # --- interruptions
-    Mutant("half a change of the state stays", "commit", "        self._rebuild()\n", "        pass\n", f"{SESSIONS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
-    Mutant("a frame that was interrupted is not written again", "log", "        if self.number == before:\n", "        if False:\n", f"{SESSIONS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
-    Mutant("what was taken and not returned stays on hold", "session", "                self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{SESSIONS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("half a change of the state stays", "commit", "        self._rebuild()\n", "        pass\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
+    Mutant("a frame that was interrupted is not written again", "log", "        if self.number == before:\n", "        if False:\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
+    Mutant("what was taken and not returned stays on hold", "session", "                self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("who is interrupted keeps the place of a waiter", "waiters", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
-    Mutant("an opening that is interrupted keeps the lock", "group", "                self.shielded(self.store.close)\n", "                pass\n", f"{SESSIONS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("an opening that is interrupted keeps the lock", "group", "                self.shielded(self.store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a frame is written that the state refuses", "commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),
     Mutant("what an invalid transaction says that it holds comes back", "store", "transaction.ready is not None and not transaction.is_invalid:", "transaction.ready is not None:", f"{SESSIONS}::test_row_01_an_invalid_transaction_changes_nothing"),
     # --- misuse

@@ -18,7 +18,10 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
+from unittest.mock import patch
+from weakref import WeakSet
 
+from persistentqueue import queue as queue_module
 from persistentqueue.deadletter import DeadLetter
 from persistentqueue.group import Group
 from persistentqueue.header import HEADER_BYTES
@@ -141,11 +144,12 @@ class RetriesExplorer:
         self.lives += 1
         self.deepest = max(self.deepest, depth)
         life.disk.on_tick = partial(self._at_tick, life, depth)
-        self._open(life)
-        few = (0, 2, 5, 12) if depth else (20, 40, 60)
-        for _ in range(self.random.choice(few)):
-            self._step(life)
-        self._end(life, self.random.random() < 0.4)
+        with patch.object(queue_module, "_OPEN", WeakSet()):  # it is a process of its own
+            self._open(life)
+            few = (0, 2, 5, 12) if depth else (20, 40, 60)
+            for _ in range(self.random.choice(few)):
+                self._step(life)
+            self._end(life, self.random.random() < 0.4)
         life.disk.on_tick = None
         if depth < LIVES:
             self._crash(life, depth)

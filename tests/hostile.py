@@ -1,0 +1,96 @@
+"""Files that nobody publishes but an attacker, and a process of little memory that meets them."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import persistentqueue
+from persistentqueue import Producer
+from persistentqueue.block import SEGMENT_MAGIC
+from persistentqueue.frame import encode_frame, encode_transaction
+from persistentqueue.header import HEADER_BYTES, Header, encode_header
+from persistentqueue.segment import PUBLISHED
+
+LIMITED = """
+import resource, sys, time
+resource.setrlimit(resource.RLIMIT_AS, (512 * 2**20,) * 2)
+sys.path.insert(0, sys.argv[2])
+import logging
+logging.disable(logging.CRITICAL)
+from persistentqueue import PersistentQueue, PersistentQueueError, Producer
+began, errors, items = time.process_time(), [], []
+with Producer(sys.argv[1]) as producer:
+    producer.enqueue(b"innocent, with a marker")
+    assert producer.flush(marker=("innocent", 1))
+    producer.enqueue(b"once more")
+    assert not producer.flush(marker=("innocent", 1))
+with PersistentQueue(sys.argv[1]) as queue, queue.session() as session:
+    while len(items) < int(sys.argv[3]):
+        try:
+            item = session.dequeue(timeout=9)
+            assert item is not None, (items, errors)
+            items.append(item if len(item) < 100 else b"%d bytes" % len(item))
+        except PersistentQueueError as error:
+            errors.append(type(error).__name__)
+    while True:
+        try:
+            if session.dequeue() is None:
+                break
+        except PersistentQueueError as error:
+            errors.append(type(error).__name__)
+    session.flush()
+print(repr((items, errors, time.process_time() - began)))
+"""
+
+
+class Outcome(NamedTuple):
+    """What a process of little memory got out of a queue, and what was raised."""
+
+    items: list[bytes]
+    errors: list[str]
+
+
+def consume_in_little_memory(directory: Path, count: int) -> Outcome:
+    """Publish an item, open the queue, and dequeue ``count`` items and what else there is, in 512 MiB and ten seconds
+    of a processor, by a child process."""
+    root = Path(persistentqueue.__file__).parent.parent
+    command = [sys.executable, "-c", LIMITED, str(directory), str(root), str(count)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    items, errors, seconds = ast.literal_eval(done.stdout)
+    assert seconds < 10
+    return Outcome(items, errors)
+
+
+def innocent(directory: Path, item: bytes = b"innocent") -> None:
+    """Publish an item as anybody does."""
+    with Producer(directory) as producer:
+        producer.enqueue(item)
+        producer.flush()
+
+
+def hostile_name(number: int = 0, suffix: str = ".seg") -> str:
+    """A name that comes before all others that count."""
+    return f"{1 + number:016x}-{number:016x}{suffix}"
+
+
+def forge(path: Path, operations: list[Any], length_bytes: int = 0, body: bytes | None = None, salt: int = 5) -> None:
+    """Write a published file whose checksums fit: blocks of zeros, as holes, then a frame with these operations."""
+    body = encode_transaction(operations) if body is None else body
+    transactions = 1 if operations else len(body) // 4
+    frame, _ = encode_frame(body, salt, 0, 1, 0, transactions, len(operations))
+    end = HEADER_BYTES + length_bytes
+    with path.open("wb") as file:
+        file.write(encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, salt, 0, end)))
+        file.truncate(end)
+        file.seek(end)
+        file.write(frame + body)
+
+
+def aside(inbox: Path) -> list[str]:
+    """What was set aside in it."""
+    return sorted(path.name for path in inbox.iterdir() if path.name.endswith(".damaged"))

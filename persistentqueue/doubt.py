@@ -33,7 +33,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NamedTuple
 
-from .disk import READ, Disk, abspath, basename, dirname, join, read_all, sync_directory
+from .disk import READ, Disk, StatResult, abspath, basename, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
 from .frame import END, Enqueue, Frame, Operation
 from .log import Replay, log_name, parse_log_name, read_steadily, replay
@@ -225,6 +225,21 @@ def _is_gone(disk: Disk, directory: str) -> bool:
     except FileNotFoundError:
         return True
     return False
+
+
+def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[StatResult], bool]) -> str | None:
+    """One of the neighbours of the queue in this directory that has the same identity: one is a copy of the other.
+
+    ``is_own`` says of a directory whether it is that of the queue itself, which may be renamed meanwhile.
+    """
+    neighbours = dirname(abspath(directory))
+    for name in sorted(disk.listdir(neighbours)):
+        path = join(neighbours, name)
+        with suppress(OSError, PersistentQueueError):  # no queue, or none that anybody opens
+            newest = read_newest(disk, path, hurried=True)
+            if newest is not None and _identity(newest).queue == identity and not is_own(disk.lstat(path)):
+                return path
+    return None
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:

@@ -137,7 +137,7 @@ class UntrustedError(PersistentQueueError):
 
 
 class CopiedQueueError(PersistentQueueError):
-    """The queue is a copy of one beside it that this process has open: both have one identity.
+    """The queue is a copy of one beside it, or that one is a copy of this one: both have one identity.
 
     What is said of one queue would be believed of the other. Nothing was lost. ``path`` and ``other`` are the two
     directories. ``repair(…, renew=True)`` gives the copy an identity of its own.
@@ -146,8 +146,8 @@ class CopiedQueueError(PersistentQueueError):
     def __init__(self, path: str, other: str) -> None:
         self.path, self.other = path, other
         super().__init__(
-            f"{path}: expected a queue with an identity of its own, found that of {other}, which is open: one is a "
-            "copy of the other: close that one, or run repair --renew on the copy while it is closed"
+            f"{path}: expected a queue with an identity of its own, found that of {other}: one is a copy of the "
+            "other: put one of them elsewhere, or run repair --renew on the copy"
         )
 
 

@@ -70,7 +70,7 @@ _AT_ONCE_BYTES = 1024 * 1024
 are left to maintenance."""
 _UNCOUNTED = 256
 """What was measured is counted after so many transactions, or when somebody looks."""
-_LOOK_SECONDS = 0.001
+_LOOK_NS = 1_000_000
 """A thread that commits looks no sooner than so long after another one that did: it is a call of the system."""
 _POLL_SECONDS = 0.01
 """How long an opening that waits for the lock pauses before it tries again."""
@@ -123,8 +123,8 @@ class Group(Calls):
         self._note_group = meters.group_size.note
         self._counts_at = _UNCOUNTED
         """With so many transactions what was measured will be counted."""
-        self._look_at = _now()
-        """When a thread that commits will look at what other processes have published."""
+        self._time_ns, self._looked_ns = disk.time_ns, -_LOOK_NS
+        """When a thread that commits has last looked at what other processes have published."""
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
@@ -258,9 +258,9 @@ class Group(Calls):
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        now = _now()
-        if now >= self._look_at and not self.writing.locked():
-            self._look_at = now + _LOOK_SECONDS
+        now_ns = self._time_ns()
+        if not self._looked_ns <= now_ns < self._looked_ns + _LOOK_NS and not self.writing.locked():
+            self._looked_ns = now_ns
             self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()

@@ -3,6 +3,9 @@
 Who holds it is never judged by what the file says: that is for the error message only. The kernel frees the lock with
 the last descriptor of the open file, however its process ended; hence the descriptor is closed in a forked child.
 
+The file also says which inode it is. A copy of the directory has another one: there the opening looks for the original
+before it signs (see ``doubt.find_copy``).
+
 The directory is opened before its lock file, and held as long as the lock (see ``roots``). The owner uses ``disk``, the
 door of the lock: it reaches the directory that was locked, whatever becomes of its name.
 """
@@ -15,7 +18,7 @@ from contextlib import suppress
 from datetime import datetime, timezone
 from functools import lru_cache
 from stat import S_ISREG, filemode
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from .disk import CREATE, DIRECTORY, NO_LINK, READ, Disk, StatResult, dirname, join, read_all, write_all
 from .errors import QueueLockedError, UntrustedError, printable
@@ -44,9 +47,9 @@ class Owner(NamedTuple):
 
 
 @lru_cache(1)  # one process opens many queues in a second
-def _signature(pid: int, host: str, since_seconds: int) -> bytes:
+def _signature(pid: int, host: str, since_seconds: int) -> str:
     since = datetime.fromtimestamp(since_seconds, timezone.utc).isoformat()
-    return json.dumps({"pid": pid, "host": host, "since": since}).encode()
+    return json.dumps({"pid": pid, "host": host, "since": since})[:-1]
 
 
 class Lock:
@@ -57,6 +60,8 @@ class Lock:
         self.path = path
         self._directory = dirname(path) or "."
         self._fd: int | None = None
+        self.is_moved = False
+        """Whether the file was not signed, or was signed as another one: the directory may be a copy."""
         self.roots = Roots(disk)
         """The directories that are held as long as the lock: that of the queue, and what its owner adds."""
 
@@ -84,6 +89,8 @@ class Lock:
     def acquire(self, timeout_seconds: float) -> None:
         """Take the lock, waiting for it up to ``timeout_seconds``, and say in the file who has it.
 
+        ``is_moved`` is known then. For the next owner that stays as it is, until ``settle`` is called.
+
         Raises ``QueueLockedError``; the owner notices nothing. Raises ``UntrustedError`` if the lock is no plain file,
         or has another name too: then nothing is written to it.
         """
@@ -92,7 +99,16 @@ class Lock:
             if self._disk.monotonic() >= deadline:
                 raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
             self._disk.sleep(_POLL_SECONDS)
-        self._sign()
+        assert self._fd is not None
+        recorded, own = _signed(self._disk, self._fd).get("inode"), self._disk.fstat(self._fd).st_ino
+        self.is_moved = recorded != own
+        self._sign(own if recorded == own else 0)
+
+    def settle(self) -> None:
+        """Record that the directory is no copy of another one."""
+        if self.is_moved and self._fd is not None:
+            self._sign(self._disk.fstat(self._fd).st_ino)
+            self.is_moved = False
 
     def release(self) -> None:
         """Free the lock. The file stays: unlinking it would let two owners hold two files of the same name."""
@@ -137,9 +153,10 @@ class Lock:
             return False
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
-    def _sign(self) -> None:
+    def _sign(self, inode: int) -> None:
         assert self._fd is not None
-        data = _signature(self._disk.getpid(), self._disk.gethostname(), self._disk.time_ns() // 10**9)
+        signature = _signature(self._disk.getpid(), self._disk.gethostname(), self._disk.time_ns() // 10**9)
+        data = f'{signature}, "inode": {inode}}}'.encode()
         # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
         with suppress(OSError):
             self._disk.ftruncate(self._fd, 0)
@@ -169,15 +186,24 @@ def read_owner(disk: Disk, path: str) -> Owner | None:
             return None
         fd = disk.open(path, READ, 0)
         try:
-            signed = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
+            signed = _signed(disk, fd)
         finally:
             disk.close(fd)
         pid, texts = signed["pid"], (signed["host"], signed["since"])
-    except (OSError, ValueError, TypeError, KeyError, RecursionError):
+    except (OSError, KeyError):
         return None
     if type(pid) is not int or not 0 < pid <= _PID_MAX or not all(isinstance(text, str) for text in texts):
         return None
     return Owner(pid, *(printable(text[:_TEXT_CHARACTERS_MAX]) for text in texts))
+
+
+def _signed(disk: Disk, fd: int) -> dict[str, Any]:
+    """What the lock file says; nothing if that is no signature. The file may hold anything."""
+    with suppress(OSError, ValueError, RecursionError):
+        signed = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
+        if isinstance(signed, dict):
+            return signed
+    return {}
 
 
 def is_held(disk: Disk, path: str) -> bool | None:

@@ -19,7 +19,6 @@ from .directory import place_path, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
 from .envelope import Encryption, Envelopes
 from .errors import (
-    CopiedQueueError,
     CorruptionError,
     MissingExtraError,
     SubscriptionNotFoundError,
@@ -220,7 +219,7 @@ class PersistentQueue(Stationary, Generic[T]):
         self._upkeep = Upkeep(group)
         if isinstance(memory_bytes, MemoryBudget):
             group.resize(memory_bytes, None)
-        _add_open(self)
+        _OPEN.add(self)
         announce(group.directory, self.recovery)
         return group
 
@@ -598,22 +597,6 @@ class PersistentQueue(Stationary, Generic[T]):
         self._group.check()
         self._group.check_outermost()
         return self._group
-
-
-def _add_open(queue: PersistentQueue[Any]) -> None:
-    """Know the queue as open. Raises ``CopiedQueueError``, and closes it, if a copy of it beside it is open.
-
-    A copy elsewhere, such as a backup, is asked nothing and asks nobody: only neighbours share transactions.
-    """
-    store = queue._open().store
-    for other in list(_OPEN):
-        group = other._group
-        if group is None or group.closed is not None or dirname(group.store.directory) != dirname(store.directory):
-            continue
-        if group.store.state.identity == store.state.identity != b"":
-            queue.close()
-            raise CopiedQueueError(store.directory, group.store.directory)
-    _OPEN.add(queue)
 
 
 def _is_sound(directory: str) -> bool:

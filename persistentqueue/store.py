@@ -38,10 +38,11 @@ from .disk import (
     sync_directory,
     sync_names,
 )
-from .doubt import Decide, ask, forget_settled
+from .doubt import Decide, ask, find_copy, forget_settled
 from .envelope import PLAIN
 from .errors import (
     BrokenQueueError,
+    CopiedQueueError,
     CorruptionError,
     DiskFullError,
     PersistentQueueError,
@@ -202,6 +203,8 @@ class Store:
                 recovered = read(
                     own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
                 )
+                if recovered is not None and lock.is_moved:
+                    cls._need_original(disk, lock, directory, recovered.state.identity)
                 if recovered is not None and recovered.state.decisions and lock.is_named():
                     forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
                 places = sweep_others(own, settle(own, places, data_path, recovered is None))
@@ -212,6 +215,7 @@ class Store:
                     raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
                 store = cls(own, places, settings, lock, state, mutex, reading, insist)
                 store._begin(recovered)
+                lock.settle()
                 if adopts:
                     record_limits(own, directory, settings)
                     store._adopt()
@@ -228,6 +232,15 @@ class Store:
         if not settings.trust:
             roots = (root,) if data_path in {None, OWN.path} else (root, str(data_path))
             need_trusted(disk, chain.from_iterable(believed(disk, each) for each in roots))
+
+    @staticmethod
+    def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> None:
+        """Raise ``CopiedQueueError`` if a neighbour has the same identity: what is said of one would be believed of the
+        other."""
+        with suppress(OSError):  # the directory above may not be listed: then nobody knows
+            other = find_copy(disk, directory, identity, lock.is_on) if identity else None
+            if other is not None:
+                raise CopiedQueueError(directory, other)
 
     @classmethod
     def _recover_other(cls, disk: Disk, others: Others, trust: bool, directory: str) -> bool:

@@ -3,17 +3,20 @@
 A signal handler, a finalizer, a handler of ``logging`` or the callable that gives a key runs in the middle of a call,
 in its thread, and would wait for a lock that this very thread holds. It gets ``ReentrantUseError`` instead, at once.
 While a call only waits, for an item or for room, it holds no lock: then the queue may be called.
+
+Queues that take part in a transaction are *partners*. What interrupts a call of one may not call the other either: that
+might wait for a transaction over both, which waits for the call that was interrupted.
 """
 
 from __future__ import annotations
 
 import threading
 from abc import abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
-from .errors import ReentrantUseError
+from .errors import ClosedError, ReentrantUseError
 from .shield import shielded
 
 T = TypeVar("T")
@@ -30,8 +33,8 @@ def outermost(method: Method) -> Method:
     @wraps(method)
     def call(calls: Calls, *arguments: Any, **named: Any) -> Any:
         thread, inside = _thread(), calls.inside
-        if thread in inside:
-            raise calls.reentrance()
+        if thread in inside or calls.partners:
+            calls.check_outermost()
         # Neither here nor in ``finally`` is there a call that an interruption could come behind.
         inside[thread] = None
         try:
@@ -49,19 +52,24 @@ class Calls:
         self.mutex = threading.Lock()
         self.inside: dict[int, None] = {}
         """The threads that are in a call; see ``outermost``."""
+        self.partners: tuple[Calls, ...] = ()
+        """The queues that have been in a transaction with this one, and are open."""
+        self.closed: str | None = "the queue is not open"
+        """Why nothing goes; None while the queue is open."""
 
     @property
     @abstractmethod
     def directory(self) -> str:
         """Of the queue."""
 
-    def reentrance(self) -> ReentrantUseError:
-        """What is raised for a call in the middle of another one of the same thread."""
-        return ReentrantUseError(
-            f"{self.directory}: called in the middle of another call of this queue in the same thread, by a "
-            "signal handler, a finalizer, a log handler or a callable that gives a key: make the call when that one "
-            "has ended"
-        )
+    def add_partners(self, others: Sequence[Calls]) -> None:
+        """Know these queues as partners; the queue itself may be among them.
+
+        Without a lock: what two threads add at once, and one of them overwrites, is added by its next transaction.
+        """
+        new = [each for each in others if each is not self and each not in self.partners]
+        if new:
+            self.partners = (*(each for each in self.partners if each.closed is None), *new)
 
     def shielded(self, call: Callable[[], T]) -> T:
         """Make the call, which no signal handler interrupts, and which may not be interrupted by a call of the group
@@ -89,9 +97,30 @@ class Calls:
             inside[thread] = None
 
     def check_outermost(self) -> None:
-        """Raise ``ReentrantUseError`` if this thread is in a call of the queue."""
-        if _thread() in self.inside:
-            raise self.reentrance()
+        """Raise ``ReentrantUseError`` if this thread is in a call of the queue, or of a partner."""
+        thread = _thread()
+        for each in (self, *self.partners):
+            if thread in each.inside:
+                raise ReentrantUseError(
+                    f"{self.directory}: called in the middle of another call of {each.directory} in the same thread, "
+                    "by a signal handler, a finalizer, a log handler or a callable that gives a key: make the call "
+                    "when that one has ended"
+                )
+
+    def check_closed(self) -> None:
+        """Raise ``ClosedError`` if the queue is closed."""
+        if self.closed is not None:
+            raise ClosedError(self.closed)
+
+    def together(self, call: Callable[[], T]) -> T:
+        """Make the call as one of this queue in the middle of one of its partners, which the caller has begun."""
+        thread, inside = _thread(), self.inside
+        # As in ``outermost``.
+        inside[thread] = None
+        try:
+            return call()
+        finally:
+            del inside[thread]
 
     @outermost
     def around(self, call: Callable[[], T]) -> T:

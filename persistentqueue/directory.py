@@ -230,9 +230,11 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
     return found
 
 
-def set_aside(disk: Disk, path: str) -> None:
-    """Rename what could not be read to ``*.damaged``, beside what was set aside before."""
-    disk.rename(path, _damaged_name(disk, path))
+def set_aside(disk: Disk, path: str) -> str:
+    """Rename what could not be read to ``*.damaged``, beside what was set aside before; return the new path."""
+    damaged = _damaged_name(disk, path)
+    disk.rename(path, damaged)
+    return damaged
 
 
 def set_all_aside(disk: Disk, places: Places, names: Iterable[str]) -> None:

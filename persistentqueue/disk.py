@@ -30,7 +30,7 @@ from typing import TypeVar
 
 import portalocker
 
-from .errors import DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
+from .errors import ClosedError, DiskFullError, OutOfMemoryError, QueueNotFoundError, TooManyFilesError
 
 try:
     import fcntl
@@ -150,7 +150,7 @@ class Root:
         self._calls.append(None)
         if self._is_closed:
             self.__exit__()
-            raise OSError(errno.EBADF, "the queue of this directory is closed", self.path)
+            raise ClosedError(f"{self.path}: the queue of this directory is closed: open it again")
         return self.fd
 
     def __exit__(self, *_: object) -> None:

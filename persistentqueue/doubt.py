@@ -36,7 +36,7 @@ from typing import NamedTuple
 from .disk import READ, Disk, StatResult, abspath, basename, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
 from .frame import END, Enqueue, Frame, Operation
-from .log import Replay, log_name, parse_log_name, read_steadily, replay
+from .log import Replay, log_name, parse_log_name, read_steadily, read_whole, replay
 from .pact import Decision, Identity, Prepare, Resolution
 from .place import LOG_DIRECTORY
 from .state import State, StateError
@@ -303,6 +303,6 @@ def _read(disk: Disk, path: str, hurried: bool) -> Replay:
                 little = replay(data, path)
                 if not little.torn_bytes and little.end + len(END) <= len(data):
                     return little
-        return replay(read_all(disk, fd, disk.fstat(fd).st_size, 0), path)
+        return replay(read_whole(disk, fd, path), path)
     finally:
         disk.close(fd)

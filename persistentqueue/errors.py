@@ -261,10 +261,10 @@ class MissingExtraError(PersistentQueueError, ImportError):
 
 
 class SessionInUseError(PersistentQueueError):
-    """A session was called while another call of it had not ended: by another thread, or by code that the other call
-    runs, such as a signal handler or a finalizer.
+    """A session, or a producer, was called while another call of it had not ended: by another thread, or by code that
+    the other call runs, such as a signal handler or a finalizer.
 
-    The call has done nothing, and the other one goes on. A session is for one thread at a time: give each its own.
+    The call has done nothing, and the other one goes on. Both are for one thread at a time: give each its own.
     """
 
 

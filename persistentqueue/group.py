@@ -34,7 +34,6 @@ from .calls import Calls, outermost
 from .counting import CountedReady
 from .disk import DISK, Disk
 from .errors import (
-    ClosedError,
     CorruptionError,
     MemoryShortageError,
     PersistentQueueError,
@@ -98,7 +97,7 @@ class Group(Calls):
     ) -> None:
         """Open the store, waiting for its lock; ``keep`` gets the group before: no interruption loses an open store."""
         super().__init__()
-        self._line = Line(self.mutex, self._check_open, self._write)
+        self._line = Line(self.mutex, self.check_closed, self._write)
         self.writing = self._line.writing
         self._abandoned: list[Transaction] = []
         self._seats = Seats(self.mutex)
@@ -111,8 +110,6 @@ class Group(Calls):
         """How many items were rejected, and how many were moved to the dead letters."""
         self.undecodable = 0
         """How often a codec refused an item that was dequeued."""
-        self.closed: str | None = "the queue is not open"
-        """Why nothing goes; None while the queue is open."""
         self.after_commit: Callable[[], None] = _nothing
         """Told of a commit; see ``upkeep``."""
         self.upkeep_is_due = False
@@ -192,8 +189,8 @@ class Group(Calls):
         knows).
         """
         thread, inside = get_ident(), self.inside
-        if thread in inside:
-            raise self.reentrance()
+        if thread in inside or self.partners:
+            self.check_outermost()
         # As in ``outermost``, which would take longer.
         inside[thread] = None
         try:
@@ -276,7 +273,7 @@ class Group(Calls):
 
     def _write(self, group: Sequence[Transaction]) -> None:
         """Commit the group, and wake whoever waits for an item of it, or for room."""
-        self._check_open()
+        self.check_closed()
         store, waiters = self.store, self._waiters
         before, began = store.state.next_sequence, _now()
         try:
@@ -530,7 +527,7 @@ class Group(Calls):
             nonlocal is_over
             if len(reader.ready) or reader.ready.is_closed:
                 return None
-            self._check_open()
+            self.check_closed()
             self.store.check()
             left = None if deadline is None else deadline - _now()
             is_over = (left is not None and left <= 0) or stop()
@@ -713,13 +710,9 @@ class Group(Calls):
             if self._share is not None:
                 self._share.abandon()
 
-    def _check_open(self) -> None:
-        if self.closed is not None:
-            raise ClosedError(self.closed)
-
     def check(self) -> None:
         """Raise ``ClosedError`` if the queue is closed."""
-        self._check_open()
+        self.check_closed()
         if self._abandoned and not self.mutex.locked():
             self._adopt()
 

@@ -27,13 +27,24 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
         group.commit(transaction, timeout_seconds)
         return
     works = sorted(works, key=lambda work: basename(work[0].store.directory))
-    _call_around([group for group, _ in works], partial(_commit, works))
+    groups = [group for group, _ in works]
+    introduce(groups)
+    for group in groups:
+        group.check_outermost()
+    _call_around(groups, partial(_commit, works))
+
+
+def introduce(groups: Sequence[Group]) -> None:
+    """Have each know that it takes part in transactions with the others: in the middle of a call of one of them no
+    other one may be called, since it might wait for a transaction that waits for this very call."""
+    for group in groups:
+        group.add_partners(groups)
 
 
 def _call_around(groups: Sequence[Group], call: Callable[[], None]) -> None:
     """Make the call as one of all these groups, which nothing interrupts."""
     if groups:
-        groups[0].around(partial(groups[0].shielded, partial(_call_around, groups[1:], call)))
+        groups[0].together(partial(groups[0].shielded, partial(_call_around, groups[1:], call)))
     else:
         call()
 

@@ -14,7 +14,7 @@ from typing import NamedTuple, TypeVar
 
 from .direct import DirectAppender
 from .disk import DSYNC, PAGE_BYTES, READ, Disk, basename, dirname, names_of, read_all, write_all
-from .errors import CorruptionError, unless_lacking
+from .errors import CorruptionError, MemoryShortageError, unless_lacking
 from .frame import (
     END,
     FRAME_HEADER_BYTES,
@@ -204,9 +204,18 @@ def read_log(disk: Disk, path: str) -> Replay:
     """Read and check the log at ``path``. Raises ``CorruptionError`` or ``UnsupportedFormatError``; changes nothing."""
     fd = open_plain(disk, path, READ)
     try:
-        return replay(read_all(disk, fd, disk.fstat(fd).st_size, 0), path)
+        return replay(read_whole(disk, fd, path), path)
     finally:
         disk.close(fd)
+
+
+def read_whole(disk: Disk, fd: int, path: str) -> bytes:
+    """Return what the open log holds. Raises ``MemoryShortageError``."""
+    size_bytes = disk.fstat(fd).st_size
+    try:
+        return read_all(disk, fd, size_bytes, 0)
+    except MemoryError:
+        raise MemoryShortageError(path, 0, size_bytes) from None
 
 
 def read_steadily(newest: Callable[[], int], read: Callable[[int], T]) -> T | None:

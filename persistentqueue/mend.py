@@ -7,9 +7,10 @@ names none. So no segment of another queue is ever tied to this one. What is rep
 from __future__ import annotations
 
 from contextlib import suppress
+from stat import S_ISREG
 from typing import NamedTuple
 
-from .directory import find_generations, keep_copy, names_in
+from .directory import find_generations, keep_copy, names_in, set_aside
 from .disk import Disk, abspath, basename, join
 from .errors import CorruptionError, DataMissingError, DataPathError
 from .frame import SegmentCreated
@@ -32,6 +33,8 @@ from .place import (
 )
 from .segment import find_salt, segment_name
 
+_COPIED_BYTES_MAX = 1024 * 1024
+"""A larger file is none of ours, and may consist of holes."""
 _ADVICE = "name the directory that the segments are in: repair(…, data_path=DIR), or repair --data-path DIR"
 
 
@@ -82,9 +85,20 @@ def _mend(disk: Disk, directory: str, data_path: str | None, problem: Corruption
         recorded_id = record.place.id if record is not None else ""
         place = Place(path, _mend_id(disk, directory, path, recorded_id, copies))
     if record is None or record.place != place:
-        copies.append(keep_copy(disk, join(directory, PATH_NAME)))
+        copies.append(_keep(disk, join(directory, PATH_NAME)))
         write_places(disk, Places(directory, place, record.others if record is not None else ()))
     return [basename(copy) for copy in copies if copy is not None]
+
+
+def _keep(disk: Disk, path: str) -> str | None:
+    """Keep what is written anew: a copy of a small file, and anything else under another name. Return that name's path,
+    None where there is nothing."""
+    try:
+        found = disk.lstat(path)
+    except FileNotFoundError:
+        return None
+    is_small_file = S_ISREG(found.st_mode) and found.st_size <= _COPIED_BYTES_MAX
+    return keep_copy(disk, path) if is_small_file else set_aside(disk, path)
 
 
 def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: list[str | None]) -> str:
@@ -93,7 +107,7 @@ def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: li
         found = read_id(disk, root)
     except CorruptionError:
         found = None
-        copies.append(keep_copy(disk, join(root, ID_NAME)))
+        copies.append(_keep(disk, join(root, ID_NAME)))
     if found is None:
         if not recorded_id:
             return write_id(disk, directory, root).id

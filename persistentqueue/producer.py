@@ -26,6 +26,7 @@ from .errors import (
     QueueLockedError,
     QueueNotFoundError,
     ResourceError,
+    SessionInUseError,
     UnflushedWarning,
     UnsupportedFormatError,
     lacking,
@@ -64,9 +65,10 @@ class Producer(Stationary, Generic[T]):
 
     ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
 
-    A producer is for one thread at a time, and not for a forked child. With ``create`` a queue that is not there is
-    made, in its own directory. A queue that another user has prepared, or may write to, is refused with
-    ``UntrustedError``, unless ``trust`` accepts it, or its user shares it with a group (see ``sharing``). Raises
+    A producer is for one thread at a time, and raises ``SessionInUseError`` in any other. It is not for a forked child.
+    With ``create`` a queue that is not there is made, in its own directory. A queue that another user has prepared, or
+    may write to, is refused with ``UntrustedError``, unless ``trust`` accepts it, or its user shares it with a group
+    (see ``sharing``). Raises
     ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``, ``QueueLockedError`` (somebody has begun to make
     it, ten seconds ago), ``InboxAccessError`` (the queue is another user's and is not shared), ``ResourceError``,
     ``MissingExtraError``, ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
@@ -83,6 +85,7 @@ class Producer(Stationary, Generic[T]):
         "_encode",
         "_id",
         "_inbox",
+        "_is_busy",
         "_pid",
         "_time_ns",
         "_versions",
@@ -102,6 +105,9 @@ class Producer(Stationary, Generic[T]):
         trust: bool = False,
         disk: Disk = DISK,
     ) -> None:
+        self._is_busy = False
+        """Whether a call is under way. It is tested and set without a call in between, so that of two threads, or of a
+        call and what interrupts it, one alone finds the producer free."""
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
         self._codec = checked_codec(codec)
@@ -165,11 +171,17 @@ class Producer(Stationary, Generic[T]):
         ``ResourceError`` or ``OSError`` where the producer outgrew the memory and could not write ahead; the item is
         then not taken.
         """
-        self._check()
-        if self._codec is not BYTES:
-            item = encode(self._codec, item, self._directory)
-        data = item if type(item) is bytes else as_bytes(item)
-        self._batch.add(data, self._spill)
+        if self._is_busy:
+            raise _in_use()
+        self._is_busy = True
+        try:
+            self._check()
+            if self._codec is not BYTES:
+                item = encode(self._codec, item, self._directory)
+            data = item if type(item) is bytes else as_bytes(item)
+            self._batch.add(data, self._spill)
+        finally:
+            self._is_busy = False
 
     @overload
     def enqueue_many(self: Producer[bytes], items: Iterable[Buffer]) -> None: ...
@@ -183,12 +195,18 @@ class Producer(Stationary, Generic[T]):
         A list or a tuple is checked whole before any of it is buffered; of another iterable what came before the item
         that raised may stay buffered. Where there was no room to write ahead, what came before stays.
         """
-        for chunk in chunks(items):
-            self._check()
-            if self._codec is not BYTES:
-                chunk = [encode(self._codec, item, self._directory) for item in chunk]  # noqa: PLW2901 - as bytes
-            data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
-            self._batch.extend(data, self._spill)
+        for chunk in chunks(items):  # which may call the producer itself
+            if self._is_busy:
+                raise _in_use()
+            self._is_busy = True
+            try:
+                self._check()
+                if self._codec is not BYTES:
+                    chunk = [encode(self._codec, item, self._directory) for item in chunk]  # noqa: PLW2901 - as bytes
+                data = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
+                self._batch.extend(data, self._spill)
+            finally:
+                self._is_busy = False
 
     def flush(self, marker: tuple[str, int] | None = None) -> bool:
         """Publish everything since the last flush as one atomic transaction: durable on return.
@@ -206,6 +224,15 @@ class Producer(Stationary, Generic[T]):
         and the last of all times; the producer keeps its items. Interrupted, by a ``KeyboardInterrupt`` for instance,
         an empty producer may have published it: a marker tells.
         """
+        if self._is_busy:
+            raise _in_use()
+        self._is_busy = True
+        try:
+            return self._flush(marker)
+        finally:
+            self._is_busy = False
+
+    def _flush(self, marker: tuple[str, int] | None) -> bool:
         self._check()
         behind = ""
         if marker is not None:
@@ -213,7 +240,7 @@ class Producer(Stationary, Generic[T]):
             with unless_lacking(self._inbox, "to look for the marker"):
                 is_reached = self._versions.is_reached(self._inbox, *marker)
             if is_reached:
-                self.rollback()
+                self._roll_back()
                 return False
             behind = self._versions.latest
         elif not self.pending:
@@ -240,6 +267,15 @@ class Producer(Stationary, Generic[T]):
 
     def rollback(self) -> None:
         """Drop what was enqueued since the last flush. The producer can be used on."""
+        if self._is_busy:
+            raise _in_use()
+        self._is_busy = True
+        try:
+            self._roll_back()
+        finally:
+            self._is_busy = False
+
+    def _roll_back(self) -> None:
         self._batch.clear()
         draft, self._draft = self._draft, None
         if draft is not None:
@@ -290,7 +326,7 @@ class Producer(Stationary, Generic[T]):
             return
         is_ahead = draft is self._draft
         if draft.is_published or (is_ahead and not (draft.is_intact and _is_lacking(error))):
-            self.rollback()
+            self._roll_back()
         if not is_ahead:
             draft.drop()  # what it was made of is in memory
 
@@ -313,6 +349,13 @@ class Producer(Stationary, Generic[T]):
         """One above the last, also where the clock was set back: it makes the order. Raises ``CorruptionError``."""
         self._time_ns = time_behind(self._disk, self._inbox, behind, self._time_ns)
         return self._time_ns
+
+
+def _in_use() -> SessionInUseError:
+    return SessionInUseError(
+        "the producer is in the middle of another call, of another thread or of the code that this one interrupts; "
+        "nothing was done: use one producer for each thread"
+    )
 
 
 def explained(

@@ -29,7 +29,7 @@ from .explain import SegmentUse, explain
 from .group import Group
 from .insist import Insist
 from .items import checked_name
-from .joint import require_neighbours
+from .joint import introduce, require_neighbours
 from .memory import MemoryBudget
 from .reader import Reader
 from .recovery import Others, RecoveryReport, announce
@@ -570,6 +570,7 @@ class PersistentQueue(Stationary, Generic[T]):
             self._dead_letters = dead_letter
             dead = dead_letter._open()
             require_neighbours([store.directory, dead.store.directory])
+            introduce([self._open(), dead])
             require_fitting(store, dead.store)
             assert self._retries is not None
             self._retries.dead = dead

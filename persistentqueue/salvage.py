@@ -20,7 +20,7 @@ from contextlib import nullcontext
 from dataclasses import dataclass, field
 
 from .directory import find_generations, keep_copy, names_in, set_aside
-from .disk import READ, Disk, join, read_all
+from .disk import READ, Disk, join
 from .doubt import Decide, Unfolding
 from .errors import CorruptionError, InDoubtError
 from .frame import (
@@ -36,7 +36,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES, Header
 from .intervals import Intervals, Run
-from .log import Replay, first_frame, log_name, parse_log_name
+from .log import Replay, first_frame, log_name, parse_log_name, read_whole
 from .pact import Prepare
 from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .recovery import Recovered, finish_adoptions, look_into_inbox, recover
@@ -149,7 +149,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
     if generation:
         fd = open_plain(disk, path, READ)
         try:
-            data = read_all(disk, fd, disk.fstat(fd).st_size, 0)
+            data = read_whole(disk, fd, path)
         finally:
             disk.close(fd)
     try:

@@ -34,6 +34,8 @@ from .transaction import Transaction
 R = TypeVar("R")
 SPILL_BYTES = 4 * 1024 * 1024
 """What a session keeps in memory before it writes blocks ahead of its flush."""
+_LONGEST_SECONDS = 1e9
+"""Thirty years; an integer of any length is a timeout, too, but no time."""
 _FREE, _BUSY, _TORN = 0, 1, 2
 """Of a session: no call is under way; one is; one was interrupted, and what it has left is still to be seen to."""
 Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | None], bool]"
@@ -211,7 +213,7 @@ class Session(Stationary, Generic[T]):
         while such an item is next, and one that holds such an item does until it has flushed or rolled back.
         """
         if timeout:
-            checked_timeout(timeout)
+            timeout = checked_timeout(timeout)
         thread = get_ident()
         if self._busy:
             self._begin()
@@ -223,8 +225,8 @@ class Session(Stationary, Generic[T]):
             item: Any = None
             if reader is not None:
                 inside = group.inside
-                if thread in inside:
-                    raise group.reentrance()
+                if thread in inside or group.partners:
+                    group.check_outermost()
                 # As in ``group.outermost``, which would take longer.
                 inside[thread] = None
                 try:
@@ -368,8 +370,10 @@ class Session(Stationary, Generic[T]):
             transaction, group = self._transaction, self._group
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
-            if timeout is not None and checked_timeout(timeout) and not group.blocks:
-                raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
+            if timeout is not None:
+                timeout = checked_timeout(timeout)
+                if timeout and not group.blocks:
+                    raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
             if marker is not None:
                 transaction.marker = checked_marker(marker)
             elif not (transaction.items or transaction.runs or transaction.pieces):
@@ -676,7 +680,9 @@ def _require_apart(group: Group, sessions: Sequence[Session[Any]]) -> None:
 
 
 def checked_timeout(timeout: float | None) -> float | None:
-    """The timeout. Raises ``ValueError`` where it is no time that can be waited."""
-    if timeout is not None and not timeout >= 0:
+    """The timeout, or the longest that can be added to a time. Raises ``ValueError`` for one that cannot be waited."""
+    if timeout is None:
+        return None
+    if not timeout >= 0:
         raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
-    return timeout
+    return min(timeout, _LONGEST_SECONDS)

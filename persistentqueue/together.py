@@ -9,7 +9,7 @@ from typing import Any, TypeVar, overload
 
 from .disk import basename
 from .items import checked_marker
-from .joint import require_neighbours
+from .joint import introduce, require_neighbours
 from .queue import PersistentQueue
 from .retries import commit_tried
 from .session import Session, checked_timeout, exclusively
@@ -106,6 +106,7 @@ class _Joint:
     def __init__(self, sessions: Sequence[Session[Any]]) -> None:
         self._sessions = sorted(sessions, key=lambda session: basename(session._group.store.directory))
         require_neighbours([session._group.store.directory for session in sessions])
+        introduce([session._group for session in sessions])
         for session in sessions:
             if not session._group.store.settings.sync:
                 raise ValueError(

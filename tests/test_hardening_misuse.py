@@ -163,6 +163,7 @@ def test_item_4_a_marker_of_another_type(tmp_path: Path, how: str) -> None:
     finally:
         world.sessions.clear()
         world.close()
+        world.end()
 
 
 def test_item_4_an_item_of_more_than_4_gib() -> None:

@@ -197,6 +197,7 @@ def test_row_03_a_waiting_consumer_is_interrupted(open_queue: OpenQueue) -> None
         with queue.session() as session, pytest.raises(Interruption):
             session.dequeue(SECONDS)
         sent.result(SECONDS)
+        assert group._waiters.count == 1, "the place of the thread that was interrupted is kept"
         put(queue, b"a")
         assert waiting.result(SECONDS) == b"a"
     assert queue.stats().held == 1

@@ -34,7 +34,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from functools import partial
@@ -471,8 +471,14 @@ def _live(root: str, case: Case, ledger: Ledger, log: str, calls: str, *options:
     """A life that is traced: how it ended, and what was raised on the way."""
     reading, writing = os.pipe()
     directory = os.path.join(root, "queue")
+
+    def live(ledger: int) -> None:
+        # strace counts the calls of each thread for itself, and what the main thread shields is made in another one.
+        with ThreadPoolExecutor(1) as alone:
+            alone.submit(_Child(directory, case, writing, ledger).live).result()
+
     try:
-        with traced(lambda ledger: _Child(directory, case, writing, ledger).live(), log, calls, *options) as child:
+        with traced(live, log, calls, *options) as child:
             os.close(writing)
             status = ledger.end(child.pid, child.pipe, _PATIENCE_SECONDS)
         return status, os.read(reading, 65536).decode().split()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import itertools
 import logging
 import mmap
@@ -36,14 +35,6 @@ from persistentqueue.disk import DISK
 from .exploring import ViolationError
 
 _ID = re.compile(rb"T?(\d+\.\d+);")
-EXPECTED_TODAY: frozenset[str] = frozenset({"reentrant calls across queues", "odd waits", "closed meanwhile"})
-"""Kinds of misuse that are known to fail today. Programs leave them out."""
-
-
-def may_reenter(style: str) -> bool:
-    """Whether programs of this style make calls in the middle of others, as signal handlers and finalizers do."""
-    crosses = style in {"together", "retries"} and "reentrant calls across queues" in EXPECTED_TODAY
-    return "reentrant calls" not in EXPECTED_TODAY and not crosses
 
 
 class MischiefError(Exception):
@@ -187,8 +178,7 @@ TIMEOUTS: dict[str, object] = {
     "list": [],
     "bytes": b"1",
 }
-WAITS: dict[str, object] = {"None": None, "1e6": 1e6, "inf": inf, "1e300": 1e300}
-ODD_WAITS: dict[str, object] = {"10**400": 10**400}
+WAITS: dict[str, object] = {"None": None, "1e6": 1e6, "inf": inf, "1e300": 1e300, "10**400": 10**400}
 ODD_NAMES: dict[str, object] = {
     "empty": "",
     "surrogate": "\ud800",
@@ -399,11 +389,14 @@ class World:
         return self.sessions[at % len(self.sessions)]
 
     def close(self) -> None:
-        """Close all of them."""
-        for producer in self.producers:
-            producer.close()
+        """Close the queues, which ends the calls that wait."""
         self.a.close()
         self.b.close()
+
+    def end(self) -> None:
+        """Close what is for one thread at a time, when no thread is left."""
+        for producer in self.producers:
+            producer.close()
 
     def callback(self, *, may_raise: bool = True) -> object:
         """Make the call of the step's hook, once. None, or what a codec is to give instead of bytes."""
@@ -425,8 +418,7 @@ class World:
         self.callback()
 
     def _failpoint(self, _: str) -> None:
-        if may_reenter(self.program.style):
-            self.callback(may_raise=False)
+        self.callback(may_raise=False)
 
     def _delay(self, attempts: int) -> float:
         self.callback()
@@ -446,10 +438,8 @@ ALLOWED = (
 
 def is_named(error: BaseException) -> bool:
     """Whether the documentation names this error for misuse. No disk fails here, so that no queue may be broken."""
-    if isinstance(error, OSError) and error.errno == errno.EBADF:  # from a dequeue that began before a close
-        return "closed meanwhile" in EXPECTED_TODAY
     if isinstance(error, UnicodeError):
-        return "surrogates" in EXPECTED_TODAY
+        return False
     return isinstance(error, ALLOWED) and not isinstance(error, BrokenQueueError)
 
 
@@ -516,7 +506,7 @@ def _enqueue_many(world: World, at: int, how: str) -> None:
 def _dequeue(world: World, at: int, how: str) -> None:
     key, session = world.session(at)
     with Note(world, "dequeue", key, []) as note:
-        item = session.dequeue({**TIMEOUTS, **WAITS, **ODD_WAITS}[how])  # type: ignore[arg-type]
+        item = session.dequeue({**TIMEOUTS, **WAITS}[how])  # type: ignore[arg-type]
         note.items = [item] if item is not None else []
 
 
@@ -530,7 +520,7 @@ def _flush(world: World, at: int, how: str) -> None:
     key, session = world.session(at)
     with Note(world, "flush", key, []) as note:
         marker, _, timeout = how.partition("/")
-        timeouts = {**TIMEOUTS, **WAITS, **ODD_WAITS}
+        timeouts = {**TIMEOUTS, **WAITS}
         if not session.flush(MARKERS[marker](world), timeouts[timeout or "None"]):  # type: ignore[arg-type]
             note.kind = "rollback"
         if world.program.style == "retries":

@@ -33,7 +33,7 @@ def outermost(method: Method) -> Method:
     @wraps(method)
     def call(calls: Calls, *arguments: Any, **named: Any) -> Any:
         thread, inside = _thread(), calls.inside
-        if thread in inside or calls.partners:
+        if inside and (0 in inside or thread in inside):
             calls.check_outermost()
         # Neither here nor in ``finally`` is there a call that an interruption could come behind.
         inside[thread] = None
@@ -51,7 +51,7 @@ class Calls:
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.inside: dict[int, None] = {}
-        """The threads that are in a call; see ``outermost``."""
+        """The threads that are in a call; see ``outermost``. 0, which is none, is there if there are partners."""
         self.partners: tuple[Calls, ...] = ()
         """The queues that have been in a transaction with this one, and are open."""
         self.closed: str | None = "the queue is not open"
@@ -70,6 +70,7 @@ class Calls:
         new = [each for each in others if each is not self and each not in self.partners]
         if new:
             self.partners = (*(each for each in self.partners if each.closed is None), *new)
+            self.inside[0] = None
 
     def shielded(self, call: Callable[[], T]) -> T:
         """Make the call, which no signal handler interrupts, and which may not be interrupted by a call of the group

@@ -116,12 +116,11 @@ class Group(Calls):
         """Whether it was told, and did not begin yet."""
         self.groups = self.transactions = 0
         self.meters = meters = Meters()
-        self._note_flush, self._note_commit = meters.flush_seconds.note, meters.commit_seconds.note
-        self._note_group = meters.group_size.note
+        self._note_flush = meters.flush_seconds.note
+        self._note_write = meters.group_size.note, meters.commit_seconds.note
         self._counts_at = _UNCOUNTED
         """With so many transactions what was measured will be counted."""
-        self._time_ns, self._looked_ns = disk.time_ns, -_LOOK_NS
-        """When a thread that commits has last looked at what other processes have published."""
+        self._time_ns = disk.time_ns
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
@@ -189,7 +188,7 @@ class Group(Calls):
         knows).
         """
         thread, inside = get_ident(), self.inside
-        if thread in inside or self.partners:
+        if inside and (0 in inside or thread in inside):
             self.check_outermost()
         # As in ``outermost``, which would take longer.
         inside[thread] = None
@@ -255,9 +254,9 @@ class Group(Calls):
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        now_ns = self._time_ns()
-        if not self._looked_ns <= now_ns < self._looked_ns + _LOOK_NS and not self.writing.locked():
-            self._looked_ns = now_ns
+        adopter, now_ns = self.store.adopter, self._time_ns()
+        if not adopter.passed_ns <= now_ns < adopter.passed_ns + _LOOK_NS and not self.writing.locked():
+            adopter.passed_ns = now_ns
             self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
@@ -285,8 +284,9 @@ class Group(Calls):
         if settled:
             self.groups += 1
             self.transactions += settled
-            self._note_group(settled)
-            self._note_commit(_now() - began)
+            note_size, note_seconds = self._note_write
+            note_size(settled)
+            note_seconds(_now() - began)
 
     def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
         """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
@@ -320,8 +320,8 @@ class Group(Calls):
                 self.transactions += transaction.settled
                 if transaction.committed:
                     self.groups += 1
-                    self._note_group(1)
-                    self._note_commit(_now() - began)
+                    self.meters.group_size.note(1)
+                    self.meters.commit_seconds.note(_now() - began)
                 with self.mutex:
                     self.refused += isinstance(transaction.error, QueueFullError)
         if transaction.settled:
@@ -419,7 +419,6 @@ class Group(Calls):
         self._is_giving_back_due = False
         self.give_back()
 
-    @outermost
     def take(self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]) -> list[bytes]:
         """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever), and append
         their runs to ``runs``. An interruption may leave some there that are not returned.
@@ -427,8 +426,13 @@ class Group(Calls):
         The caller has seen that the queue is open and not broken. Raises ``CorruptionError``, and
         ``SubscriptionNotFoundError`` where the reader's was removed.
         """
-        deadline = None if timeout_seconds is None else _now() + timeout_seconds
+        thread, inside = get_ident(), self.inside
+        if inside and (0 in inside or thread in inside):
+            self.check_outermost()
+        # As in ``outermost``, which would take longer.
+        inside[thread] = None
         try:
+            deadline = None if timeout_seconds is None else _now() + timeout_seconds
             taken = self._take_now(reader, max_items, deadline, runs)
             if not taken and timeout_seconds != 0:
                 taken = self._wait_for_items(reader, max_items, deadline, runs)
@@ -440,6 +444,13 @@ class Group(Calls):
             raise
         else:
             return taken
+        finally:
+            del inside[thread]
+
+    @outermost
+    def take_one(self, reader: Reader, runs: list[Run]) -> bytes | None:
+        """Take one item the short way (see there)."""
+        return reader.take_one(runs)
 
     def _pass_on(self, reader: Reader) -> None:
         """Wake another thread that waits, if there is an item for it."""

@@ -29,17 +29,14 @@ TAIL_PAGE_BYTES = 256 * 1024
 class Page:
     """The items ``first … end - 1``, and what they cost. Items are only ever added, at its end."""
 
-    __slots__ = ("cost_bytes", "first", "items")
+    __slots__ = ("cost_bytes", "end", "first", "items")
 
     def __init__(self, first: int, items: list[bytes], cost_bytes: int) -> None:
         self.first = first
         self.items = items
-        self.cost_bytes = cost_bytes
-
-    @property
-    def end(self) -> int:
+        self.end = first + len(items)
         """The sequence behind the last item."""
-        return self.first + len(self.items)
+        self.cost_bytes = cost_bytes
 
 
 _NONE = Page(0, [], 0)
@@ -104,11 +101,13 @@ class Pages:
         self.cost_bytes += cost_bytes
         if self._pages:
             last = self._pages[-1]
-            if last.first + len(last.items) == first:
+            if last.end == first:
                 shared_bytes = last.cost_bytes + cost_bytes
                 if shared_bytes <= TAIL_PAGE_BYTES and shared_bytes <= self.memory_bytes >> 3:
+                    end = first + len(items)
+                    # From here on without a call: nothing interrupts that.
                     last.items += items
-                    last.cost_bytes = shared_bytes
+                    last.end, last.cost_bytes = end, shared_bytes
                     return
         self._firsts.append(first)
         self._pages.append(Page(first, items.copy(), cost_bytes))  # the list of a transaction is its session's

@@ -88,6 +88,7 @@ class Reader:
                 page = self._pages.find(at)
                 if page is None:
                     return None
+                self._pages.latest = page
                 part = page.items[at - page.first : end - page.first]
                 if items:
                     items += part
@@ -101,33 +102,43 @@ class Reader:
     def take_one(self, runs: list[Run], /) -> bytes | None:
         """Hold the first ready item, and note that in ``runs``; None if that takes more: nothing is held then.
 
-        The short way of ``take``, for a session that takes one item after the other; interruptions are as there.
+        The short way of ``take``, for a session that takes one item after the other. Nothing runs in this thread while
+        it holds the mutex, neither a signal handler nor a finalizer: there is no call then, and no object is made that
+        may start a collection. So the caller need not know of reentrance (see ``calls``). A test looks at the bytecode.
         """
         ready = self.ready
+        sequence = ready.position
+        first, count = runs[-1] if runs else (0, -1)
+        is_next = first + count == sequence
+        run = (first, count + 1) if is_next else (sequence, 1)
+        added = (run,)
         with self._mutex:
-            if ready.returned.firsts or ready.is_closed:
+            page = self._pages.latest
+            if ready.position != sequence or ready.returned.firsts or ready.is_closed:
                 return None
-            sequence, page = ready.position, self._pages.latest
-            at = sequence - page.first
-            if not 0 <= at < len(page.items):
-                found = self._pages.find(sequence)
-                if found is None:
-                    return None
-                self._pages.latest = page = found
-                at = sequence - page.first
-            item = page.items[at]
-            if runs:
-                first, count = runs[-1]
-                if first + count == sequence:
-                    # From here on without a call: nothing interrupts that.
-                    runs[-1] = first, count + 1
-                    ready.position = sequence + 1
-                    self.page_hits += 1
-                    return item
-            # Here as well.
-            runs += ((sequence, 1),)
+            if not page.first <= sequence < page.end:
+                return None
+            item = page.items[sequence - page.first]
+            if is_next:
+                runs[-1] = run
+            else:
+                runs += added
             ready.position = sequence + 1
             self.page_hits += 1
+            return item
+
+    def take_cached(self, runs: list[Run]) -> bytes | None:
+        """Hold the first ready item if it is in memory, and note that in ``runs``; None if it is not, or there is none.
+
+        Interruptions are as in ``take``.
+        """
+        item = self.take_one(runs)
+        if item is None:
+            with self._mutex:
+                page = self._pages.find(self.ready.position)
+                self._pages.latest = page or self._pages.latest
+            if page is not None:
+                item = self.take_one(runs)
         return item
 
     def browse(self, insist: Insist = call_once) -> Iterator[list[bytes]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
@@ -22,7 +23,7 @@ from .errors import (
 )
 from .explain import Hold
 from .group import Group
-from .intervals import last_of
+from .intervals import Run, last_of
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
@@ -69,6 +70,7 @@ class Session(Stationary, Generic[T]):
         "_queue",
         "_reader",
         "_spill_bytes",
+        "_take_one",
         "_together",
         "_transaction",
         "_trial",
@@ -87,8 +89,11 @@ class Session(Stationary, Generic[T]):
         retries: Retries | None = None,
     ) -> None:
         self._group = group
-        self._reader = group.store.subscriptions.plain if reader is None else reader
+        self._reader = reader = group.store.subscriptions.plain if reader is None else reader
         """Of the subscription that it dequeues from; None where the queue has none without a name."""
+        self._take_one: Callable[[list[Run]], bytes | None] = _none if reader is None else reader.take_one
+        if sys.version_info >= (3, 14) and reader is not None:  # where a signal handler may run behind ``with mutex``
+            self._take_one = partial(group.take_one, reader)
         self._queue = queue
         """Kept, so that a queue which its user drops closes no file that a session is writing to."""
         self.name = name
@@ -147,8 +152,9 @@ class Session(Stationary, Generic[T]):
         item is then not in the session.
         """
         data = item if type(item) is bytes else as_bytes(item)
-        if len(data) > ITEM_BYTES_MAX:
-            raise too_large(len(data))
+        length_bytes = len(data)
+        if length_bytes > ITEM_BYTES_MAX:
+            raise too_large(length_bytes)
         if self._busy:
             self._begin()
         self._busy = _BUSY
@@ -156,14 +162,13 @@ class Session(Stationary, Generic[T]):
             transaction, group = self._transaction, self._group
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
-            size_bytes = transaction.payload_bytes + len(data)
-            items = transaction.items
+            size_bytes, items = transaction.payload_bytes + length_bytes, transaction.items
             if size_bytes + ITEM_OVERHEAD_BYTES * len(items) > self._spill_bytes and items:
                 group.spill(transaction)
-                size_bytes, items = len(data), transaction.items
-            # From here on without a call: nothing interrupts that.
-            items += (data,)
+                size_bytes, items = length_bytes, transaction.items
+            # Nothing interrupts that before the item is there.
             transaction.payload_bytes = size_bytes
+            items.append(data)
         finally:
             self._busy = _FREE
 
@@ -214,25 +219,17 @@ class Session(Stationary, Generic[T]):
         """
         if timeout:
             timeout = checked_timeout(timeout)
-        thread = get_ident()
         if self._busy:
             self._begin()
         self._busy = _BUSY
         try:
-            transaction, group, reader = self._transaction, self._group, self._reader
+            transaction, group = self._transaction, self._group
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
-            item: Any = None
-            if reader is not None:
-                inside = group.inside
-                if thread in inside or group.partners:
-                    group.check_outermost()
-                # As in ``group.outermost``, which would take longer.
-                inside[thread] = None
-                try:
-                    item = reader.take_one(transaction.runs)
-                finally:
-                    del inside[thread]
+            inside = group.inside
+            if inside and (0 in inside or get_ident() in inside):
+                group.check_outermost()
+            item: Any = self._take_one(transaction.runs)
             if item is None:
                 items = self._take(transaction, 1, timeout)
                 if not items:
@@ -536,7 +533,7 @@ class Session(Stationary, Generic[T]):
 
     def _take_cached(self, transaction: Transaction, reader: Reader, max_items: int) -> list[bytes]:
         items: list[bytes] = []
-        while len(items) < max_items and (item := reader.take_one(transaction.runs)) is not None:
+        while len(items) < max_items and (item := reader.take_cached(transaction.runs)) is not None:
             items.append(item)
         return items
 
@@ -599,6 +596,10 @@ class Session(Stationary, Generic[T]):
             start = stop
             if start < len(items):
                 self._group.spill(transaction)
+
+
+def _none(_: list[Run]) -> None:
+    """Take nothing the short way."""
 
 
 def flush_all(

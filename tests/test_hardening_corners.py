@@ -19,8 +19,11 @@ from persistentqueue import (
     TooManyFilesError,
     adopt,
     bounds,
+    check,
+    log,
     producer,
     publication,
+    repair,
     transaction,
 )
 from persistentqueue.adopt import Adopter
@@ -69,6 +72,12 @@ def adopter_of(queue: PersistentQueue) -> Adopter:
     adopter = vars(queue._open().store.inbox)["_adopter"]
     assert isinstance(adopter, Adopter)
     return adopter
+
+
+def directory_of(queue: PersistentQueue) -> str:
+    """Where the queue is, or was."""
+    assert queue._group is not None
+    return queue._group.directory
 
 
 def publish(directory: Path, *items: bytes) -> None:
@@ -397,3 +406,33 @@ def test_a_log_for_which_there_was_no_descriptor(open_queue: OpenQueue, monkeypa
             put(queue, b"2")
     put(queue, b"3")
     assert drain(queue) == [b"1", b"3"]
+
+
+@pytest.mark.damages
+def test_a_log_that_the_memory_is_too_small_for(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log that the process has no memory for is no damage: the error says how much it asked for, by every door."""
+    with open_queue() as queue:
+        put(queue, b"1")
+
+    def lacks(*_: Any) -> bytes:
+        raise MemoryError
+
+    with monkeypatch.context() as patch:
+        patch.setattr(log, "read_all", lacks)
+        for call in (open_queue, lambda: check(directory_of(queue)), lambda: repair(directory_of(queue))):
+            with pytest.raises(MemoryShortageError, match="takes 1048576 bytes of memory at least"):
+                call()
+    assert drain(open_queue()) == [b"1"]
+
+
+def test_a_time_out_of_any_length(open_queue: OpenQueue) -> None:
+    """A number of any size is a time-out."""
+    queue = open_queue(max_items=2, full="block")
+    with queue.session() as session:
+        session.enqueue(b"1")
+        assert session.flush(timeout=10**400)
+        assert queue.wait(10**400)
+        assert session.dequeue(timeout=10**400) == b"1"
+        session.put_back()
+        assert session.dequeue_many(5, timeout=10**400) == [b"1"]
+        assert session.flush()

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -339,6 +340,38 @@ def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: OpenQueue, step
     other.rollback()
     other.close()
     assert drain(queue) == [b"a", b"b"]
+
+
+def test_row_05_a_partner_is_refused(open_queue: OpenQueue) -> None:
+    """A handler that interrupts a call of one queue may call any other one, but none that shares transactions with it:
+    such a call might wait for a transaction over both, which waits for the call that was interrupted."""
+    armed, found = [False], list[object]()
+
+    def failpoint(name: str) -> None:
+        if armed[0] and name.startswith("commit.1"):
+            armed[0] = False
+            signal.raise_signal(signal.SIGALRM)
+
+    a, b, other = open_queue("a", disk=replace(DISK, failpoint=failpoint)), open_queue("b"), open_queue("other")
+    with transaction(a, b) as (one, two):
+        one.enqueue(b"a")
+        two.enqueue(b"b")
+
+    def handle(*_: object) -> None:
+        put(other, b"from the handler")
+        for call in (lambda: put(b, b"never"), lambda: len(b), b.stats, partial(put, a, b"never")):
+            try:
+                found.append(call())
+            except ReentrantUseError as error:
+                found.append(str(error).partition(": called in the middle of another call of ")[2].partition(" ")[0])
+
+    with handling(handle), a.session() as session:
+        for flushes in (1, 2):
+            session.enqueue(b"more")
+            armed[0] = True
+            assert session.flush()
+            assert found == [a._open().directory] * 4 * flushes
+    assert (drain(a), drain(b), drain(other)) == ([b"a", b"more", b"more"], [b"b"], [b"from the handler"] * 2)
 
 
 def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: OpenQueue) -> None:

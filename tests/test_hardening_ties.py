@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from pathlib import Path
 
@@ -44,6 +45,27 @@ def test_row_23_a_damaged_data_path(
     assert (report.items, report.lost) == (3, ())
     with open_queue() as queue:
         assert Path(queue.data_path) == place
+        assert drain(queue) == ITEMS
+
+
+@pytest.mark.parametrize("thing", ["pipe", "holes"])
+@pytest.mark.parametrize("name", ["data.path", "queue.id"])
+def test_row_23_what_is_no_small_file(
+    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, thing: str, name: str
+) -> None:
+    """A pipe, or a file of holes, in the place of ``data.path`` or ``queue.id`` is set aside, and never copied."""
+    path = (directory if name == "data.path" else place) / name
+    path.unlink()
+    if thing == "pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 2**40)
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert report.kept == (f"{name}.damaged",)
+    kept = path.with_name(f"{name}.damaged").lstat()
+    assert kept.st_blocks == 0
+    with open_queue() as queue:
         assert drain(queue) == ITEMS
 
 

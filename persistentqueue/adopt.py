@@ -101,6 +101,7 @@ class Adopter:
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
         self._listed_ns = -_PATIENCE_NS
+        self.time_ns = disk.time_ns
         self.passed_ns = -_PATIENCE_NS
         """When a thread that only passed by has looked last; for its owner."""
         self._patience_ns = _PATIENCE_NS

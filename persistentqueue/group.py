@@ -120,7 +120,6 @@ class Group(Calls):
         self._note_write = meters.group_size.note, meters.commit_seconds.note
         self._counts_at = _UNCOUNTED
         """With so many transactions what was measured will be counted."""
-        self._time_ns = disk.time_ns
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
@@ -254,7 +253,8 @@ class Group(Calls):
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
-        adopter, now_ns = self.store.adopter, self._time_ns()
+        adopter = self.store.adopter
+        now_ns = adopter.time_ns()
         if not adopter.passed_ns <= now_ns < adopter.passed_ns + _LOOK_NS and not self.writing.locked():
             adopter.passed_ns = now_ns
             self._look_by_the_way()

@@ -37,6 +37,10 @@ class UnreadableError(Exception):
         self.damage, self.first, self.end = damage, first, end
 
 
+_NO_RUN = 0, -1
+"""Behind which no sequence comes."""
+
+
 class Reader:
     """Reads what a subscription may dequeue from the segments, through the page cache."""
 
@@ -108,10 +112,12 @@ class Reader:
         """
         ready = self.ready
         sequence = ready.position
-        first, count = runs[-1] if runs else (0, -1)
+        first, count = runs[-1] if runs else _NO_RUN
         is_next = first + count == sequence
-        run = (first, count + 1) if is_next else (sequence, 1)
-        added = (run,)
+        if is_next:
+            run = first, count + 1
+        else:
+            added = ((sequence, 1),)
         with self._mutex:
             page = self._pages.latest
             if ready.position != sequence or ready.returned.firsts or ready.is_closed:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
+    ClosedError,
     PersistentQueue,
     PersistentQueueError,
     Producer,
@@ -511,7 +512,7 @@ def test_row_02_closed_under_a_call(root: Root, tmp_path: Path) -> None:
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
     for call in (DISK.unlink, DISK.lstat, PORTABLE.unlink):
-        with pytest.raises(OSError, match="is closed"):
+        with pytest.raises(ClosedError, match="is closed"):
             call(file)
     assert (tmp_path / "file").exists()
 

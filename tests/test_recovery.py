@@ -91,11 +91,13 @@ def test_recovery_run_twice_or_cut_short_gives_the_same(crashed: Path, tmp_path:
         pass
 
     steps: list[str] = []
-    with PersistentQueue(shutil.copytree(crashed, tmp_path / "count"), disk=replace(DISK, failpoint=steps.append)):
+    with PersistentQueue(
+        shutil.copytree(crashed, tmp_path / "count" / "queue"), disk=replace(DISK, failpoint=steps.append)
+    ):
         count = len(steps)
     assert count >= 6
     for n in range(count):
-        path = shutil.copytree(crashed, tmp_path / f"dies{n}")
+        path = shutil.copytree(crashed, tmp_path / f"dies{n}" / "queue")
         left = [n]
 
         def failpoint(name: str, left: list[int] = left) -> None:
@@ -116,7 +118,7 @@ def test_log_cut_at_every_byte(crashed: Path, tmp_path: Path) -> None:
     ends = [frame.end for frame in replay.frames[1:]]
     near = {end + near for end in ends for near in (-1, 0, 1, 8)}
     for length in sorted({*range(replay.frames[0].end, replay.end + 20, 7), *near}):
-        path = shutil.copytree(crashed, tmp_path / f"cut{length}")
+        path = shutil.copytree(crashed, tmp_path / f"cut{length}" / "queue")
         with log_file(path).open("r+b") as file:
             file.truncate(length)
         queue, items = reopen(path)
@@ -195,7 +197,7 @@ def test_damage_to_the_last_frame_is_reported_as_torn(crashed: Path, tmp_path: P
     """Damage to the last group of an unsealed log looks like a torn write: dropped, reported, kept aside."""
     last = replay_of(crashed).frames[-1]
     for offset in range(last.offset, last.end):
-        path = shutil.copytree(crashed, tmp_path / "torn")
+        path = shutil.copytree(crashed, tmp_path / "torn" / "queue")
         flip(log_file(path), offset, 0x80)
         before = log_file(path)
         evidence = before.read_bytes()
@@ -215,7 +217,7 @@ def test_missing_frame_breaks_the_chain(crashed: Path) -> None:
     data = log.read_bytes()
     one, two = replay.frames[5], replay.frames[6]
     log.write_bytes(data[: one.offset] + data[two.offset :])
-    queue = PersistentQueue(shutil.copytree(crashed, crashed.parent / "moved"))
+    queue = PersistentQueue(shutil.copytree(crashed, crashed.parent / "moved" / "queue"))
     with queue:
         assert drain(queue) == ITEMS[:4]  # moved frames are no frames, so the log ends there
         assert queue.recovery.torn_bytes > 0
@@ -437,7 +439,7 @@ def test_every_byte_of_a_segment(tmp_path: Path) -> None:
     used = replay_of(tmp_path / "original").checkpoint.segments[0].end
     lost_counts = set()
     for offset in range(0, used, 3):
-        path = shutil.copytree(tmp_path / "original", tmp_path / "flipped")
+        path = shutil.copytree(tmp_path / "original", tmp_path / "flipped" / "queue")
         flip(path / "data" / segment.name, offset, 1 << offset % 8)
         with PersistentQueue(path, disk=IN_CACHE) as queue:
             found, errors = survivors(queue)

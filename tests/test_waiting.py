@@ -267,6 +267,7 @@ def test_waiting_for_room_does_nothing(
     monkeypatch.setattr(Store, "commit", counted)
     waiting = threads.submit(flush, queue, b"b")
     waits(queue)
+    wait_for(lambda: len(tried) == 2)
     assert is_idle()
     assert (len(tried), queue.stats().groups) == (2, groups)
     consume(queue)

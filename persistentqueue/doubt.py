@@ -31,6 +31,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from stat import S_ISDIR
 from typing import NamedTuple
 
 from .disk import READ, Disk, StatResult, abspath, basename, dirname, join, read_all, sync_directory
@@ -237,8 +238,10 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
         path = join(neighbours, name)
         with suppress(OSError, PersistentQueueError):  # no queue, or none that anybody opens
             newest = read_newest(disk, path, hurried=True)
-            if newest is not None and _identity(newest).queue == identity and not is_own(disk.lstat(path)):
-                return path
+            if newest is not None and _identity(newest).queue == identity:
+                found = disk.lstat(path)
+                if S_ISDIR(found.st_mode) and not is_own(found):  # a link may lead to the queue itself
+                    return path
     return None
 
 

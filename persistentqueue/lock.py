@@ -100,14 +100,14 @@ class Lock:
                 raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
             self._disk.sleep(_POLL_SECONDS)
         assert self._fd is not None
-        recorded, own = _signed(self._disk, self._fd).get("inode"), self._disk.fstat(self._fd).st_ino
-        self.is_moved = recorded != own
-        self._sign(own if recorded == own else 0)
+        own = self._inode()
+        self.is_moved = _signed(self._disk, self._fd).get("inode") != own
+        self._sign("" if self.is_moved else own)
 
     def settle(self) -> None:
         """Record that the directory is no copy of another one."""
         if self.is_moved and self._fd is not None:
-            self._sign(self._disk.fstat(self._fd).st_ino)
+            self._sign(self._inode())
             self.is_moved = False
 
     def release(self) -> None:
@@ -153,10 +153,14 @@ class Lock:
             return False
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
 
-    def _sign(self, inode: int) -> None:
+    def _inode(self) -> str:
+        assert self._fd is not None
+        return f"{self._disk.fstat(self._fd).st_ino:016x}"
+
+    def _sign(self, inode: str) -> None:
         assert self._fd is not None
         signature = _signature(self._disk.getpid(), self._disk.gethostname(), self._disk.time_ns() // 10**9)
-        data = f'{signature}, "inode": {inode}}}'.encode()
+        data = f'{signature}, "inode": "{inode}"}}'.encode()
         # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
         with suppress(OSError):
             self._disk.ftruncate(self._fd, 0)

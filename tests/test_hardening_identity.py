@@ -157,6 +157,7 @@ def test_row_20_neighbours_that_cannot_be_read_are_no_originals(tmp_path: Path, 
     shutil.copytree(path / "a", path / "copy")
     (path / "a").rename(tmp_path / "away")
     (path / "file").touch()
+    (path / "current").symlink_to("copy")
     (path / "no queue" / "log").mkdir(parents=True)
     (path / "no queue" / "log" / "000000000001.log").write_bytes(b"nothing of the kind")
 

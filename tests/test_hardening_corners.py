@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,13 @@ from typing import Any
 import pytest
 
 from persistentqueue import (
+    CodecError,
     CorruptionError,
     InboxAccessError,
     MemoryShortageError,
     PersistentQueue,
     Producer,
+    SessionInUseError,
     TooManyFilesError,
     adopt,
     bounds,
@@ -436,3 +439,49 @@ def test_a_time_out_of_any_length(open_queue: OpenQueue) -> None:
         session.put_back()
         assert session.dequeue_many(5, timeout=10**400) == [b"1"]
         assert session.flush()
+
+
+# --- a producer in the middle of a call ----------------------------------------------------------------------------
+
+BUSY_CALLS: dict[str, Callable[[Any], object]] = {
+    "enqueue": lambda busy: busy.enqueue("other"),
+    "enqueue_many": lambda busy: busy.enqueue_many(["other"]),
+    "flush": lambda busy: busy.flush(),
+    "rollback": lambda busy: busy.rollback(),
+    "close": lambda busy: busy.close(),
+}
+
+
+class CallingBack:
+    """A codec that calls the producer for which it encodes."""
+
+    def __init__(self) -> None:
+        self.call: Any = None
+
+    def encode(self, item: str) -> bytes:
+        if self.call is not None:
+            self.call()
+        return item.encode()
+
+    def decode(self, data: bytes) -> str:
+        return data.decode()
+
+
+@pytest.mark.parametrize("outer", ["enqueue", "enqueue_many"])
+@pytest.mark.parametrize("inner", list(BUSY_CALLS))
+def test_a_producer_is_not_called_from_its_own_codec(
+    open_queue: OpenQueue, directory: Path, outer: str, inner: str
+) -> None:
+    """The inner call is refused, the outer one takes nothing, and the producer keeps what it had."""
+    queue = open_queue()
+    codec = CallingBack()
+    with Producer(directory, codec=codec) as busy:
+        busy.enqueue("kept")
+        codec.call = lambda: BUSY_CALLS[inner](busy)
+        with pytest.raises(CodecError) as raised:
+            BUSY_CALLS[outer](busy)
+        assert isinstance(raised.value.__cause__, SessionInUseError)
+        codec.call = None
+        assert busy.pending == 1 and not busy.closed
+        busy.flush()
+    assert drain(queue) == [b"kept"]

@@ -571,10 +571,17 @@ class Group(Calls):
             if not self._sleep(reader, deadline, stop):
                 return False
 
+    @outermost
     def wake(self) -> None:
         """Whoever waits for an item looks once more."""
         with self.mutex:
             self._waiters.wake_all()
+
+    @outermost
+    def count_undecodable(self) -> None:
+        """Count an item that its codec refuses."""
+        with self.mutex:
+            self.undecodable += 1
 
     @outermost
     def subscribe(self, name: str, start: str) -> Reader:

@@ -60,6 +60,7 @@ class Lock:
         self.path = path
         self._directory = dirname(path) or "."
         self._fd: int | None = None
+        self._inode = ""
         self.is_moved = False
         """Whether the file was not signed, or was signed as another one: the directory may be a copy."""
         self.roots = Roots(disk)
@@ -100,14 +101,13 @@ class Lock:
                 raise QueueLockedError(self.path, *(read_owner(self._disk, self.path) or (None, None, None)))
             self._disk.sleep(_POLL_SECONDS)
         assert self._fd is not None
-        own = self._inode()
-        self.is_moved = _signed(self._disk, self._fd).get("inode") != own
-        self._sign("" if self.is_moved else own)
+        self.is_moved = _signed(self._disk, self._fd).get("inode") != self._inode
+        self._sign("" if self.is_moved else self._inode)
 
     def settle(self) -> None:
         """Record that the directory is no copy of another one."""
         if self.is_moved and self._fd is not None:
-            self._sign(self._inode())
+            self._sign(self._inode)
             self.is_moved = False
 
     def release(self) -> None:
@@ -123,8 +123,10 @@ class Lock:
             self.roots.hold(self._directory, DIRECTORY | NO_LINK)
             fd = self._open()
             if self._disk.lock(fd) and self._is_named(fd) and self.is_named():
-                _need_plain(self.path, self._disk.fstat(fd))
-                self._fd, fd = fd, -1
+                found = self._disk.fstat(fd)
+                _need_plain(self.path, found)
+                self._inode = f"{found.st_ino:016x}"
+                self._fd, fd = fd, -1  # last: what raises before frees the lock
                 return True
         finally:
             if self._fd is None:
@@ -152,10 +154,6 @@ class Lock:
         except FileNotFoundError:
             return False
         return (ours.st_dev, ours.st_ino) == (named.st_dev, named.st_ino)
-
-    def _inode(self) -> str:
-        assert self._fd is not None
-        return f"{self._disk.fstat(self._fd).st_ino:016x}"
 
     def _sign(self, inode: str) -> None:
         assert self._fd is not None

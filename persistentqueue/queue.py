@@ -346,7 +346,10 @@ class PersistentQueue(Stationary, Generic[T]):
         return group.wait(reader, checked_timeout(timeout), stop)
 
     def wake(self) -> None:
-        """Have those who are in ``wait``, of the queue or a subscription, ask whether they are to stop."""
+        """Have those who are in ``wait``, of the queue or a subscription, ask whether they are to stop.
+
+        Raises ``ReentrantUseError`` in ``stop`` itself, and in what else interrupts a call of the queue.
+        """
         if self._group is not None:
             self._group.wake()
 

@@ -433,8 +433,7 @@ class Session(Stationary, Generic[T]):
         For a face that decodes by itself what it has dequeued.
         """
         transaction, group = self._transaction, self._group
-        with group.mutex:
-            group.undecodable += 1
+        group.count_undecodable()
         sequence = sum(transaction.runs[-1]) - 1 if transaction is not None and transaction.runs else None
         return CodecError("decode", codec, data, reason, group.store.directory, sequence)
 

@@ -36,8 +36,7 @@ class Subscription(Stationary, Generic[T]):
     def __len__(self) -> int:
         """How many items it may dequeue now."""
         self._group.check()
-        with self._group.mutex:
-            return 0 if self.removed else len(self._reader.ready)
+        return self._group.look(lambda: 0 if self.removed else len(self._reader.ready))
 
     def __bool__(self) -> bool:
         """It is true also when it has nothing to dequeue."""

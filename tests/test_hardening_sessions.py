@@ -304,6 +304,7 @@ def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: OpenQueue, step
             signal.raise_signal(signal.SIGALRM)
 
     queue = open_queue(disk=replace(DISK, failpoint=failpoint))
+    subscription = queue.subscribe("reports")
     put(queue, b"a")
     other = queue.session()
     other.enqueue(b"never")
@@ -319,7 +320,10 @@ def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: OpenQueue, step
         queue.maintain,
         lambda: queue.peek(1),
         lambda: queue.wait(1),
+        queue.wake,
         lambda: queue.subscribe("s"),
+        lambda: len(subscription),
+        lambda: subscription.wait(1),
         lambda: queue.flush_all([other]),
         lambda: put(queue, b"never"),
     ]
@@ -340,6 +344,21 @@ def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: OpenQueue, step
     other.rollback()
     other.close()
     assert drain(queue) == [b"a", b"b"]
+
+
+def test_row_05_stop_that_calls_the_queue(open_queue: OpenQueue) -> None:
+    """What ``wait`` asks, with a lock held, gets an error at once if it calls the queue itself."""
+    queue = open_queue()
+    subscription = queue.subscribe("reports")
+    for call in (queue.wake, lambda: len(queue), lambda: len(subscription), queue.stats, lambda: queue.wait(0)):
+
+        def stop(call: Callable[[], object] = call) -> bool:
+            call()
+            return True
+
+        with pytest.raises(ReentrantUseError):
+            queue.wait(10, stop=stop)
+    assert not queue.wait(0)
 
 
 def test_row_05_a_partner_is_refused(open_queue: OpenQueue) -> None:

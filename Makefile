@@ -17,37 +17,39 @@ COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats s
 	hardening_inbox hardening_inbox_limits hardening_inbox_users \
 	hardening_trust hardening_foreign hardening_ties hardening_identity)
 
-# The main job with all its data, which make flights runs, and kills with a part of it at every place.
-YEAR := tests/test_flights_pipeline.py
-# The processes of Spark, killed where make test kills only some of them; what they call; what only rehearses make perf.
+# What make test leaves out, since it takes its time; the targets of these names run it.
+# The main job, with all its data and killed at every place.
+FLIGHTS := tests/test_flights_killed.py tests/test_flights_pipeline.py
+# The processes of Spark, killed; what they call; what only rehearses make perf.
 KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py \
 	tests/test_spark_processes.py perf/test_spark_perf.py
-
-# The faces beside those whom they are like: their own tests, on each Python there is; a crawl; a terminal, a browser.
-FACES := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
+# The tests of other queues, on each Python there is; a crawl; a terminal, a browser; other surroundings; hostile files
+# of any size; a log flipped at every bit; the README on Spark.
+LONG := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
 	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
 	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py \
-	tests/test_hardening_cli.py tests/test_hardening_surroundings.py tests/test_hardening_hostile.py
+	tests/test_hardening_cli.py tests/test_hardening_surroundings.py tests/test_hardening_hostile.py \
+	tests/test_seed_damage.py tests/test_documents_spark.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2
 # Campaigns of about a minute, and of about fifteen, on two cores; each line takes one. The longest stand first.
 define MINUTE
-random --schedules 40000
+random --schedules 24000
 exhaustive --operations 2 --only 0
-mutants --most 10
-random --schedules 10000 --faults
-random --schedules 6000 --style several
-random --schedules 6000 --style retries
-random --schedules 3000 --style encloses
-random --schedules 3000 --style renames
+random --schedules 6000 --faults
+mutants --most 6
+random --schedules 4000 --style several
+random --schedules 4000 --style retries
+random --schedules 2000 --style encloses
+random --schedules 2000 --style renames
 exhaustive --operations 2 --only 1
-kills --count 200
-cuts --count 16
-misuse --count 300
-fuzz --kind files --count 30
+kills --count 100
+cuts --count 10
+misuse --count 200
+fuzz --kind files --count 20
 interrupts --only flush --parts 8
-interrupts --signals-only --count 300
+interrupts --signals-only --count 200
 endef
 define QUARTER
 exhaustive --operations 3 --only 0
@@ -87,7 +89,7 @@ SPARKS ?= 4.0 4.1 4.2
 ON_SPARK := tests/test_spark.py tests/test_spark_source.py tests/test_spark_stream.py tests/test_spark_workers.py \
 	tests/test_spark_processes.py
 
-.PHONY: demo test faces flights kills crash sparks lint perf perf-spark clean
+.PHONY: demo test long flights kills crash sparks lint perf perf-spark clean
 
 demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
@@ -95,15 +97,15 @@ demo: $(VENV)/examples.installed
 test: $(VENV)/test.installed
 	$(BIN)/python -m pytest -n 3 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) --ignore=$(YEAR) \
-		$(FACES:%=--ignore=%)
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
+		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(LONG:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
-faces: $(VENV)/test.installed
-	$(BIN)/python -m pytest -n 3 --dist load --no-loadscope-reorder $(FACES)
+long: $(VENV)/test.installed
+	$(BIN)/python -m pytest -n 3 --dist load --no-loadscope-reorder $(LONG)
 
 flights: $(VENV)/test.installed
-	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile tests/test_flights_killed.py $(YEAR)
+	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FLIGHTS)
 
 # Spark, of which every process is killed at every place, one after the other: 52 of them.
 kills: $(VENV)/test.installed

@@ -17,7 +17,6 @@ SNIPPETS = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
 ON_SPARK = [snippet for snippet in SNIPPETS if "spark" in snippet]
-IN_TURN = "import sys\nfor snippet in sys.argv[1:]:\n    exec(compile(snippet, snippet, 'exec'), {})"
 
 
 def run(code: str, directory: Path, *arguments: str) -> None:
@@ -31,13 +30,6 @@ def run(code: str, directory: Path, *arguments: str) -> None:
 def test_readme_snippet_runs(number: int, tmp_path: Path) -> None:
     """A snippet that somebody copies works, without a warning, in an empty directory."""
     run(SNIPPETS[number], tmp_path)
-
-
-@pytest.mark.spark
-def test_readme_snippets_run_on_spark(tmp_path: Path) -> None:
-    """So do those that use Spark, one after the other: they share a Java, and so its directory, and no names there."""
-    assert len(ON_SPARK) == 3
-    run(IN_TURN, tmp_path, *ON_SPARK)
 
 
 def test_readme_has_snippets() -> None:

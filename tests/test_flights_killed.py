@@ -26,7 +26,7 @@ PLACES = (
 )
 """Stage, what it has printed, and on which side of its commit it stands still."""
 CHOSEN = PLACES if os.environ.get("EVERY_PLACE") else PLACES[2:4]
-"""Each place takes a Java of its own: ``make flights`` goes to all of them, ``make test`` to those beside a commit."""
+"""Each place takes a Java of its own: ``make flights`` goes to all; otherwise those beside a commit are enough."""
 
 
 def test_killed_anywhere_the_totals_are_the_same(tmp_path: Path) -> None:

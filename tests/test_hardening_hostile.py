@@ -1,4 +1,4 @@
-"""Row 10, what takes longest: very large files, and very many, in an inbox. Run by ``make faces``."""
+"""Row 10, what takes longest: very large files, and very many, in an inbox. Run by ``make long``."""
 
 from __future__ import annotations
 

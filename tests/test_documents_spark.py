@@ -1,0 +1,18 @@
+"""The README's snippets that use Spark run; the others are run by ``test_documents``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from .test_documents import ON_SPARK, run
+
+IN_TURN = "import sys\nfor snippet in sys.argv[1:]:\n    exec(compile(snippet, snippet, 'exec'), {})"
+
+
+@pytest.mark.spark
+def test_readme_snippets_run_on_spark(tmp_path: Path) -> None:
+    """They run one after the other: they share a Java, and so its directory, and no names there."""
+    assert len(ON_SPARK) == 3
+    run(IN_TURN, tmp_path, *ON_SPARK)

@@ -24,12 +24,13 @@ FLIGHTS := tests/test_flights_killed.py tests/test_flights_pipeline.py
 KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py \
 	tests/test_spark_processes.py perf/test_spark_perf.py
 # The tests of other queues, on each Python there is; a crawl; a terminal, a browser; other surroundings; hostile files
-# of any size; a log flipped at every bit; the README on Spark.
+# of any size; files flipped at every bit; kills at every step, and lacking room at every call; the README on Spark.
 LONG := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
 	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
 	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py \
 	tests/test_hardening_cli.py tests/test_hardening_surroundings.py tests/test_hardening_hostile.py \
-	tests/test_seed_damage.py tests/test_documents_spark.py
+	tests/test_seed_damage.py tests/test_seed_kills.py tests/test_flips.py tests/test_hardening_lacking.py \
+	tests/test_documents_spark.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2

@@ -320,6 +320,18 @@ def test_spilling_at_the_limit_of_the_disk(open_queue: OpenQueue, directory: Pat
         assert drain(queue) == [b"%04d" % n * 250 for n in range(50)]
 
 
+def test_what_was_spilled_is_no_room(open_queue: OpenQueue) -> None:
+    """A flush that finds the disk full spares the segments that another session has written ahead."""
+    queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB)
+    items = [b"%04d" % n * 250 for n in range(50)]
+    with spilling(queue) as session:
+        session.enqueue_many(items)
+        with pytest.raises(QueueFullError, match="max_disk_bytes"):
+            put(queue, b"x" * 60_000)
+        session.flush()
+    assert drain(queue) == items
+
+
 # --- settings and statistics ------------------------------------------------------------------------------------------
 
 

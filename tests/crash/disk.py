@@ -253,6 +253,12 @@ class SimulatedDisk:
             if each.startswith(prefix)
         }
 
+    def held(self, path: str) -> int:
+        """The directory that was opened last under this path, and is open still, whatever has the name by now; 0 if
+        there is none."""
+        opened = (number for number, at, _ in reversed(self.descriptors.values()) if at == path and number < 0)
+        return next(opened, 0)
+
     # --- crashing ----------------------------------------------------------------------------------------------------
 
     def kill(self, pick: Pick) -> SimulatedDisk:

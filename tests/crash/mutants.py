@@ -102,7 +102,7 @@ MUTANTS = (
     Mutant("a segment drains one item early", "state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery", "number not in known:", "number in known:"),
-    Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created", "drains"),
+    Mutant("segments that sessions wrote ahead go on a full disk", "segments", "if created.number not in pinned]\n        for created", "]\n        for created", "tests/test_limits.py::test_what_was_spilled_is_no_room"),
     # --- owners and deletion
     Mutant("a second owner is let in", "lock", "if self._disk.lock(fd) and self._is_named(fd)", "if self._is_named(fd)"),
     Mutant("a queue in use can be deleted", "directory", "    lock.acquire(lock_timeout)\n", "    pass\n"),

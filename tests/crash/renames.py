@@ -127,7 +127,7 @@ class Renames:
         """The owner has opened the queue."""
         if self._used:
             place = "" if store.places.data_root == store.directory else store.places.data_root
-            pool = disk.names.get(store.pool.directory, 0)
+            pool = disk.held(store.pool.directory)
             disk.situation = self.at(disk)._replace(place=place, is_open=True, pool=pool)
 
     def closed(self, disk: SimulatedDisk) -> None:

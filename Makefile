@@ -24,13 +24,15 @@ FLIGHTS := tests/test_flights_killed.py tests/test_flights_pipeline.py
 KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py \
 	tests/test_spark_processes.py perf/test_spark_perf.py
 # The tests of other queues, on each Python there is; a crawl; a terminal, a browser; other surroundings; hostile files
-# of any size; files flipped at every bit; kills at every step, and lacking room at every call; the README on Spark.
+# of any size; files flipped at every bit; kills at every step, of one process and of many; disks that are full, fail,
+# and lack something at every call; streams of Spark, and the README on Spark.
 LONG := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
 	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
 	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py \
 	tests/test_hardening_cli.py tests/test_hardening_surroundings.py tests/test_hardening_hostile.py \
 	tests/test_seed_damage.py tests/test_seed_kills.py tests/test_flips.py tests/test_hardening_lacking.py \
-	tests/test_documents_spark.py
+	tests/test_processes.py tests/test_producers_killed.py tests/test_several_killed.py \
+	tests/test_full_disk.py tests/test_seed_failing_disk.py tests/test_spark_stream.py tests/test_documents_spark.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2
@@ -96,9 +98,9 @@ demo: $(VENV)/examples.installed
 	$(BIN)/python examples/flights_pipeline.py --directory demo
 
 test: $(VENV)/test.installed
-	$(BIN)/python -m pytest -n 3 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
+	$(BIN)/python -m pytest -n 4 --dist loadfile $(COVERED:%=--cov=persistentqueue.%) --cov-report= $(COVERING)
 	$(BIN)/python -m coverage report --fail-under=100
-	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
+	$(BIN)/python -m pytest -n 4 --dist loadfile --no-loadscope-reorder $(COVERING:%=--ignore=%) \
 		$(FLIGHTS:%=--ignore=%) $(KILLS:%=--ignore=%) $(LONG:%=--ignore=%)
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 

@@ -50,7 +50,6 @@ from .publication import (
     Request,
     is_part,
     is_published,
-    need_regular,
     open_dense,
     parse_name,
     read_publication,
@@ -58,6 +57,7 @@ from .publication import (
 from .quota import OverLimitError, Quota
 from .segments import Piece, Segments
 from .transaction import Transaction
+from .trust import need_regular
 
 ADOPTED_MAX = 256
 """A frame that has so many files takes no more publications."""

@@ -21,16 +21,8 @@ from .errors import CorruptionError, PersistentQueueError
 from .header import HEADER_BYTES
 from .items import Batch, checked_marker
 from .producer import SPILL_BYTES, Versions, explained, find_inbox
-from .publication import (
-    SUFFIX,
-    Draft,
-    Part,
-    is_published,
-    need_regular,
-    parse_name,
-    read_publication,
-    time_behind,
-)
+from .publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
+from .trust import need_regular
 
 PART_SECONDS_MAX = 6 * 86400.0
 """An older part is not published: a day later its owner may sweep it."""

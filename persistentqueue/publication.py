@@ -41,7 +41,6 @@ import errno
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
-from stat import S_ISREG, filemode
 from typing import NamedTuple
 
 from .block import (
@@ -54,7 +53,7 @@ from .block import (
     encode_block,
     split_items,
 )
-from .disk import CREATE_NEW, LACKING, READ, Disk, StatResult, join, names_of, read_all, write_all
+from .disk import CREATE_NEW, LACKING, READ, Disk, join, names_of, read_all, write_all
 from .errors import CorruptionError, MemoryShortageError, PersistentQueueError
 from .frame import (
     FRAME_HEADER_BYTES,
@@ -71,6 +70,7 @@ from .frame import (
 from .header import HEADER_BYTES, Header, decode_header, encode_header
 from .segment import PUBLISHED, Segment
 from .sharing import make_readable, publication_mode
+from .trust import need_regular, regular_bytes
 
 SUFFIX = ".seg"
 DRAFT_SUFFIX = ".tmp"
@@ -360,11 +360,6 @@ def read_publication(disk: Disk, path: str) -> Publication:
     return publication._replace(own=publication.own._replace(capacity_bytes=size_bytes - HEADER_BYTES))
 
 
-def need_regular(disk: Disk, path: str) -> int:
-    """The size of the file. Raises ``CorruptionError`` unless it is a regular one, and ``FileNotFoundError``."""
-    return _need_regular(disk.lstat(path), path)
-
-
 def open_dense(disk: Disk, path: str) -> tuple[int, int]:
     """Open a file that others put there, to read it; and its size. Raises ``CorruptionError`` unless it is a regular
     one, and for one of holes: to read these would take for ever."""
@@ -375,7 +370,7 @@ def open_dense(disk: Disk, path: str) -> tuple[int, int]:
             raise CorruptionError(path, 0, "a regular file", f"{error.strerror}") from error
         raise
     try:
-        size_bytes = _need_regular(disk.fstat(fd), path)
+        size_bytes = regular_bytes(disk.fstat(fd), path)
         real_bytes = disk.real_bytes(fd)
         if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:
             raise CorruptionError(path, 0, f"{size_bytes} bytes", f"{real_bytes} bytes, and holes")
@@ -383,12 +378,6 @@ def open_dense(disk: Disk, path: str) -> tuple[int, int]:
         disk.close(fd)
         raise
     return fd, size_bytes
-
-
-def _need_regular(found: StatResult, path: str) -> int:
-    if not S_ISREG(found.st_mode):
-        raise CorruptionError(path, 0, "a regular file", filemode(found.st_mode))
-    return found.st_size
 
 
 def _operations(

@@ -44,7 +44,11 @@ def open_plain(disk: Disk, path: str, flags: int, mode: int = 0) -> int:
 
 def need_regular(disk: Disk, path: str) -> int:
     """Return the size of a plain file, in bytes. Raises ``CorruptionError`` for anything else, and ``OSError``."""
-    found = disk.lstat(path)
+    return regular_bytes(disk.lstat(path), path)
+
+
+def regular_bytes(found: StatResult, path: str) -> int:
+    """Return the size of what was found at the path, in bytes. Raises ``CorruptionError`` if that is no plain file."""
     if not S_ISREG(found.st_mode):
         raise CorruptionError(path, 0, "a regular file", filemode(found.st_mode))
     return found.st_size

@@ -7,6 +7,8 @@ queue and its inbox hold at most twice the first two, and a producer never excee
 
 A producer looks at the inbox before each flush, unless what it has published since the last look is a small part of
 the room that there was. Several producers at once may exceed a limit by what each of them publishes at that moment.
+A part counts for ``max_disk_bytes`` while it is written, and for the others when a manifest is to name it; see
+``parts``.
 """
 
 from __future__ import annotations

@@ -14,6 +14,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
+from .block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from .bounds import Bounds, Load
 from .directory import names_in, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, join, sync_directory
 from .envelope import Encryption, Envelopes
@@ -53,13 +55,15 @@ class PartWriter:
         self._encode = Envelopes(compression, encryption).encoder(disk)
         self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
         self._inbox = find_inbox(disk, self._directory)
+        self._bounds = Bounds(disk, self._directory)
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
 
     def write(self, items: Sequence[bytes]) -> None:
         """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
 
-        Raises ``ItemTooLargeError``, ``ResourceError`` and ``OSError``; the part is then only to be dropped.
+        Raises ``ItemTooLargeError``, ``QueueFullError`` (the files of the queue would exceed ``max_disk_bytes``),
+        ``ResourceError`` and ``OSError``; the part is then only to be dropped.
         """
         self._batch.extend(list(items), self._spill)
 
@@ -81,11 +85,14 @@ class PartWriter:
         self._batch.clear()
 
     def _spill(self) -> None:
+        count, payload_bytes = len(self._batch.items), self._batch.payload_bytes
+        more_bytes = HEADER_BYTES + BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes
+        self._bounds.check(self._inbox, Load(0, 0, more_bytes))  # items and their bytes count where it is published
         with self._explaining():
             if self._draft is None:
                 producer, time_ns = self._disk.urandom(8).hex(), self._disk.time_ns()
                 self._draft = Draft(self._disk, self._inbox, producer, time_ns, self._encode)
-            self._draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
+            self._draft.write(self._batch.items, payload_bytes, self._disk.time_ns())
         self._batch.clear()
 
     @contextmanager
@@ -107,10 +114,11 @@ def publish_parts(
 
     Raises ``BrokenQueueError``: whether it is durable is unknown. In all other cases nothing is published:
     ``CorruptionError`` (a part is missing or is not as it was written, on a storage of its own for instance),
-    ``ExpiredPartError``, ``ResourceError``, ``DataPathError`` (the segments are being moved), ``QueueNotFoundError``,
-    ``OSError``, and ``ValueError`` or ``TypeError`` for what is no marker.
+    ``QueueFullError`` (the queue has limits, and more waits in its inbox than they allow), ``ExpiredPartError``,
+    ``ResourceError``, ``DataPathError`` (the segments are being moved), ``QueueNotFoundError``, ``OSError``, and
+    ``ValueError`` or ``TypeError`` for what is no marker.
     """
-    directory = queue_directory(path, name)
+    directory = abspath(queue_directory(path, name))
     inbox = find_inbox(disk, directory)
     producer = disk.urandom(8).hex()
     if marker is not None:
@@ -130,6 +138,8 @@ def publish_parts(
             remove_parts(path, name, parts, disk=disk)
             return False
         raise
+    count, length_bytes = sum(part.count for part in parts), sum(part.length_bytes for part in parts)
+    Bounds(disk, directory).check(inbox, Load(count, length_bytes, 0))  # the files are there already
     draft: Draft | None = None
     try:
         draft, time_ns = _begin_manifest(disk, inbox, producer)

@@ -14,6 +14,8 @@ from persistentqueue.adopt import LOOK_NAMES, STEP_NAMES
 from persistentqueue.bounds import read_limits
 from persistentqueue.checksum import crc32
 from persistentqueue.disk import DISK, Disk
+from persistentqueue.parts import PartWriter, publish_parts
+from persistentqueue.publication import Part
 
 from .conftest import OpenQueue
 from .support import drain
@@ -147,6 +149,41 @@ def test_row_24_what_waits_is_limited(open_queue: OpenQueue, directory: Path, li
         open_queue().close()
         assert producer.flush()
     assert not (directory / "queue.limits").exists()
+
+
+@pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
+def test_row_24_parts_that_wait_are_limited(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+    """A manifest is refused at the limits of the queue; its parts stay, and are published once there is room."""
+    open_queue(**{limit: 10 if limit == "max_items" else 1200}).close()
+    parts: list[Part] = []
+    for number in range(3):
+        writer = PartWriter(directory)
+        writer.write([b"%d" % number + b"x" * 100] * 4)
+        part = writer.end()
+        assert part is not None
+        parts.append(part)
+    for number, part in enumerate(parts[:2]):
+        assert publish_parts(directory, None, [part], ("app", number))
+    with pytest.raises(QueueFullError, match=f"{limit}=") as caught:
+        publish_parts(directory, None, parts[2:], ("app", 2))
+    assert not caught.value.lasting
+    queue = open_queue(**{limit: 10 if limit == "max_items" else 1200})
+    assert len(drain(queue)) == 8
+    assert publish_parts(directory, None, parts[2:], ("app", 2))
+    assert drain(queue) == [b"2" + b"x" * 100] * 4
+
+
+def test_row_24_parts_are_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """A part is not written beyond ``max_disk_bytes``; dropped, it leaves its room to the next one."""
+    most = 24 * 1024 * 1024
+    open_queue(max_disk_bytes=most).close()
+    for _ in range(2):
+        writer = PartWriter(directory)
+        with pytest.raises(QueueFullError, match="max_disk_bytes="):
+            for _ in range(40):
+                writer.write([b"x" * 1024] * 1024)
+                assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) <= most
+        writer.drop()
 
 
 def test_row_24_the_inbox_is_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:

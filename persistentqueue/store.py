@@ -321,9 +321,9 @@ class Store:
                     raise self._break(error) from error
             redone_bytes = self.segments.redo(self.state.segments, recovered.redo, are_new=not replay.synced)
             doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
-            if not doubtful:
-                # What was adopted keeps its end: it may have to be published again.
-                self.segments.cut(row for row in self.state.segments.values() if row.number not in recovered.adoptions)
+            was_in_doubt = recovered.resolved is not None
+            if not doubtful and not was_in_doubt:
+                self._cut(recovered)
             set_all_aside(self.disk, self.places, recovered.set_aside)
             if doubtful or replay.header.flags & DOUBTED:
                 # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
@@ -332,6 +332,8 @@ class Store:
             self._quota.pressing = False  # the trim takes no more than it needs
             # A fresh generation, since what was read may so far survive in the page cache only.
             self.trim(keep_old=bool(doubtful))
+            if not doubtful and was_in_doubt:
+                self._cut(recovered)  # a log that ends in doubt still names what is behind the last block
             aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
             self.recovery = RecoveryReport(
                 clean=False,
@@ -346,6 +348,10 @@ class Store:
                 resolved=recovered.resolved,
             )
         delete_all(self.disk, self.places, sweep, self.settings.wipe)
+
+    def _cut(self, recovered: Recovered) -> None:
+        # What was adopted keeps its end: it may have to be published again.
+        self.segments.cut(row for row in self.state.segments.values() if row.number not in recovered.adoptions)
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.

@@ -106,6 +106,26 @@ def test_both_are_reopened(open_queue: OpenQueue, decided: bool, first: str) -> 
     assert queues["a"].recovery.resolved is None
 
 
+def test_check_finds_nothing_in_a_cut_short_opening(open_queue: OpenQueue, path: Path) -> None:
+    """An opening that is killed before it has settled the doubt has cut nothing off that the log still names."""
+    a, b = open_queue("a", disk=failing("several.3 decide", RuntimeError())), open_queue("b")
+    put(a, b"1", b"x" * 500_000)  # too large for the log
+    put(b, b"2")
+    with pytest.raises(RuntimeError), transaction(a, b) as (taking, giving):
+        giving.enqueue_many(taking.dequeue_many(2))
+    crash(a)
+    crash(b)
+    with pytest.raises(RuntimeError):  # the first two trims are those of the one that is asked, opened and closed
+        open_queue("b", disk=failing("trim.3 sync generation", RuntimeError(), 3))
+    report = check(path, "b")
+    assert (report.problems, report.in_doubt, report.items) == ((), "a", 1)
+    b = open_queue("b")
+    assert b.recovery.resolved is False
+    assert contents(b) == [[b"2"]]
+    (segment,) = segment_files(path / "b")
+    assert segment.stat().st_size < 4096
+
+
 def test_who_is_asked_has_to_ask(open_queue: OpenQueue) -> None:
     """The coordinator may be in doubt itself: each asks the one before."""
     a, b, c, d = (open_queue(name) for name in "abcd")

@@ -185,6 +185,7 @@ MUTANTS = (
     Mutant("a decision is looked for behind the checkpoint only", "doubt", "    if newest.frames[0].number >= prepare.number:\n", "    if True:\n", "several"),
     Mutant("a decision takes the place of all before it", "state", "                self.forget(self.asked_for[name], name)\n", "                self.decisions.clear()\n", "several"),
     Mutant("a decision is forgotten that a power cut brings back to mind", "doubt", "newest.frames[-2:]", "newest.frames[-1:]", "several", 160),
+    Mutant("what is in doubt is cut off before it is settled", "store", "            if not doubtful and not was_in_doubt:\n", "            if not doubtful:\n", "tests/test_doubt.py::test_check_finds_nothing_in_a_cut_short_opening"),
     Mutant("what was aborted counts", "doubt", "                if first.committed:\n", "                if True:\n", "several faults", 190),
     Mutant("what is in doubt counts", "store", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "store", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),

@@ -57,9 +57,8 @@ endef
 define QUARTER
 exhaustive --operations 3 --only 0
 mutants
-random --first 1000000 --schedules 160000
-random --first 2000000 --schedules 160000
-random --first 3000000 --schedules 160000
+random --first 1000000 --schedules 120000
+random --first 2000000 --schedules 120000
 flips --bytes 65536
 exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 100000 --faults

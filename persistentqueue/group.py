@@ -54,6 +54,7 @@ from .publication import LATEST
 from .reader import Reader
 from .ready import Ready
 from .seats import Seats
+from .shield import is_exposed
 from .store import Store
 from .transaction import Transaction
 from .waiters import Waiters
@@ -237,7 +238,8 @@ class Group(Calls):
     def _commit(self, commit: Callable[[T], None], what: T) -> None:
         """Commit it, if there is room."""
         try:
-            if self._line.leader is not None:  # to wait for its leader takes longer than to hand it to another thread
+            # To wait for a leader takes longer than to hand the call to another thread.
+            if self._line.leader is not None and is_exposed():
                 self.shielded(partial(commit, what))
             else:
                 commit(what)

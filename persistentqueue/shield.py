@@ -135,6 +135,11 @@ class _Helper:
 _HELPER = _Helper()
 
 
+def is_exposed() -> bool:
+    """Return whether signal handlers run in this thread: a call of any other one need not be shielded."""
+    return threading.get_ident() == _HELPER.main
+
+
 def shielded(call: Callable[[], T]) -> T:
     """Make the call, and return or raise what it does; no signal handler interrupts it.
 

@@ -57,19 +57,19 @@ endef
 define QUARTER
 exhaustive --operations 3 --only 0
 mutants
-random --first 1000000 --schedules 60000
-random --first 2000000 --schedules 60000
-flips --bytes 65536
+random --first 1000000 --schedules 50000
+random --first 2000000 --schedules 50000
+flips --bytes 32768
 exhaustive --operations 3 --only 1
 random --first 1000000 --schedules 60000 --faults
 random --first 1000000 --schedules 25000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
-random --first 1000000 --schedules 40000 --style retries
+random --first 1000000 --schedules 20000 --style retries
 random --first 1000000 --schedules 20000 --style encloses
 random --first 1000000 --schedules 20000 --style renames
 random --first 1000000 --schedules 10000 --style encloses --faults
 kills --count 5000
-cuts --count 300
+cuts --count 200
 syscalls --count 600
 truncate --bytes 2048
 fuzz --kind formats --count 1000
@@ -104,7 +104,7 @@ test: $(VENV)/test.installed
 	echo "$$MINUTE" | xargs -t -L 1 -P $(JOBS) $(CRASH)
 
 long: $(VENV)/test.installed
-	$(BIN)/python -m pytest -n 3 --dist load --no-loadscope-reorder $(LONG)
+	$(BIN)/python -m pytest -n 4 --dist load --no-loadscope-reorder $(LONG)
 
 flights: $(VENV)/test.installed
 	EVERY_PLACE=1 $(BIN)/python -m pytest -n 2 --dist loadfile $(FLIGHTS)

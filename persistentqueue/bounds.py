@@ -16,9 +16,11 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import NamedTuple
 
+from .block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from .directory import names_in, sizes_in
 from .disk import Disk, dirname, join
 from .errors import CorruptionError, MemoryShortageError, PersistentQueueError, QueueFullError, UnsupportedFormatError
+from .header import HEADER_BYTES
 from .place import LIMITS_NAME, Places, read_fields, remove_file, write_fields
 from .publication import is_published, read_publication
 from .transaction import Settings
@@ -34,6 +36,12 @@ class Load(NamedTuple):
     items: int
     length_bytes: int
     size_bytes: int
+
+
+def load_of(count: int, payload_bytes: int) -> Load:
+    """Return what so many items count for, published in a file of their own."""
+    length_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes if count else 0
+    return Load(count, length_bytes, HEADER_BYTES + length_bytes)
 
 
 def record_limits(disk: Disk, directory: str, settings: Settings) -> None:

@@ -580,6 +580,7 @@ def _portable(value: object) -> object:
     """Return the value if it can be pickled, else its ``repr``."""
     if type(value) in _PLAIN:
         return value
+    # Code of the caller runs in both: whatever it raises must not hide the error that is under way.
     try:
         pickle.dumps(value)
     except Exception:

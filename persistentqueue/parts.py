@@ -14,8 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from hashlib import sha256
 
-from .block import BLOCK_HEADER_BYTES, LENGTH_BYTES
-from .bounds import Bounds, Load
+from .bounds import Bounds, Load, load_of
 from .directory import names_in, queue_directory
 from .disk import DISK, Disk, StrPath, abspath, join, sync_directory
 from .envelope import Encryption, Envelopes
@@ -85,14 +84,14 @@ class PartWriter:
         self._batch.clear()
 
     def _spill(self) -> None:
-        count, payload_bytes = len(self._batch.items), self._batch.payload_bytes
-        more_bytes = HEADER_BYTES + BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes
-        self._bounds.check(self._inbox, Load(0, 0, more_bytes))  # items and their bytes count where it is published
+        more = load_of(len(self._batch.items), self._batch.payload_bytes)
+        # Items and their bytes count when the part is published.
+        self._bounds.check(self._inbox, more._replace(items=0, length_bytes=0))
         with self._explaining():
             if self._draft is None:
                 producer, time_ns = self._disk.urandom(8).hex(), self._disk.time_ns()
                 self._draft = Draft(self._disk, self._inbox, producer, time_ns, self._encode)
-            self._draft.write(self._batch.items, payload_bytes, self._disk.time_ns())
+            self._draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
         self._batch.clear()
 
     @contextmanager

@@ -9,8 +9,7 @@ from itertools import chain
 from types import TracebackType
 from typing import Any, Generic, cast, overload
 
-from .block import BLOCK_HEADER_BYTES, LENGTH_BYTES
-from .bounds import Bounds, Load
+from .bounds import Bounds, Load, load_of
 from .codecs import BYTES, Codec, T, checked_codec, encode
 from .directory import believed, find_generations, names_in, queue_directory
 from .disk import DISK, LACKING, Disk, StrPath, abspath, dirname, join, sync_directory
@@ -33,7 +32,6 @@ from .errors import (
     naming_paths,
     unless_lacking,
 )
-from .header import HEADER_BYTES
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, read_publication, time_behind
@@ -314,8 +312,7 @@ class Producer(Stationary, Generic[T]):
         ahead = self._draft
         if ahead is not None:
             return Load(ahead.count, ahead.length_bytes, 0)
-        length_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes if count else 0
-        return Load(count, length_bytes, HEADER_BYTES + length_bytes)
+        return load_of(count, payload_bytes)
 
     def _write(self, draft: Draft) -> None:
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())

@@ -146,7 +146,7 @@ def shielded(call: Callable[[], T]) -> T:
     In the main thread, what a handler raises meanwhile is raised behind the call, instead of what the call returns or
     raises: the caller looks at what the call has changed. The call must wait for no lock that its thread holds.
     """
-    if threading.get_ident() != _HELPER.main or sys.is_finalizing():
+    if not is_exposed() or sys.is_finalizing():
         return call()
     job = _Job(call)
     _HELPER.run(job)

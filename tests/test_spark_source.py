@@ -395,6 +395,17 @@ def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) ->
     assert taken(tmp_path) == []
 
 
+def test_row_24_a_job_beyond_the_limits_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """A job whose rows exceed what may wait fails, and says which limit; nothing of it stays, and what fits goes on."""
+    PersistentQueue(str(tmp_path), "q", max_items=3).close()
+    with pytest.raises(PySparkException, match="max_items=3"):
+        append(values(spark, 1, 2, 3, 4), tmp_path)
+    assert [name for name in inbox(tmp_path) if is_part(name) or is_published(name)] == []
+    append(values(spark, 5, 6), tmp_path)
+    with PersistentQueue(str(tmp_path), "q", max_items=3) as opened:
+        assert drain(opened) == [b"5", b"6"]
+
+
 # --- streams ---------------------------------------------------------------------------------------------------------
 
 

@@ -12,6 +12,7 @@ Threads make a run irreproducible, not its program: ``--repeat`` runs the progra
 from __future__ import annotations
 
 import faulthandler
+import inspect
 import logging
 import os
 import resource
@@ -56,6 +57,11 @@ HANG_SECONDS = 120.0
 """A program that takes longer hangs. Programs take milliseconds."""
 _ADDRESS_SPACE_BYTES = 8 * 1024**3
 _SHORT_WAY = Reader.take_one.__code__
+_LINES, _FIRST_LINE = inspect.getsourcelines(Reader.take_one)
+_HOLDS_FROM = _FIRST_LINE + next(at for at, line in enumerate(_LINES) if "with self._mutex" in line)
+"""From this line on it holds the mutex, until it ends."""
+_IS_HELD_ALONE = sys.version_info < (3, 14)
+"""Whether no handler runs from there on; see ``Session``."""
 _STYLES = {"core": 34, "typed": 20, "retries": 14, "together": 10, "compat": 14, "aio": 8}
 _SESSIONS = {
     "enqueue": 20,
@@ -284,14 +290,16 @@ def _run_thread(world: World, steps: tuple[Step, ...], traced: int) -> None:
 def _tracer(world: World, at: int) -> Callable[[FrameType, str, Any], Any]:
     """A trace function that makes calls of its own before one line of the package, as a signal handler would.
 
-    Not in the short way of a dequeue, where tracing comes in and no handler does: it holds the mutex without a call. A
-    test of the sessions looks at its bytecode.
+    Not while the short way of a dequeue holds the mutex: it makes no call then, so that tracing comes in and no handler
+    does. A test of the sessions looks at the bytecode. Where a handler does, the way there refuses the calls.
     """
     left = [at]
 
     def trace(frame: FrameType, event: str, _: Any) -> Any:
-        if "persistentqueue" not in frame.f_code.co_filename or left[0] <= 0 or frame.f_code is _SHORT_WAY:
+        if "persistentqueue" not in frame.f_code.co_filename or left[0] <= 0:
             return None
+        if _IS_HELD_ALONE and frame.f_code is _SHORT_WAY and frame.f_lineno >= _HOLDS_FROM:
+            return trace
         if event == "line":
             left[0] -= 1
             if not left[0]:

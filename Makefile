@@ -57,27 +57,27 @@ endef
 define QUARTER
 exhaustive --operations 3 --only 0
 mutants
-random --first 1000000 --schedules 50000
-random --first 2000000 --schedules 50000
-flips --bytes 32768
+random --first 1000000 --schedules 100000
+random --first 2000000 --schedules 100000
+flips --bytes 65536
 exhaustive --operations 3 --only 1
-random --first 1000000 --schedules 60000 --faults
-random --first 1000000 --schedules 25000 --style several
+random --first 1000000 --schedules 100000 --faults
+random --first 1000000 --schedules 40000 --style several
 random --first 1000000 --schedules 20000 --style several --faults
-random --first 1000000 --schedules 20000 --style retries
-random --first 1000000 --schedules 20000 --style encloses
-random --first 1000000 --schedules 20000 --style renames
-random --first 1000000 --schedules 10000 --style encloses --faults
+random --first 1000000 --schedules 40000 --style retries
+random --first 1000000 --schedules 40000 --style encloses
+random --first 1000000 --schedules 30000 --style renames
+random --first 1000000 --schedules 20000 --style encloses --faults
 kills --count 5000
-cuts --count 200
-syscalls --count 600
+cuts --count 300
+syscalls --count 1000
 truncate --bytes 2048
 fuzz --kind formats --count 1000
-fuzz --kind files --first 1000 --count 200
-misuse --first 1000 --count 2000
+fuzz --kind files --first 1000 --count 400
+misuse --first 1000 --count 4000
 misuse --directed --repeat 20
 interrupts --parts 4
-interrupts --signals-only --count 5000
+interrupts --signals-only --count 10000
 endef
 export MINUTE QUARTER
 

@@ -2,7 +2,8 @@
 
 Each job writes the numbers below ``ITEMS``, or moves them from queue to queue. Its directory tells what happens to the
 first attempt of each task, or of one: it fails when its part is whole ("retry"), or it stands still there until
-it is killed, since another attempt has written the same rows ("speculation").
+it is killed, since another attempt has written the same rows ("speculation"). No attempt ends before the first one of
+its task has written its part, however slow its machine is.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import importlib
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -27,6 +29,7 @@ from persistentqueue.spark.source import QueueDataSource
 ITEMS, TASKS = 100, 2
 JOBS = ("batch-retry", "stream-retry", "batch-speculation", "stream-speculation")
 _STANDSTILL_SECONDS = 120
+_LOOK_SECONDS = 0.05
 
 
 def stumble(place: Place) -> None:
@@ -36,11 +39,21 @@ def stumble(place: Place) -> None:
     root = Path(place.path)
     (root / f"wrote-{context.partitionId()}-{context.attemptNumber()}").touch()
     if context.attemptNumber() > 0:
+        wait_for_file(root / f"wrote-{context.partitionId()}-0")  # else that attempt may be killed before it has written
         return
     if root.name.endswith("retry"):
         raise RuntimeError("the first attempt fails")
     if context.partitionId() == 0:
         threading.Event().wait(_STANDSTILL_SECONDS)  # it is killed before
+
+
+def wait_for_file(path: Path) -> None:
+    """Return when it is there; raise ``TimeoutError`` where it takes too long."""
+    began = time.monotonic()
+    while not path.exists():
+        if time.monotonic() > began + _STANDSTILL_SECONDS:
+            raise TimeoutError(f"{path}: not there after {_STANDSTILL_SECONDS} seconds")
+        threading.Event().wait(_LOOK_SECONDS)
 
 
 class BatchWriter(sink.BatchWriter):

@@ -11,8 +11,8 @@ COVERED := header fields codecs typed settings pact delivery block envelope fram
 	meters logger bounds sharing
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
-	limits quota waiting pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses seed_log \
-	producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
+	limits quota waiting lane pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses \
+	seed_log producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
 	meters logger flush_all codecs hardening_corners hardening_sessions hardening_full hardening_renames hardening_errors \
 	hardening_inbox hardening_inbox_limits hardening_inbox_users \
 	hardening_trust hardening_foreign hardening_ties hardening_identity)

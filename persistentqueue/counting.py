@@ -90,7 +90,7 @@ class CountedReader(Reader):
         super().__init__(state, ready, segments, pages, mutex, reading)
         self.counted = ready
 
-    def take_one(self, _runs: list[Run], /) -> bytes | None:
+    def take_one(self, _runs: list[Run]) -> bytes | None:
         """None: there is no short way, since each delivery is to be logged first."""
         return None
 

@@ -449,10 +449,15 @@ class Group(Calls):
         finally:
             del inside[thread]
 
-    @outermost
     def take_one(self, reader: Reader, runs: list[Run]) -> bytes | None:
-        """Take one item the short way (see there)."""
-        return reader.take_one(runs)
+        """Take one item the short way (see there); the caller has looked whether this thread is in another call."""
+        thread, inside = get_ident(), self.inside
+        # As in ``outermost``, which would take longer.
+        inside[thread] = None
+        try:
+            return reader.take_one(runs)
+        finally:
+            del inside[thread]
 
     def _pass_on(self, reader: Reader) -> None:
         """Wake another thread that waits, if there is an item for it."""

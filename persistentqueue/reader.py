@@ -19,7 +19,7 @@ from .frame import ExtentRow
 from .insist import Insist, call_once
 from .intervals import Run
 from .pages import Page, Pages
-from .ready import Ready
+from .ready import LANE_ITEMS, Ready
 from .segment import NO_BOUND, Ahead, Loaded, Segment
 from .segments import Segments
 from .state import State, StateError
@@ -37,10 +37,6 @@ class UnreadableError(Exception):
         self.damage, self.first, self.end = damage, first, end
 
 
-_NO_RUN = 0, -1
-"""Behind which no sequence comes."""
-
-
 class Reader:
     """Reads what a subscription may dequeue from the segments, through the page cache."""
 
@@ -54,10 +50,14 @@ class Reader:
         self._mutex = mutex
         self._reading = reading
         self._cursors: Cursors = {}
-        self.page_hits = 0
-        """How often a page that was asked for was in memory."""
+        self._hits = 0
         self.page_reads = 0
         """How often it was read from a file, also by those who browse."""
+
+    @property
+    def page_hits(self) -> int:
+        """How often a page that was asked for was in memory."""
+        return self._hits + self.ready.passed
 
     def take(
         self, max_items: int, runs: list[Run] | None = None, insist: Insist = call_once
@@ -100,52 +100,48 @@ class Reader:
                     items = part
                 at += len(part)
                 hits += 1
-        self.page_hits += hits
+        self._hits += hits
         return items
 
-    def take_one(self, runs: list[Run], /) -> bytes | None:
-        """Hold the first ready item, and note that in ``runs``; None if that takes more: nothing is held then.
-
-        The short way of ``take``, for a session that takes one item after the other. Nothing runs in this thread while
-        it holds the mutex, neither a signal handler nor a finalizer: there is no call then, and no object is made that
-        may start a collection. So the caller need not know of reentrance (see ``calls``). A test looks at the bytecode.
-        """
-        ready = self.ready
-        sequence = ready.position
-        first, count = runs[-1] if runs else _NO_RUN
-        is_next = first + count == sequence
-        if is_next:
-            run = first, count + 1
-        else:
-            added = ((sequence, 1),)
-        with self._mutex:
-            page = self._pages.latest
-            if ready.position != sequence or ready.returned.firsts or ready.is_closed:
-                return None
-            if not page.first <= sequence < page.end:
-                return None
-            item = page.items[sequence - page.first]
-            if is_next:
-                runs[-1] = run
-            else:
-                runs += added
-            ready.position = sequence + 1
-            self.page_hits += 1
-            return item
-
-    def take_cached(self, runs: list[Run]) -> bytes | None:
+    def take_one(self, runs: list[Run]) -> bytes | None:
         """Hold the first ready item if it is in memory, and note that in ``runs``; None if it is not, or there is none.
 
-        Interruptions are as in ``take``.
+        The items behind it in memory are put into the lane (see ``ready``). Interruptions are as in ``take``.
         """
-        item = self.take_one(runs)
-        if item is None:
-            with self._mutex:
-                page = self._pages.find(self.ready.position)
-                self._pages.latest = page or self._pages.latest
-            if page is not None:
-                item = self.take_one(runs)
-        return item
+        with self._mutex:
+            page = self._first_page()
+            if page is None:
+                return None
+            at = self.ready.position - page.first
+            item, following = page.items[at], page.items[at + 1 : at + 1 + LANE_ITEMS]
+            self.ready.hold_first(runs, following, page.cost_bytes // len(page.items))
+            self._hits += 1
+            return item
+
+    def take_cached(self, max_items: int, runs: list[Run]) -> list[bytes]:
+        """Hold up to ``max_items`` ready items, lowest first, as far as they are in memory; otherwise like ``take``."""
+        items: list[bytes] = []
+        with self._mutex:
+            while len(items) < max_items and (page := self._first_page()) is not None:
+                at = self.ready.position - page.first
+                part = page.items[at : at + max_items - len(items)]
+                self.ready.hold(len(part), runs)
+                items += part
+                self._hits += 1
+        return items
+
+    def _first_page(self) -> Page | None:
+        """The page with the first ready item; None if that is not in memory, or had come back. The mutex is held."""
+        self.ready.recall()
+        if self.ready.returned.firsts or self.ready.is_closed:
+            return None
+        first, page = self.ready.position, self._pages.latest
+        if not page.first <= first < page.end:
+            found = self._pages.find(first)
+            if found is None:
+                return None
+            self._pages.latest = page = found
+        return page
 
     def browse(self, insist: Insist = call_once) -> Iterator[list[bytes]]:
         """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
@@ -241,7 +237,7 @@ class Reader:
             with self._mutex:
                 page = self._pages.find(sequence)
                 if page is not None:
-                    self.page_hits += cursors is None
+                    self._hits += cursors is None
                     return page
                 row = self._state.find(sequence).row()
                 try:

@@ -1,12 +1,30 @@
-"""The volatile half of the state: what one subscription may dequeue now, and what its sessions hold. Pure data."""
+"""The volatile half of the state: what one subscription may dequeue now, and what its sessions hold. Pure data.
+
+The first ready items may stand in the *lane*, each with its sequence. Any thread takes one of them by a single call of
+C code, without the mutex: to take and release the mutex would be a third of a dequeue. Everything else needs the mutex.
+
+1. A session that finds the lane empty takes the first item itself, and fills the lane.
+2. Each method that hands out, takes back or sets aside sequences recalls the lane first. It takes from the end while
+   other threads take from the beginning. The rest is one run, which ends where the other ready sequences begin.
+3. A method that only looks counts the lane as ready. Its answer may be older than an item that was taken meanwhile.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 
 from .cursor import Cursor
 from .intervals import Intervals, Run, append_run
 from .state import State
+
+Taken = tuple[int, bytes]
+"""A sequence and its item."""
+LANE_ITEMS = 64
+"""How many items stand in the lane at most."""
+_LANE_BYTES = 64 * 1024
+"""How many bytes stand there at most, by the average of their page. They stay in memory even if their page goes."""
 
 
 class Ready:
@@ -28,13 +46,35 @@ class Ready:
         self.returned = Intervals()
         self.damaged = Intervals()
         self.delayed = Intervals()
-        self.position = cursor.frontier
+        self.lane: deque[Taken] = deque()
+        """Any thread may take from the left."""
+        self._recalled: list[Taken] = []
+        """The items that were in the lane, the last one first; empty unless a recall was interrupted."""
+        self._laid = 0
+        """How many items were put into the lane, and not recalled."""
+        self._room = 1
+        """How many items may be put into the lane next. It doubles until a recall."""
+        self._behind = cursor.frontier
+        """The first sequence behind the lane that was never handed out."""
         for first, count in cursor.consumed:
-            self.returned.add(self.position, first - self.position)
-            self.position = first + count
+            self.returned.add(self._behind, first - self._behind)
+            self._behind = first + count
 
     def __len__(self) -> int:
         return len(self.returned) + self._state.next_sequence - self.position
+
+    @property
+    def position(self) -> int:
+        """From here on nothing was ever handed out."""
+        if self.lane:
+            with suppress(IndexError):  # other threads have taken the rest meanwhile
+                return self.lane[0][0]
+        return self._recalled[-1][0] if self._recalled else self._behind
+
+    @property
+    def passed(self) -> int:
+        """How many items were taken from the lane."""
+        return self._laid - len(self._recalled) - len(self.lane)
 
     @property
     def held(self) -> int:
@@ -52,24 +92,26 @@ class Ready:
 
     def runs(self) -> list[Run]:
         """All that may be handed out, in order."""
-        return [*self.returned.runs(), (self.position, self._state.next_sequence - self.position)]
+        first = self.position
+        return [*self.returned.runs(), (first, self._state.next_sequence - first)]
 
     def hold(self, count: int, runs: list[Run] | None = None) -> list[Run]:
         """Hand out up to ``count`` ready sequences, lowest first: append them to ``runs``, which is returned.
 
         An interruption, by a signal handler for instance, finds each sequence either ready or in ``runs``.
         """
+        self.recall()
         runs = [] if runs is None else runs
         left, returned = count, self.returned
         while left and returned.firsts:
             left -= returned.move_lowest(left, runs)
-        first = self.position
+        first = self._behind
         ahead = min(left, self._state.next_sequence - first)
         if ahead > 0:
             at, last = append_run(runs, first, ahead)
             # From here on without a call: nothing interrupts that.
             runs[at:] = last
-            self.position = first + ahead
+            self._behind = first + ahead
         return runs
 
     def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
@@ -78,16 +120,19 @@ class Ready:
 
     def hold_below(self, end: int) -> list[Run]:
         """Hand out all that is ready below ``end``."""
+        self.recall()
         ahead = min(end, self._state.next_sequence) - self.position
         return self.hold(self.returned.overlap(0, end) + max(ahead, 0))
 
     def release(self, runs: Iterable[Run]) -> None:
         """Take back what was handed out: it comes out again, in its old order."""
+        self.recall()
         for first, count in runs:
             self.returned.add(first, count)
 
     def give_back(self, runs: list[Run], count: int) -> None:
         """Take back the last ``count`` sequences of ``runs``, which were handed out."""
+        self.recall()
         while count:
             first, held = runs[-1]
             part = min(count, held)
@@ -99,12 +144,52 @@ class Ready:
         """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""
         self._take_out(first, end, self.damaged)
 
+    def close(self) -> None:
+        """Hand out nothing more, since the subscription was removed."""
+        self.is_closed = True
+        self.recall()
+
+    def hold_first(self, runs: list[Run], following: Sequence[bytes], cost_bytes: int) -> None:
+        """Hand out the sequence at ``position``: append it to ``runs``. Put the items ``following`` it into the lane,
+        as many as fit if each costs ``cost_bytes``. The lane was recalled, and nothing is ``returned``."""
+        first = self._behind
+        at, last = append_run(runs, first, 1)
+        lane, count = self.lane, 0
+        pairs: Sequence[Taken] = ()
+        if following:
+            room = min(self._room, _LANE_BYTES // cost_bytes)
+            pairs = list(zip(range(first + 1, first + 1 + room), following, strict=False))
+            count = len(pairs)
+            self._room = min(2 * self._room, LANE_ITEMS)
+        # From here on without a call: nothing interrupts that.
+        runs[at:] = last
+        lane += pairs
+        self._laid += count
+        self._behind = first + 1 + count
+
+    def recall(self) -> None:
+        """Take back what is in the lane: from here on nobody takes anything without the mutex.
+
+        Where a recall was interrupted all of it is ready, and the next recall goes on.
+        """
+        if self.lane or self._recalled:
+            from_the_end = iter(self.lane.pop, None)
+            while self.lane:
+                with suppress(IndexError):  # that is how it ends
+                    self._recalled.extend(from_the_end)
+            first, count = self.position, len(self._recalled)
+            # From here on without a call: nothing interrupts that.
+            self._behind, self._recalled = first, []
+            self._laid -= count
+            self._room = 1
+
     def _take_out(self, first: int, end: int, into: Intervals) -> None:
-        if end > self.position:
-            start = max(first, self.position)
-            if start > self.position:
-                self.returned.add(self.position, start - self.position)
-            self.position = end
+        self.recall()
+        if end > self._behind:
+            start = max(first, self._behind)
+            if start > self._behind:
+                self.returned.add(self._behind, start - self._behind)
+            self._behind = end
             into.add(start, end - start)
         for start, count in self.returned.runs():
             low, high = max(start, first), min(start + count, end)

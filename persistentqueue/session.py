@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from operator import index
 from threading import get_ident
@@ -23,10 +23,11 @@ from .errors import (
 )
 from .explain import Hold
 from .group import Group
-from .intervals import Run, last_of
+from .intervals import Intervals, Run, append_run, last_of, within
 from .items import Buffer, as_bytes, checked_marker, chunks, too_large
 from .pages import ITEM_OVERHEAD_BYTES
 from .reader import Reader
+from .ready import LANE_ITEMS, Taken
 from .retries import Retries, Trial
 from .shield import shielded
 from .stationary import Stationary
@@ -67,10 +68,12 @@ class Session(Stationary, Generic[T]):
         "_commit",
         "_discard",
         "_group",
+        "_lane",
         "_queue",
         "_reader",
         "_spill_bytes",
-        "_take_one",
+        "_taken",
+        "_takes",
         "_together",
         "_transaction",
         "_trial",
@@ -91,9 +94,11 @@ class Session(Stationary, Generic[T]):
         self._group = group
         self._reader = reader = group.store.subscriptions.plain if reader is None else reader
         """Of the subscription that it dequeues from; None where the queue has none without a name."""
-        self._take_one: Callable[[list[Run]], bytes | None] = _none if reader is None else reader.take_one
-        if sys.version_info >= (3, 14) and reader is not None:  # where a signal handler may run behind ``with mutex``
-            self._take_one = partial(group.take_one, reader)
+        self._taken: list[Taken] = []
+        """Its items from the lane (see ``ready``), in order. ``_note`` joins them to the runs of the transaction."""
+        self._lane: deque[Taken] = deque() if reader is None else reader.ready.lane
+        self._takes: Iterator[None] = map(self._taken.append, iter(self._lane.popleft, None))
+        """Each ``next`` takes one item. That is one call of C code: the item is either in the lane or in ``_taken``."""
         self._queue = queue
         """Kept, so that a queue which its user drops closes no file that a session is writing to."""
         self.name = name
@@ -127,7 +132,8 @@ class Session(Stationary, Generic[T]):
 
     def __del__(self) -> None:
         transaction = getattr(self, "_transaction", None)
-        if transaction is not None and (transaction.runs or transaction.items or transaction.pieces):
+        if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
+            self._note(transaction)
             if self._group.closed is None:
                 message = "a session was dropped with work that was not flushed"
                 warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
@@ -229,13 +235,20 @@ class Session(Stationary, Generic[T]):
             inside = group.inside
             if inside and (0 in inside or get_ident() in inside):
                 group.check_outermost()
-            item: Any = self._take_one(transaction.runs)
+            item: Any = None
+            taken = self._taken
+            if self._lane and len(taken) < LANE_ITEMS:
+                try:
+                    next(self._takes)
+                except IndexError as error:
+                    _require_no_handlers(error)
+                else:
+                    item = taken[-1][1]
             if item is None:
-                items = self._take(transaction, 1, timeout)
-                if not items:
+                item = self._take_first(transaction, timeout)
+                if item is None:
                     self._busy = _FREE
                     return None
-                item = items[0]
             if not transaction.since_seconds:
                 transaction.since_seconds = group.now()
             # From here on without a call: what was taken is given to the caller.
@@ -307,7 +320,7 @@ class Session(Stationary, Generic[T]):
         self._busy = _BUSY
         try:
             transaction, reader = self._open(), self._consumer()
-            items: list[Any] = self._group.around(partial(self._take_cached, transaction, reader, max_items))
+            items: list[Any] = self._group.around(partial(reader.take_cached, max_items, transaction.runs))
             count = len(items)
             if items and not transaction.since_seconds:
                 transaction.since_seconds = self._group.now()
@@ -373,9 +386,11 @@ class Session(Stationary, Generic[T]):
                     raise ValueError(f'a timeout of {timeout} seconds needs a queue with full="block"')
             if marker is not None:
                 transaction.marker = checked_marker(marker)
-            elif not (transaction.items or transaction.runs or transaction.pieces):
+            elif not (transaction.items or self._taken or transaction.runs or transaction.pieces):
                 self._busy = _FREE
                 return True
+            if self._taken:
+                self._note(transaction)
             self._commit(transaction, timeout)
             was_committed = self._finish(transaction)
             self._busy = _FREE
@@ -432,9 +447,10 @@ class Session(Stationary, Generic[T]):
 
         For a face that decodes by itself what it has dequeued.
         """
-        transaction, group = self._transaction, self._group
+        transaction, group, last = self._transaction, self._group, self._taken[-1:]
         group.count_undecodable()
-        sequence = sum(transaction.runs[-1]) - 1 if transaction is not None and transaction.runs else None
+        runs = transaction.runs if transaction is not None else []
+        sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
         return CodecError("decode", codec, data, reason, group.store.directory, sequence)
 
     def rollback(self) -> None:
@@ -467,7 +483,7 @@ class Session(Stationary, Generic[T]):
         transaction, group = self._transaction, self._group
         if transaction is None or group.closed is not None or group.store.broken is not None:
             return None
-        enqueued, dequeued = transaction.count, sum(count for _, count in transaction.runs)
+        enqueued, dequeued = transaction.count, sum(count for _, count in self._runs_of(transaction))
         if not (enqueued or dequeued):
             return None
         return (
@@ -479,16 +495,17 @@ class Session(Stationary, Generic[T]):
     def keeps(self) -> Hold | None:
         """What it has dequeued and not flushed, or written ahead of its flush; None if nothing. For any thread."""
         transaction = self._transaction
-        if transaction is None or not (transaction.runs or transaction.pieces):
+        runs = self._runs_of(transaction) if transaction is not None else []
+        if transaction is None or not (runs or transaction.pieces):
             return None
         seconds = self._group.now() - transaction.since_seconds
-        return Hold(self.name, seconds, list(transaction.runs), list(transaction.pieces))
+        return Hold(self.name, seconds, runs, list(transaction.pieces))
 
     @property
     def keeps_since(self) -> float | None:
         """Since when, by the group's clock, it ``keeps`` something; None if it does not. For any thread."""
         transaction = self._transaction
-        keeps = transaction is not None and (transaction.runs or transaction.pieces)
+        keeps = transaction is not None and (self._taken or transaction.runs or transaction.pieces)
         return transaction.since_seconds if transaction is not None and keeps else None
 
     def _begin(self) -> None:
@@ -509,8 +526,10 @@ class Session(Stationary, Generic[T]):
         if transaction is not None:
             if transaction.settled:
                 self._finish(transaction)
-            elif transaction.runs:
-                self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
+            else:
+                self._note(transaction)
+                if transaction.runs:
+                    self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
         self._busy = _FREE
 
     def _roll_back(self, following: Transaction | None) -> None:
@@ -518,9 +537,11 @@ class Session(Stationary, Generic[T]):
         if self._transaction is not None:
             transaction, self._transaction = self._transaction, following
             try:
+                self._note(transaction)
                 self._discard(transaction)
             except BaseException:
                 # A finalizer's way: whatever is left is discarded before the next call of the queue.
+                self._note(transaction)
                 self._group.abandon(transaction)
                 raise
 
@@ -530,11 +551,40 @@ class Session(Stationary, Generic[T]):
             return self._group.take(self._consumer(), max_items, timeout, transaction.runs)
         return self._trial.take(transaction, self._consumer(), max_items, timeout)
 
-    def _take_cached(self, transaction: Transaction, reader: Reader, max_items: int) -> list[bytes]:
-        items: list[bytes] = []
-        while len(items) < max_items and (item := reader.take_cached(transaction.runs)) is not None:
-            items.append(item)
-        return items
+    def _take_first(self, transaction: Transaction, timeout: float | None) -> Any:
+        """Fill the lane, and return the item before it; None where there is none in time."""
+        if self._taken:
+            self._note(transaction)
+        reader = self._reader or self._consumer()
+        item = self._group.take_one(reader, transaction.runs)
+        if item is None:
+            items = self._take(transaction, 1, timeout)
+            item = items[0] if items else None
+        return item
+
+    def _note(self, transaction: Transaction) -> None:
+        """Join the items from the lane to the runs of the transaction. Interrupted, it may be called again."""
+        runs, taken = transaction.runs, self._taken
+        while taken:
+            first, count = taken[0][0], len(taken)
+            if taken[-1][0] >= first + count:  # other sessions have taken some in between
+                count = next(at for at, (sequence, _) in enumerate(taken) if sequence != first + at)
+            at, last = append_run(runs, first, count)
+            noted = slice(count)
+            # From here on without a call: nothing interrupts that.
+            runs[at:] = last
+            del taken[noted]
+
+    def _runs_of(self, transaction: Transaction) -> list[Run]:
+        """The runs that it holds; for any thread."""
+        if not self._taken:
+            return transaction.runs.copy()
+        taken = Intervals((sequence, 1) for sequence, _ in self._taken.copy())
+        runs = transaction.runs.copy()  # behind the other copy: items that are noted meanwhile are in both
+        for first, count in runs:
+            for each in within(taken.runs(), first, first + count):
+                taken.remove(*each)
+        return [*runs, *taken]
 
     def _meaning(self, item: object) -> Callable[[int, bytes], bool]:
         """Return the test for the held item that the caller means, by its sequence and bytes."""
@@ -558,6 +608,7 @@ class Session(Stationary, Generic[T]):
         """Give the last items that were dequeued back to the front of the queue."""
         transaction = self._transaction
         if count and transaction is not None:
+            self._note(transaction)
             if self._trial is not None:
                 self._trial.forget(last_of(transaction.runs, count))
             # Less than there are in ``runs``: what is left of it is given back, in whatever way this ends.
@@ -575,10 +626,12 @@ class Session(Stationary, Generic[T]):
         return self._reader
 
     def _open(self) -> Transaction:
+        """The transaction, complete in its runs. Raises ``ClosedError`` and ``BrokenQueueError``."""
         if self._transaction is None or self._group.closed is not None:
             raise ClosedError(self._group.closed or "the session is closed: get another one from queue.session()")
         if self._group.store.broken is not None:
             self._group.store.check()
+        self._note(self._transaction)
         return self._transaction
 
     def _enqueue_large(self, transaction: Transaction, items: list[bytes]) -> None:
@@ -597,8 +650,10 @@ class Session(Stationary, Generic[T]):
                 self._group.spill(transaction)
 
 
-def _none(_: list[Run]) -> None:
-    """Take nothing the short way."""
+def _require_no_handlers(error: IndexError) -> None:
+    """Raise the error again if a signal handler has raised it. The lane raises it where other threads were quicker."""
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        raise error
 
 
 def flush_all(

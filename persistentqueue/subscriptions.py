@@ -59,7 +59,7 @@ class Subscriptions:
             self._readers[number] = self._consumer(number)
         for number in self._readers.keys() - self._state.subscriptions.keys():
             reader = self._readers.pop(number)
-            reader.ready.is_closed = True
+            reader.ready.close()
             self._past_hits += reader.page_hits
             self._past_reads += reader.page_reads
 

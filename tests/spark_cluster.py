@@ -39,7 +39,7 @@ def stumble(place: Place) -> None:
     root = Path(place.path)
     (root / f"wrote-{context.partitionId()}-{context.attemptNumber()}").touch()
     if context.attemptNumber() > 0:
-        wait_for_file(root / f"wrote-{context.partitionId()}-0")  # else that attempt may be killed before it has written
+        wait_for_file(root / f"wrote-{context.partitionId()}-0")  # else that attempt may be killed before
         return
     if root.name.endswith("retry"):
         raise RuntimeError("the first attempt fails")

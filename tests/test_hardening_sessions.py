@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dis
 import logging
 import signal
 import sys
@@ -30,7 +29,6 @@ from persistentqueue import (
 )
 from persistentqueue.disk import DISK, PORTABLE, Disk
 from persistentqueue.errors import PersistentQueueError
-from persistentqueue.reader import Reader
 from persistentqueue.shield import end_helper, shielded
 from persistentqueue.state import State, StateError
 
@@ -501,13 +499,19 @@ def test_the_scenarios_are_of_all_calls() -> None:
 def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: OpenQueue) -> None:
     """If the end of an interrupted call is interrupted as well, the next call gives back what was not returned."""
     queue = open_queue()
-    put(queue, b"a", b"b")
+    put(queue, b"a", b"b", b"c", b"d")
     session = queue.session()
     work = session._open()
-    assert queue._open().store.reader.take_cached(work.runs) == b"a"
+    assert queue._open().store.reader.take_cached(1, work.runs) == [b"a"]
+    session._busy = 2
+    assert session.flush()
+    assert len(queue) == 4
+    assert (session.dequeue(), session.dequeue()) == (b"a", b"b")
+    next(session._takes)
     session._busy = 2
     assert session.flush()
     assert len(queue) == 2
+    assert session.dequeue() == b"c"
     session.close()
     with pytest.raises(ClosedError):
         session.flush()
@@ -549,28 +553,6 @@ def test_what_state_refuses_is_known_before(open_queue: OpenQueue) -> None:
             state.check(operation)
     state.check(Compaction([1], [Move(0, 2, 77, 64, 10, 0, 0, 2)]), {77})
     assert (state.checkpoint(0, None, ()), state.supplement()) == before
-
-
-CALLS = {"CALL", "CALL_FUNCTION", "CALL_FUNCTION_EX", "CALL_FUNCTION_KW", "CALL_KW", "CALL_METHOD", "PRECALL"}
-MAKES = {"BUILD_LIST", "BUILD_MAP", "BUILD_SET", "BUILD_SLICE", "BUILD_TUPLE", "MAKE_FUNCTION", "RAISE_VARARGS"}
-JUMPS_BACK = {"JUMP_BACKWARD", "JUMP_ABSOLUTE"}
-
-
-def test_nothing_runs_while_one_item_is_taken() -> None:
-    """While the short way of a dequeue holds the mutex there is no call, no jump back and nothing that is made: neither
-    a signal handler nor a finalizer can run in its thread then."""
-    code = list(dis.get_instructions(Reader.take_one))
-    begin = next(at for at, each in enumerate(code) if each.opname in {"BEFORE_WITH", "SETUP_WITH"})
-    held = code[begin + 1 :]
-    # The block ends with calls of ``__exit__``, with three times None: one for each way out.
-    ends = [at for at, each in enumerate(held) if each.opname in CALLS]
-    for at in ends:
-        before = [each for each in held[:at] if each.opname not in {"PRECALL", "CACHE", "NOP", "DUP_TOP", "ROT_TWO"}]
-        is_exit = [each.argval for each in before[-3:]] == [None] * 3
-        is_second = held[at - 1].opname == "PRECALL"
-        assert is_exit or is_second, held[at]
-    assert not [each for each in held if each.opname in MAKES | JUMPS_BACK]
-    assert sum(each.opname in {"STORE_SUBSCR", "STORE_ATTR"} for each in held) == 3
 
 
 def test_the_attributes_of_a_group_are_found_at_once(open_queue: OpenQueue) -> None:

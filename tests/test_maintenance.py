@@ -59,9 +59,10 @@ class Deletions:
 
 def is_idle() -> bool:
     """Whether nothing is due any more, ever; waits for the thread to end."""
-    for thread in threading.enumerate():
-        if thread.name == THREAD_NAME:
-            thread.join(SECONDS)
+    with MAINTENANCE._starting:  # else one may be found that is not started, and cannot be joined
+        threads = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    for thread in threads:
+        thread.join(SECONDS)
     return not MAINTENANCE._is_running and MAINTENANCE._inbox.empty()
 
 

@@ -323,7 +323,7 @@ def test_a_subscription_that_goes_meanwhile(open_queue: OpenQueue) -> None:
     def failpoint(name: str) -> None:
         if name.startswith("commit.1") and step.is_set():
             step.clear()
-            audit._reader.ready.is_closed = True
+            audit._reader.ready.close()
 
     queue = open_queue(disk=replace(DISK, failpoint=failpoint), **DEAD)
     audit = queue.subscribe("audit")

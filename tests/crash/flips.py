@@ -65,7 +65,7 @@ class _Probe:
         self._image, self._path, self._blocks = image, path, image.blocks[path]
         self._store = open_queue(image, disk, memory_bytes=0)
         self._ready = Ready(self._store.state)
-        self._ready.position = self._store.state.next_sequence
+        self._ready.hold(len(self._ready))
         live = set(image.moments[-1].live)
         self._live = [[s for s in block.sequences if s in live] for block in self._blocks]
         self._ordinals = list(accumulate((len(block.items) for block in self._blocks), initial=0))

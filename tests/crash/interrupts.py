@@ -576,7 +576,8 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
         work = session._transaction
         if session._group is group and work is not None:
             _require(session._busy == 0, "a session is in a call")
-            _require(sum(run[1] for run in work.runs) == work.given, "a session holds what its caller was not given")
+            holds = sum(run[1] for run in session._runs_of(work))
+            _require(holds == work.given, "a session holds what its caller was not given")
             given += work.given
     _require(queue.stats().held == given, f"{queue.stats().held} items on hold, {given} of them given to a session")
 

@@ -12,7 +12,6 @@ Threads make a run irreproducible, not its program: ``--repeat`` runs the progra
 from __future__ import annotations
 
 import faulthandler
-import inspect
 import logging
 import os
 import resource
@@ -30,7 +29,6 @@ from types import FrameType
 from typing import Any
 
 from persistentqueue import DeadLetter, PersistentQueue, View, check
-from persistentqueue.reader import Reader
 
 from .exploring import ViolationError
 from .faces import FACES, run_face
@@ -56,12 +54,6 @@ MISUSE = "misuse"
 HANG_SECONDS = 120.0
 """A program that takes longer hangs. Programs take milliseconds."""
 _ADDRESS_SPACE_BYTES = 8 * 1024**3
-_SHORT_WAY = Reader.take_one.__code__
-_LINES, _FIRST_LINE = inspect.getsourcelines(Reader.take_one)
-_HOLDS_FROM = _FIRST_LINE + next(at for at, line in enumerate(_LINES) if "with self._mutex" in line)
-"""From this line on it holds the mutex, until it ends."""
-_IS_HELD_ALONE = sys.version_info < (3, 14)
-"""Whether no handler runs from there on; see ``Session``."""
 _STYLES = {"core": 34, "typed": 20, "retries": 14, "together": 10, "compat": 14, "aio": 8}
 _SESSIONS = {
     "enqueue": 20,
@@ -298,8 +290,6 @@ def _tracer(world: World, at: int) -> Callable[[FrameType, str, Any], Any]:
     def trace(frame: FrameType, event: str, _: Any) -> Any:
         if "persistentqueue" not in frame.f_code.co_filename or left[0] <= 0:
             return None
-        if _IS_HELD_ALONE and frame.f_code is _SHORT_WAY and frame.f_lineno >= _HOLDS_FROM:
-            return trace
         if event == "line":
             left[0] -= 1
             if not left[0]:

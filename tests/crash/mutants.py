@@ -35,6 +35,7 @@ _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "I
 
 
 SESSIONS = "tests/test_hardening_sessions.py"
+LANE = "tests/test_lane.py"
 INTERRUPTS = "tests/test_hardening_interrupts.py"
 
 
@@ -121,7 +122,7 @@ MUTANTS = (
     Mutant("a run is joined to one that it does not touch", "commit", "(last.subscription, last.first + last.count) == (subscription, first):", "(last.subscription, last.first + last.count) <= (subscription, first):"),
     # --- what was handed out
     Mutant("a rollback keeps what it held", "store", "                transaction.ready.release(transaction.runs)\n", "                pass\n"),
-    Mutant("what was consumed out of order comes again", "ready", "            self.position = first + count\n\n    def __len__", "            self.position = first\n\n    def __len__"),
+    Mutant("what was consumed out of order comes again", "ready", "            self._behind = first + count\n\n    def __len__", "            self._behind = first\n\n    def __len__"),
     # --- compaction
     Mutant("what a compaction copied is not synced", "compact", "            self.target.sync()\n", "            pass\n", "compacts"),
     Mutant("the name of what was copied to is not synced", "compact", "            sync_directory(self._disk, self._segments.directory)\n", "            pass\n", "compacts"),
@@ -214,6 +215,14 @@ MUTANTS = (
     Mutant("an opening that is interrupted keeps the lock", "group", "                self.shielded(self.store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a frame is written that the state refuses", "commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),
     Mutant("what an invalid transaction says that it holds comes back", "store", "transaction.ready is not None and not transaction.is_invalid:", "transaction.ready is not None:", f"{SESSIONS}::test_row_01_an_invalid_transaction_changes_nothing"),
+    # --- the lane
+    Mutant("what comes back waits behind the lane", "ready", "in its old order.\"\"\"\n        self.recall()\n", "in its old order.\"\"\"\n", f"{LANE}::test_what_comes_back_comes_first"),
+    Mutant("what is taken at once comes before the lane", "ready", "        self.recall()\n        runs = [] if", "        runs = [] if", f"{LANE}::test_whoever_looks_or_takes_sees_the_lane"),
+    Mutant("a subscription that is removed keeps its lane", "ready", "        self.is_closed = True\n        self.recall()\n", "        self.is_closed = True\n", f"{LANE}::test_a_subscription_that_goes_takes_its_lane_along"),
+    Mutant("what others took in between is consumed", "session", "            if taken[-1][0] >= first + count:", "            if False:", f"{LANE}::test_sessions_that_take_turns"),
+    Mutant("a flush forgets what came from the lane", "session", "            if self._taken:\n                self._note(transaction)\n            self._commit(", "            self._commit(", f"{LANE}::test_items_come_once_and_in_order"),
+    Mutant("what leaves the lane is noted a step later", "session", "                    next(self._takes)\n", "                    taken.append(self._lane.popleft())\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("what a handler raises is the end of the lane", "session", "    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:\n        raise error\n", "", f"{LANE}::test_a_handler_that_raises_index_error_ends_the_call"),
     # --- misuse
     Mutant("an item may be larger than a block can say", "items", "    if view.nbytes > ITEM_BYTES_MAX:\n        raise too_large(view.nbytes)\n", "", "misuse"),
     Mutant("a session is for any number of threads", "session", "        if self._busy:\n            raise SessionInUseError(", "        if False:\n            raise SessionInUseError(", "misuse"),

@@ -90,9 +90,8 @@ class CountedReader(Reader):
         super().__init__(state, ready, segments, pages, mutex, reading)
         self.counted = ready
 
-    def take_one(self, _runs: list[Run]) -> bytes | None:
-        """None: there is no short way, since each delivery is to be logged first."""
-        return None
+    def fill(self) -> None:
+        """Do nothing: there is no short way, since each delivery is to be logged first."""
 
     def until_due(self, timeout_seconds: float | None) -> float | None:
         """The timeout, or the time until something is due, if that is less."""

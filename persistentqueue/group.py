@@ -235,14 +235,14 @@ class Group(Calls):
             if each.settled:
                 self._note_flush(seconds)
 
-    def _commit(self, commit: Callable[[T], None], what: T) -> None:
-        """Commit it, if there is room."""
+    def _commit(self, commit: Callable[[T], bool], what: T) -> None:
+        """Commit it, if there is room. The thread that has led the group follows up, for all of it."""
         try:
             # To wait for a leader takes longer than to hand the call to another thread.
             if self._line.leader is not None and is_exposed():
-                self.shielded(partial(commit, what))
+                has_led = self.shielded(partial(commit, what))
             else:
-                commit(what)
+                has_led = commit(what)
         except PersistentQueueError:
             if self.closed is None:
                 self.follow_up()
@@ -250,7 +250,8 @@ class Group(Calls):
         except BaseException:  # interrupted, maybe behind a commit of which it told nobody
             self.shielded(self._tell_all)
             raise
-        self.follow_up()
+        if has_led:
+            self.follow_up()
 
     def follow_up(self) -> None:
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
@@ -449,13 +450,13 @@ class Group(Calls):
         finally:
             del inside[thread]
 
-    def take_one(self, reader: Reader, runs: list[Run]) -> bytes | None:
-        """Take one item the short way (see there); the caller has looked whether this thread is in another call."""
+    def fill(self, reader: Reader) -> None:
+        """Fill the lane (see ``Reader.fill``). The caller has looked whether this thread is in another call."""
         thread, inside = get_ident(), self.inside
         # As in ``outermost``, which would take longer.
         inside[thread] = None
         try:
-            return reader.take_one(runs)
+            reader.fill()
         finally:
             del inside[thread]
 

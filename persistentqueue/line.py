@@ -68,29 +68,35 @@ class Line:
         """How many threads wait for the next group."""
         return len(self._waiting)
 
-    def commit(self, transaction: Transaction) -> None:
-        """Have it written, in a group with others that wait: it is ``settled`` on return. Raises its ``error``."""
+    def commit(self, transaction: Transaction) -> bool:
+        """Have it written, in a group with others that wait: it is ``settled`` on return. Raises its ``error``.
+
+        Returns whether this thread has led the group.
+        """
         transaction.error = None
-        alone = (transaction,)
+        alone, has_led = (transaction,), False
         while not transaction.settled:
-            self._line_up(alone)
+            has_led = self._line_up(alone)
             error, transaction.error = transaction.error, None
             if error is not None:
                 raise error
+        return has_led
 
-    def commit_all(self, transactions: Sequence[Transaction]) -> None:
+    def commit_all(self, transactions: Sequence[Transaction]) -> bool:
         """Have them written, in one group, with others that wait: on return each is ``settled`` or has its ``error``.
 
-        Raises what ``check`` does; each may be settled nevertheless.
+        Returns whether this thread has led the group. Raises what ``check`` does; each may be settled nevertheless.
         """
+        has_led = False
         for transaction in transactions:
             transaction.error = None
         while left := [each for each in transactions if not each.settled and each.error is None]:
-            self._line_up(left)
+            has_led = self._line_up(left)
+        return has_led
 
-    def _line_up(self, transactions: Sequence[Transaction]) -> None:
-        """Have them written, by this thread or another. What is neither settled nor failed then is to line up again:
-        its leader was interrupted before it wrote anything."""
+    def _line_up(self, transactions: Sequence[Transaction]) -> bool:
+        """Have them written, by this thread, then True, or another. What is neither settled nor failed then is to line
+        up again: its leader was interrupted before it wrote anything."""
         member: _Member | None = None
         try:
             with self._mutex:
@@ -104,11 +110,13 @@ class Line:
                 member.turn.acquire()
                 if self._done:
                     self._tell_next()
-            if self.leader is transactions:
-                self._lead(transactions)
+            if self.leader is not transactions:
+                return False
+            self._lead(transactions)
         except BaseException:
             shielded(partial(self._withdraw, transactions, member))
             raise
+        return True
 
     def _lead(self, transactions: Sequence[Transaction]) -> None:
         """Write these transactions and all that are in line, then hand the lead on."""

@@ -19,7 +19,7 @@ from .frame import ExtentRow
 from .insist import Insist, call_once
 from .intervals import Run
 from .pages import Page, Pages
-from .ready import LANE_ITEMS, Ready
+from .ready import Ready
 from .segment import NO_BOUND, Ahead, Loaded, Segment
 from .segments import Segments
 from .state import State, StateError
@@ -103,20 +103,14 @@ class Reader:
         self._hits += hits
         return items
 
-    def take_one(self, runs: list[Run]) -> bytes | None:
-        """Hold the first ready item if it is in memory, and note that in ``runs``; None if it is not, or there is none.
-
-        The items behind it in memory are put into the lane (see ``ready``). Interruptions are as in ``take``.
-        """
+    def fill(self) -> None:
+        """Put the first ready items into the lane (see ``ready``), unless they are not in memory, or others have."""
         with self._mutex:
-            page = self._first_page()
-            if page is None:
-                return None
-            at = self.ready.position - page.first
-            item, following = page.items[at], page.items[at + 1 : at + 1 + LANE_ITEMS]
-            self.ready.hold_first(runs, following, page.cost_bytes // len(page.items))
-            self._hits += 1
-            return item
+            if not self.ready.lane:
+                page = self._first_page()
+                if page is not None:
+                    items = page.items
+                    self.ready.lay(items, self.ready.position - page.first, page.cost_bytes // len(items))
 
     def take_cached(self, max_items: int, runs: list[Run]) -> list[bytes]:
         """Hold up to ``max_items`` ready items, lowest first, as far as they are in memory; otherwise like ``take``."""
@@ -131,7 +125,7 @@ class Reader:
         return items
 
     def _first_page(self) -> Page | None:
-        """The page with the first ready item; None if that is not in memory, or had come back. The mutex is held."""
+        """The page with the first ready item; None if that is not in memory, or came back once. The mutex is held."""
         self.ready.recall()
         if self.ready.returned.firsts or self.ready.is_closed:
             return None

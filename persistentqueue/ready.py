@@ -3,7 +3,7 @@
 The first ready items may stand in the *lane*, each with its sequence. Any thread takes one of them by a single call of
 C code, without the mutex: to take and release the mutex would be a third of a dequeue. Everything else needs the mutex.
 
-1. A session that finds the lane empty takes the first item itself, and fills the lane.
+1. A session that finds the lane empty fills it, and takes the first item from there.
 2. Each method that hands out, takes back or sets aside sequences recalls the lane first. It takes from the end while
    other threads take from the beginning. The rest is one run, which ends where the other ready sequences begin.
 3. A method that only looks counts the lane as ready. Its answer may be older than an item that was taken meanwhile.
@@ -23,6 +23,8 @@ Taken = tuple[int, bytes]
 """A sequence and its item."""
 LANE_ITEMS = 64
 """How many items stand in the lane at most."""
+_ROOM_ITEMS = 2
+"""How many items are put into the lane first, and after a recall."""
 _LANE_BYTES = 64 * 1024
 """How many bytes stand there at most, by the average of their page. They stay in memory even if their page goes."""
 
@@ -52,7 +54,7 @@ class Ready:
         """The items that were in the lane, the last one first; empty unless a recall was interrupted."""
         self._laid = 0
         """How many items were put into the lane, and not recalled."""
-        self._room = 1
+        self._room = _ROOM_ITEMS
         """How many items may be put into the lane next. It doubles until a recall."""
         self._behind = cursor.frontier
         """The first sequence behind the lane that was never handed out."""
@@ -149,23 +151,17 @@ class Ready:
         self.is_closed = True
         self.recall()
 
-    def hold_first(self, runs: list[Run], following: Sequence[bytes], cost_bytes: int) -> None:
-        """Hand out the sequence at ``position``: append it to ``runs``. Put the items ``following`` it into the lane,
-        as many as fit if each costs ``cost_bytes``. The lane was recalled, and nothing is ``returned``."""
-        first = self._behind
-        at, last = append_run(runs, first, 1)
-        lane, count = self.lane, 0
-        pairs: Sequence[Taken] = ()
-        if following:
-            room = min(self._room, _LANE_BYTES // cost_bytes)
-            pairs = list(zip(range(first + 1, first + 1 + room), following, strict=False))
-            count = len(pairs)
-            self._room = min(2 * self._room, LANE_ITEMS)
+    def lay(self, items: Sequence[bytes], at: int, cost_bytes: int) -> None:
+        """Put items of a page into the lane, which is empty, from the one at ``position`` on, ``items[at]``; nothing is
+        ``returned``. As many fit as are allowed for, if each costs ``cost_bytes``."""
+        fitting = items[at : at + max(min(self._room, _LANE_BYTES // cost_bytes), 1)]
+        first, count, lane = self._behind, len(fitting), self.lane
+        pairs = enumerate(fitting, first)
+        self._room = min(2 * self._room, LANE_ITEMS)
         # From here on without a call: nothing interrupts that.
-        runs[at:] = last
         lane += pairs
         self._laid += count
-        self._behind = first + 1 + count
+        self._behind = first + count
 
     def recall(self) -> None:
         """Take back what is in the lane: from here on nobody takes anything without the mutex.
@@ -181,7 +177,7 @@ class Ready:
             # From here on without a call: nothing interrupts that.
             self._behind, self._recalled = first, []
             self._laid -= count
-            self._room = 1
+            self._room = _ROOM_ITEMS
 
     def _take_out(self, first: int, end: int, into: Intervals) -> None:
         self.recall()

@@ -552,15 +552,19 @@ class Session(Stationary, Generic[T]):
         return self._trial.take(transaction, self._consumer(), max_items, timeout)
 
     def _take_first(self, transaction: Transaction, timeout: float | None) -> Any:
-        """Fill the lane, and return the item before it; None where there is none in time."""
+        """Fill the lane, and return the first item; None where there is none in time."""
         if self._taken:
             self._note(transaction)
-        reader = self._reader or self._consumer()
-        item = self._group.take_one(reader, transaction.runs)
-        if item is None:
-            items = self._take(transaction, 1, timeout)
-            item = items[0] if items else None
-        return item
+        self._group.fill(self._reader or self._consumer())
+        if self._lane:
+            try:
+                next(self._takes)
+            except IndexError as error:
+                _require_no_handlers(error)
+            else:
+                return self._taken[-1][1]
+        items = self._take(transaction, 1, timeout)
+        return items[0] if items else None
 
     def _note(self, transaction: Transaction) -> None:
         """Join the items from the lane to the runs of the transaction. Interrupted, it may be called again."""

@@ -51,7 +51,7 @@ def test_items_come_once_and_in_order(open_queue: OpenQueue) -> None:
                 assert len(queue) == queue.stats().ready == len(ITEMS) - number - 1
                 assert queue.stats().held == 0
         assert session.dequeue() is None
-    assert max(sizes) == LANE_ITEMS
+    assert max(sizes) == LANE_ITEMS - 1  # the first one is taken at once
 
 
 @pytest.mark.parametrize("how", ["many", "clear", "browse", "peek", "explain", "stats", "length", "cached"])

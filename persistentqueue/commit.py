@@ -278,7 +278,7 @@ class Committer:
         if log is None or self._segments.unlogged or (self._segments.new and self._settings.sync):
             return False
         first = group[0]
-        items, runs, payload_bytes = first.items, first.runs, first.payload_bytes
+        items, runs, cost_bytes = first.items, first.runs, first.cost_bytes
         if first.pieces or first.marker is not None or first.operations or not (items or runs):
             return False  # it has the block, or the run, of the whole group
         if len(group) > 1:
@@ -286,7 +286,7 @@ class Committer:
             for transaction in group[1:]:
                 if transaction.pieces or transaction.marker is not None or transaction.operations:
                     return False
-                payload_bytes += transaction.payload_bytes
+                cost_bytes += transaction.cost_bytes
                 items += transaction.items
                 if transaction.runs:
                     if transaction.ready is not first.ready:
@@ -294,10 +294,11 @@ class Committer:
                     join_runs(runs, transaction.runs)
         if runs:
             return not items and len(runs) == 1 and self._commit_run(group, runs, log)
-        return self._commit_block(group, items, payload_bytes, log)
+        return self._commit_block(group, items, cost_bytes, log)
 
-    def _commit_block(self, group: Sequence[Transaction], items: list[bytes], payload_bytes: int, log: Log) -> bool:
+    def _commit_block(self, group: Sequence[Transaction], items: list[bytes], cost_bytes: int, log: Log) -> bool:
         segment, count = self._segments.current, len(items)
+        payload_bytes = cost_bytes - ITEM_OVERHEAD_BYTES * count
         room_bytes = self._block_bytes + LENGTH_BYTES * count + payload_bytes
         if (
             segment is None
@@ -326,7 +327,7 @@ class Committer:
                 try:
                     state.enqueue(first, count, number, offset, length_bytes, ordinal)
                     self.enqueued_bytes += length_bytes
-                    self._pages.append(first, items, payload_bytes + ITEM_OVERHEAD_BYTES * count)
+                    self._pages.append(first, items, cost_bytes)
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:

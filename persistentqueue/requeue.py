@@ -36,8 +36,7 @@ def requeue(group: Group, dead: Group, max_items: int | None) -> int:
                 item = _item_of(envelope, name)
                 if item is not None:
                     join_runs(out.runs, [(sequence, 1)])
-                    into.items.append(item)
-                    into.payload_bytes += len(item)
+                    into.add([item])
                     count += 1
                     if into.cost_bytes > SPILL_BYTES:
                         group.spill(into)

@@ -35,6 +35,7 @@ from .errors import PersistentQueueError, QueueFullError, ResourceError
 from .group import Group
 from .intervals import Intervals, Run, join_runs, within, without
 from .joint import commit_jointly
+from .pages import cost
 from .reader import Reader
 from .store import Store
 from .transaction import Transaction
@@ -398,10 +399,9 @@ def checked_delay(seconds: float) -> float:
 
 
 def _put(transaction: Transaction, letters: Sequence[bytes]) -> None:
-    transaction.items += letters
-    transaction.payload_bytes += sum(map(len, letters))
+    transaction.add(letters)
 
 
 def _take_back(transaction: Transaction, count: int) -> None:
-    transaction.payload_bytes -= sum(map(len, transaction.items[-count:]))
+    transaction.cost_bytes -= cost(transaction.items[-count:])
     del transaction.items[-count:]

@@ -168,13 +168,13 @@ class Session(Stationary, Generic[T]):
             transaction, group = self._transaction, self._group
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
-            size_bytes, items = transaction.payload_bytes + length_bytes, transaction.items
-            if size_bytes + ITEM_OVERHEAD_BYTES * len(items) > self._spill_bytes and items:
+            cost_bytes = transaction.cost_bytes + length_bytes + ITEM_OVERHEAD_BYTES
+            if cost_bytes > self._spill_bytes and transaction.items:
                 group.spill(transaction)
-                size_bytes, items = length_bytes, transaction.items
+                cost_bytes = length_bytes + ITEM_OVERHEAD_BYTES
             # Nothing interrupts that before the item is there.
-            transaction.payload_bytes = size_bytes
-            items.append(data)
+            transaction.cost_bytes = cost_bytes
+            transaction.items.append(data)
         finally:
             self._busy = _FREE
 
@@ -193,6 +193,7 @@ class Session(Stationary, Generic[T]):
         for chunk in chunks(items):  # which may call the session itself
             data: list[bytes] = chunk if set(map(type, chunk)) <= {bytes} else list(map(as_bytes, chunk))
             size_bytes = sum(map(len, data))
+            cost_bytes = size_bytes + ITEM_OVERHEAD_BYTES * len(data)
             if size_bytes > ITEM_BYTES_MAX and (largest := max(map(len, data))) > ITEM_BYTES_MAX:
                 raise too_large(largest)
             if self._busy:
@@ -200,13 +201,13 @@ class Session(Stationary, Generic[T]):
             self._busy = _BUSY
             try:
                 transaction = self._open()
-                if transaction.cost_bytes + size_bytes > self._spill_bytes:
+                if transaction.cost_bytes + cost_bytes > self._spill_bytes:
                     self._enqueue_large(transaction, data)
                 else:
                     buffered = transaction.items
                     # From here on without a call: nothing interrupts that.
                     buffered += data
-                    transaction.payload_bytes += size_bytes
+                    transaction.cost_bytes += cost_bytes
             finally:
                 self._busy = _FREE
 
@@ -300,12 +301,12 @@ class Session(Stationary, Generic[T]):
         self._busy = _BUSY
         try:
             transaction = self._open()
-            items = transaction.items
-            if items and transaction.cost_bytes + size_bytes > self._spill_bytes:
+            items, cost_bytes = transaction.items, transaction.cost_bytes + size_bytes + ITEM_OVERHEAD_BYTES
+            if items and cost_bytes > self._spill_bytes:
                 return False
             # From here on without a call: nothing interrupts that.
             items += (data,)
-            transaction.payload_bytes += size_bytes
+            transaction.cost_bytes = cost_bytes
             return True
         finally:
             self._busy = _FREE
@@ -644,11 +645,12 @@ class Session(Stationary, Generic[T]):
         while start < len(items):
             room_bytes = self._spill_bytes - transaction.cost_bytes
             stop, part_bytes = start, 0
-            while stop < len(items) and (part_bytes + len(items[stop]) <= room_bytes or stop == start):
-                part_bytes += len(items[stop])
+            while stop < len(items):
+                part_bytes += len(items[stop]) + ITEM_OVERHEAD_BYTES
+                if part_bytes > room_bytes and stop > start:
+                    break
                 stop += 1
-            transaction.items += items[start:stop]
-            transaction.payload_bytes += part_bytes
+            transaction.add(items[start:stop])
             start = stop
             if start < len(items):
                 self._group.spill(transaction)

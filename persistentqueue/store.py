@@ -431,7 +431,7 @@ class Store:
         transaction.pieces = [*transaction.pieces, *(piece._replace(blocks=[]) for piece in transaction.staged)]
         transaction.staged = ()
         transaction.items = []
-        transaction.payload_bytes = 0
+        transaction.cost_bytes = 0
 
     def discard(self, transaction: Transaction) -> None:
         """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue; not if

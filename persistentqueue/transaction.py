@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from .envelope import Envelopes
 from .frame import Adoption, Operation
 from .intervals import Run
-from .pages import ITEM_OVERHEAD_BYTES
+from .pages import ITEM_OVERHEAD_BYTES, cost
 from .publication import Request
 from .ready import Ready
 from .segments import Piece
@@ -50,6 +50,7 @@ class Transaction:
 
     __slots__ = (
         "adoptions",
+        "cost_bytes",
         "error",
         "given",
         "gives_up",
@@ -57,7 +58,6 @@ class Transaction:
         "items",
         "marker",
         "operations",
-        "payload_bytes",
         "pieces",
         "published",
         "ready",
@@ -72,7 +72,8 @@ class Transaction:
     def __init__(self, ready: Ready | None = None) -> None:
         self.ready = ready
         self.items: list[bytes] = []
-        self.payload_bytes = 0
+        self.cost_bytes = 0
+        """Bytes that ``items`` take in memory, each with ``ITEM_OVERHEAD_BYTES``; to be changed with them."""
         self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
         self.given = 0
@@ -121,6 +122,13 @@ class Transaction:
         return len(self.items) + sum(piece.count for piece in self.pieces)
 
     @property
-    def cost_bytes(self) -> int:
-        """What the items in memory take."""
-        return self.payload_bytes + ITEM_OVERHEAD_BYTES * len(self.items)
+    def payload_bytes(self) -> int:
+        """Bytes of the items in memory alone."""
+        return self.cost_bytes - ITEM_OVERHEAD_BYTES * len(self.items)
+
+    def add(self, items: Sequence[bytes]) -> None:
+        """Enqueue these items as well."""
+        cost_bytes = cost(items)
+        # From here on without a call: nothing interrupts that.
+        self.items += items
+        self.cost_bytes += cost_bytes

@@ -25,7 +25,8 @@ _FREE = nullcontext()
 def transaction(*items: bytes, marker: tuple[str, int] | None = None) -> Transaction:
     """What enqueues these items."""
     result = Transaction()
-    result.items, result.payload_bytes, result.marker = list(items), sum(map(len, items)), marker
+    result.marker = marker
+    result.add(items)
     return result
 
 

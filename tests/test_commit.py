@@ -49,7 +49,7 @@ def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]
         transactions = []
         for items, takes, version in group:
             transaction = Transaction(store.reader.ready)
-            transaction.items, transaction.payload_bytes = list(items), sum(map(len, items))
+            transaction.add(items)
             transaction.runs = store.reader.take(takes)[0]
             transaction.marker = ("m", version) if version else None
             transactions.append(transaction)

@@ -47,7 +47,7 @@ def opened(disk: SimulatedDisk, settings: Settings = SYNCED, failpoint: Callable
 def enqueuing(*items: bytes) -> Transaction:
     """A transaction that enqueues."""
     transaction = Transaction()
-    transaction.items, transaction.payload_bytes = list(items), sum(map(len, items))
+    transaction.add(items)
     return transaction
 
 

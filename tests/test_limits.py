@@ -176,7 +176,7 @@ def test_bytes_taken_make_room_for_bytes_put() -> None:
             if one.error is not None:
                 break
         held, mixed = take(store, 2), take(store, 20)
-        mixed.items, mixed.payload_bytes = [b"y" * 150] * 20, 3000
+        mixed.add([b"y" * 150] * 20)
         store.commit([mixed])
         assert mixed.settled
         assert store.state.live_bytes <= 10_000
@@ -186,7 +186,7 @@ def test_bytes_taken_make_room_for_bytes_put() -> None:
             if one.error is not None:
                 break
         more = take(store, 1)
-        more.items, more.payload_bytes = [b"z" * 500], 500
+        more.add([b"z" * 500])
         store.commit([more])
         assert isinstance(more.error, QueueFullError)
         store.commit([held])

@@ -234,8 +234,7 @@ class _Program:
     def spill(self, *items: bytes) -> None:
         self.spilled.append(enqueuing(items[0]))
         self.store.spill(self.spilled[0])
-        self.spilled[0].items = [items[1]]
-        self.spilled[0].payload_bytes = len(items[1])
+        self.spilled[0].add(items[1:2])
 
     def commit_spilled(self) -> None:
         transaction = self.spilled.pop()

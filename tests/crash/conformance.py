@@ -159,8 +159,7 @@ class Program:
         for _ in range(self._random.choice([1, 1, 2, 20])):
             self._next += 1
             item = (b"%d " % self._next).ljust(self._random.choice([0, 0, 10, 100, 1500, 6000]), b".")
-            work.items.append(item)
-            work.payload_bytes += len(item)
+            work.add([item])
         return len(work.items)
 
     def _dequeue(self, store: Store) -> object:

@@ -210,8 +210,7 @@ class _Run:
         transaction = Transaction()
         for size in sizes:
             self.number += 1
-            transaction.items.append((b"%d" % self.number).ljust(size, b"."))
-        transaction.payload_bytes = sum(map(len, transaction.items))
+            transaction.add([(b"%d" % self.number).ljust(size, b".")])
         return transaction
 
     def dequeuing(self, count: int) -> tuple[Transaction, tuple[bytes, ...]]:
@@ -230,7 +229,7 @@ def _spill(run: _Run, disk: SimulatedDisk) -> None:
     items = list(transaction.items)
     run.store.spill(transaction)
     more = run.enqueuing([30])
-    transaction.items, transaction.payload_bytes = more.items, more.payload_bytes
+    transaction.add(more.items)
     run.commit([transaction], (*run.content.items, *items, *more.items))
 
 

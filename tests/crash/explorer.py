@@ -493,7 +493,7 @@ class Explorer:
             model.settle(self._find(disk, store, [self._nothing]), durable=True)
             model.others.published.clear()
             transaction = Transaction()
-            transaction.items, transaction.payload_bytes = [b"another's"], 9
+            transaction.add([b"another's"])
             model.under_way = [self._nothing.put([b"another's"])]
             store.commit([transaction])
             store.close()
@@ -529,8 +529,7 @@ class Explorer:
             transaction = work.transaction
             if action == "enqueue":
                 for item in self._items():
-                    transaction.items.append(item)
-                    transaction.payload_bytes += len(item)
+                    transaction.add([item])
                     work.enqueued.append(item)
             elif action == "take":
                 held += self._take(store, model, work, held)

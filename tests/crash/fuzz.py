@@ -194,7 +194,7 @@ def _forged(queue: Image, files: dict[str, bytes]) -> None:
             read_all(store, 0)
             read_all(store, 2)
             transaction = Transaction()
-            transaction.items, transaction.payload_bytes = [b"one more"], 8
+            transaction.add([b"one more"])
             store.commit([transaction])
             store.close()
         finally:

@@ -204,7 +204,7 @@ class _Maker:
 
     def _fill(self, transaction: Transaction, items: list[bytes] | None = None) -> _Batch:
         items = self._some_items() if items is None else items
-        transaction.items, transaction.payload_bytes = list(items), sum(map(len, items))
+        transaction.add(items)
         return items, []
 
     def _place(self, batch: _Batch) -> None:

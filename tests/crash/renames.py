@@ -233,8 +233,7 @@ class Renames:
             for _ in range(self._random.choice([1, 2, 5])):
                 transaction = Transaction()
                 number = next(self._numbers)
-                transaction.items = [b"s%d.%d" % (number, n) + b"." * 60 for n in range(self._random.choice([1, 7]))]
-                transaction.payload_bytes = sum(map(len, transaction.items))
+                transaction.add([b"s%d.%d" % (number, n) + b"." * 60 for n in range(self._random.choice([1, 7]))])
                 reader = store.subscriptions.plain
                 if reader is not None:
                     transaction.ready = reader.ready

@@ -405,8 +405,7 @@ class SeveralExplorer:
 
     def _put(self, deal: Deal, name: str, items: list[bytes]) -> None:
         transaction = deal.part(name)
-        transaction.items += items
-        transaction.payload_bytes += sum(map(len, items))
+        transaction.add(items)
         deal.put[name] += items
 
     def _take(self, life: Life, deal: Deal, name: str) -> list[bytes]:

@@ -13,6 +13,7 @@ import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
 from persistentqueue.disk import DISK
+from persistentqueue.group import Group
 from persistentqueue.store import Store
 from persistentqueue.transaction import Transaction
 
@@ -105,6 +106,30 @@ def test_producers_and_consumers(open_queue: OpenQueue, settings: dict[str, Any]
     flat = [item for items in seen for item in items]
     assert sorted(flat) == sorted(b"%d %d" % (p, n) for p in range(producers) for n in range(count))
     assert len(queue) == 0
+
+
+def test_the_leader_follows_up_for_its_group(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each group that is written is followed up once, by the thread that led it, however many flushes it is of."""
+    queue = open_queue()
+    put(queue, b"first")
+    before, followed = queue.stats(), []
+    follow_up = Group.follow_up
+
+    def counted(group: Group) -> None:
+        followed.append(threading.get_ident())
+        follow_up(group)
+
+    monkeypatch.setattr(Group, "follow_up", counted)
+    with ThreadPoolExecutor(8) as pool:
+        for future in [pool.submit(put, queue, b"%d" % number) for number in range(200)]:
+            future.result(SECONDS)
+    after = queue.stats()
+    assert after.transactions - before.transactions == 200
+    assert len(followed) == after.groups - before.groups
+    with queue.session() as session:
+        session.enqueue(b"one")
+        session.flush()
+        assert followed[-1] == threading.get_ident()
 
 
 def test_waiting_wakes_on_a_commit(open_queue: OpenQueue) -> None:

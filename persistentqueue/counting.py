@@ -12,7 +12,7 @@ from heapq import heappop, heappush
 
 from .disk import Disk
 from .intervals import Run
-from .pages import Pages
+from .pages import Page, Pages
 from .reader import Guard, Reader, UnreadableError
 from .ready import Ready
 from .segments import Segments
@@ -90,8 +90,9 @@ class CountedReader(Reader):
         super().__init__(state, ready, segments, pages, mutex, reading)
         self.counted = ready
 
-    def fill(self) -> None:
-        """Do nothing: there is no short way, since each delivery is to be logged first."""
+    def _first_page(self) -> Page | None:
+        """None: there is no short way, since each delivery is to be logged first."""
+        return None
 
     def until_due(self, timeout_seconds: float | None) -> float | None:
         """The timeout, or the time until something is due, if that is less."""

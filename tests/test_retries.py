@@ -142,6 +142,23 @@ def test_the_exception_is_the_reason(open_queue: OpenQueue) -> None:
     assert queue.stats().dead == 1
 
 
+def test_no_short_way_passes_by_the_count(open_queue: OpenQueue) -> None:
+    """Where deliveries are counted none is made that is not logged: ``dequeue_cached`` leaves all to ``dequeue``."""
+    queue = open_queue(**DEAD)
+    put(queue, b"a", b"b", b"c")
+    for attempt in range(3):
+        with queue.session() as session:
+            assert session.dequeue_cached(2) == []
+            assert session.dequeue() == b"a"
+            assert queue._open().store.state.times(0, 0) == attempt + 1
+            session.rollback()
+    with queue.session() as session:
+        assert session.dequeue_many(2) == [b"b", b"c"]
+        session.flush()
+    assert queue.stats().dead == 1
+    assert len(queue) == 0
+
+
 def test_the_exception_is_the_reason_in_any_transaction(open_queue: OpenQueue) -> None:
     """So it does in a transaction, over one queue or over several; what was enqueued there is dropped."""
     queue, other = open_queue(max_attempts=1, dead_letter="dead"), open_queue("other")

@@ -221,6 +221,7 @@ MUTANTS = (
     Mutant("a subscription that is removed keeps its lane", "ready", "        self.is_closed = True\n        self.recall()\n", "        self.is_closed = True\n", f"{LANE}::test_a_subscription_that_goes_takes_its_lane_along"),
     Mutant("what others took in between is consumed", "session", "            if taken[-1][0] >= first + count:", "            if False:", f"{LANE}::test_sessions_that_take_turns"),
     Mutant("a flush forgets what came from the lane", "session", "            if self._taken:\n                self._note(transaction)\n            self._commit(", "            self._commit(", f"{LANE}::test_items_come_once_and_in_order"),
+    Mutant("what is in memory is delivered without a note", "counting", "    def _first_page(self) -> Page | None:\n", "    def _first_page_of_none(self) -> Page | None:\n", "tests/test_retries.py::test_no_short_way_passes_by_the_count"),
     Mutant("what leaves the lane is noted a step later", "session", "                    next(self._takes)\n", "                    taken.append(self._lane.popleft())\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("what a handler raises is the end of the lane", "session", "    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:\n        raise error\n", "", f"{LANE}::test_a_handler_that_raises_index_error_ends_the_call"),
     # --- misuse

@@ -528,7 +528,8 @@ class Session(Stationary, Generic[T]):
             if transaction.settled:
                 self._finish(transaction)
             else:
-                self._note(transaction)
+                if self._taken:
+                    self._note(transaction)
                 if transaction.runs:
                     self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
         self._busy = _FREE

@@ -105,7 +105,7 @@ def test_from_inside_it_says_who_keeps_what(open_queue: OpenQueue) -> None:
     assert "<b>mailer" not in html
     assert "written 3," in text or "written 4," in text
     assert "The queue has flowed to disk" in text
-    assert "written ahead, or set aside: 4." in text
+    assert "written ahead, or set aside: 3.8 MiB" in text
     assert "of them on hold" in text
     assert re.search(r"a flush, as its caller sees it [\d, up to µms<>]* 41 ", text)
     assert "Looked at from outside" not in text

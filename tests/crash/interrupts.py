@@ -134,7 +134,7 @@ class Tracer:
             # An error that is raised now seems to come from this instruction: it must have the same handler.
             if looks and last is not None and _handler(code, last) == _handler(code, offset):
                 self._look(Place(code, last))
-        elif event == "return":
+        elif event in {"return", "exception"}:  # a call that raised is no place: its handler is next
             self._last.pop(frame, None)
         return self._step
 

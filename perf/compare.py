@@ -16,11 +16,14 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from . import harness
+from . import harness, warm
 from .workloads import WORKLOADS
 
 _ROOT = Path(__file__).parent.parent
 _NAMES = ("single", "threads-8", "batch", "plain", "unsynced")
+_WARM = "warm"
+"""No workload: what Python alone takes, by the quickest flush of many. It is compared as flushes a second."""
+_WARM_ROUNDS = 20
 
 
 @contextmanager
@@ -38,9 +41,10 @@ def checked_out(commit: str, above: Path) -> Iterator[Path]:
 
 def measure(tree: Path, directory: Path, name: str, scale: float) -> dict[str, float]:
     """One round with the package of that tree: items a second, in and out."""
-    # What is run by path has the directory of the file first on its path, and then what PYTHONPATH says.
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tree.absolute()), str(_ROOT)])}
-    command = [sys.executable, "-c", "from perf.compare import child; child()", str(directory.absolute()), name]
+    # The harness is this one, which is imported first; the package is that of the tree.
+    code = "import sys, perf; sys.path.insert(0, sys.argv[4]); from perf.compare import child; child()"
+    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    command = [sys.executable, "-c", code, str(directory.absolute()), name]
     command += [str(scale), str(tree.absolute())]
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=directory)
     found: dict[str, float] = json.loads(output.stdout)
@@ -54,6 +58,11 @@ def child() -> None:
     directory, name, scale, tree = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])
     if Path(persistentqueue.__file__).parent.parent != tree:
         raise SystemExit(f"{persistentqueue.__file__} is not of {tree}")
+    if name == _WARM:
+        with harness.workspace(directory, memory=True) as own:
+            found = warm.best(own, max(round(_WARM_ROUNDS * scale), 1))
+        print(json.dumps({f"{count:,}, {way}": 1 / seconds for (count, way), seconds in found.items()}))
+        return
     workload = next(each for each in WORKLOADS if each.name == name).scaled(scale)
     ours = next(iter(workload.entries))
     with harness.workspace(directory, memory=True) as own:
@@ -67,7 +76,7 @@ def main() -> None:
     parser = harness.parser("perf.compare", __doc__, rounds=9)
     parser.add_argument("base")
     parser.add_argument("head", nargs="?")
-    parser.add_argument("--only", nargs="+", choices=[each.name for each in WORKLOADS], default=_NAMES)
+    parser.add_argument("--only", nargs="+", choices=[*(each.name for each in WORKLOADS), _WARM], default=_NAMES)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     head = options.head or "the present tree"

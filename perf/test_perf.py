@@ -186,6 +186,8 @@ def test_two_trees_are_compared(tmp_path: Path) -> None:
     """A round of a tree runs the package of that tree."""
     found = compare.measure(Path(compare.__file__).parent.parent, tmp_path, "single", 0.01)
     assert set(found) == {"in", "out"} and min(found.values()) > 0
+    found = compare.measure(Path(compare.__file__).parent.parent, tmp_path, "warm", 0.01)
+    assert set(found) == {"1, in", "1, out", "1,000, in", "1,000, out"} and min(found.values()) > 0
     with pytest.raises(subprocess.CalledProcessError):
         compare.measure(tmp_path, tmp_path, "single", 0.01)  # no package there
 

@@ -55,18 +55,26 @@ def _best_seconds(queue: PersistentQueue, count: int, rounds: int) -> dict[str, 
     return best
 
 
-def rows(directory: Path, rounds: int) -> Iterator[Row]:
-    """The lines of the table: one item and a thousand, in and out."""
-    for count, bar in ((1, ONE_ITEM_BAR), (1_000, None)):
+def best(directory: Path, rounds: int) -> dict[tuple[int, str], float]:
+    """Seconds of the quickest flush, by the number of its items and the way: one item and a thousand, in and out."""
+    found = {}
+    for count in (1, 1_000):
         # What is taken is in memory: there is no device that it could be read from.
         with PersistentQueue(directory / str(count), disk=_NO_DEVICE) as queue:
-            best = _best_seconds(queue, count, rounds)
-        for way, seconds in best.items():
-            yield Row(
-                f"{count:,} item{'s' * (count > 1)} of {ITEM_BYTES} B per flush without a device, {way}",
-                f"{1e6 * seconds:.1f} µs",
-                "",
-                "",
-                f"at most {bar:g} µs" if bar else "",
-                met(1e6 * seconds <= bar) if bar else "",
-            )
+            for way, seconds in _best_seconds(queue, count, rounds).items():
+                found[count, way] = seconds
+    return found
+
+
+def rows(directory: Path, rounds: int) -> Iterator[Row]:
+    """The lines of the table."""
+    for (count, way), seconds in best(directory, rounds).items():
+        bar = ONE_ITEM_BAR if count == 1 else None
+        yield Row(
+            f"{count:,} item{'s' * (count > 1)} of {ITEM_BYTES} B per flush without a device, {way}",
+            f"{1e6 * seconds:.1f} µs",
+            "",
+            "",
+            f"at most {bar:g} µs" if bar else "",
+            met(1e6 * seconds <= bar) if bar else "",
+        )

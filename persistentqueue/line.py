@@ -69,9 +69,9 @@ class Line:
         return len(self._waiting)
 
     def commit(self, transaction: Transaction) -> bool:
-        """Have it written, in a group with others that wait: it is ``settled`` on return. Raises its ``error``.
+        """Have the transaction written, in a group with others that wait: it is ``settled`` on return.
 
-        Returns whether this thread has led the group.
+        Returns whether this thread has led the group. Raises the ``error`` of the transaction.
         """
         transaction.error = None
         alone, has_led = (transaction,), False
@@ -95,8 +95,11 @@ class Line:
         return has_led
 
     def _line_up(self, transactions: Sequence[Transaction]) -> bool:
-        """Have them written, by this thread, then True, or another. What is neither settled nor failed then is to line
-        up again: its leader was interrupted before it wrote anything."""
+        """Have the transactions written, by this thread or another one; return whether this thread has led their group.
+
+        A transaction that is neither settled nor failed then must line up again. Its leader was interrupted before it
+        wrote anything.
+        """
         member: _Member | None = None
         try:
             with self._mutex:

@@ -1,4 +1,4 @@
-"""The lane: what is dequeued one by one is taken without the mutex, and is in order, once, and counted all the same."""
+"""The lane: single items are taken from it without the mutex. Each comes once, in order, and is counted."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ ITEMS = [b"%d" % number for number in range(200)]
 
 
 def ready_of(queue: PersistentQueue) -> Ready:
-    """What the plain subscription of the queue may dequeue."""
+    """Return the ready items of the queue's plain subscription."""
     reader = queue._open().store.subscriptions.plain
     assert reader is not None
     return reader.ready
@@ -56,7 +56,7 @@ def test_items_come_once_and_in_order(open_queue: OpenQueue) -> None:
 
 @pytest.mark.parametrize("how", ["many", "clear", "browse", "peek", "explain", "stats", "length", "cached"])
 def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: OpenQueue) -> None:
-    """What is in the lane is ready: for another session, for who browses, and in each number that is told."""
+    """Items in the lane are ready: other sessions take them, browsing shows them, and every number has them."""
     queue = open_queue()
     with queue.session() as session, queue.session("other") as other:
         fill(queue, session)
@@ -87,7 +87,7 @@ def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: OpenQueue) -
 
 @pytest.mark.parametrize("how", ["rollback", "put_back", "close"])
 def test_what_comes_back_comes_first(how: str, open_queue: OpenQueue) -> None:
-    """What another session gives back comes before what is in the lane."""
+    """Items that another session gives back come before the items in the lane."""
     queue = open_queue()
     with queue.session() as session:
         other = queue.session()
@@ -107,7 +107,7 @@ def test_what_comes_back_comes_first(how: str, open_queue: OpenQueue) -> None:
 
 
 def test_what_came_from_the_lane_is_given_back(open_queue: OpenQueue) -> None:
-    """A rollback, ``put_back`` and the end of a session give back what came from the lane, like everything else."""
+    """A rollback, ``put_back`` and the end of a session give back the items that came from the lane."""
     queue = open_queue()
     session = queue.session()
     fill(queue, session)
@@ -127,7 +127,7 @@ def test_what_came_from_the_lane_is_given_back(open_queue: OpenQueue) -> None:
 
 
 def test_sessions_that_take_turns(open_queue: OpenQueue) -> None:
-    """Of items that sessions take in turns each is consumed by the flush of its session, whatever the others do."""
+    """Each item is consumed by the flush of the session that took it, also when sessions take items in turns."""
     queue = open_queue()
     put(queue, *ITEMS)
     sessions = [queue.session(str(number)) for number in range(3)]
@@ -147,7 +147,7 @@ def test_sessions_that_take_turns(open_queue: OpenQueue) -> None:
 
 
 def test_large_items_do_not_stand_in_the_lane(open_queue: OpenQueue) -> None:
-    """The lane keeps no more than 64 KiB of a page in memory, so that ``memory_bytes`` says what a queue takes."""
+    """The lane keeps at most 64 KiB of a page in memory, so that ``memory_bytes`` bounds what a queue takes."""
     queue = open_queue()
     put(queue, *[bytes(40_000)] * 4)
     with queue.session() as session:
@@ -158,7 +158,7 @@ def test_large_items_do_not_stand_in_the_lane(open_queue: OpenQueue) -> None:
 
 
 def test_a_subscription_that_goes_takes_its_lane_along(open_queue: OpenQueue) -> None:
-    """Who dequeues from a subscription that was removed hears it, also where items were in its lane."""
+    """A dequeue from a subscription that was removed raises its error, even with items in the lane."""
     queue = open_queue(fan_out=True)
     audit = queue.subscribe("audit")
     with queue.transaction() as session:
@@ -221,7 +221,7 @@ def test_others_may_be_quicker(open_queue: OpenQueue) -> None:
 
 
 def test_a_recall_that_was_interrupted_goes_on(open_queue: OpenQueue) -> None:
-    """Wherever a recall was interrupted, what it had taken back is ready, and the next one finishes it."""
+    """The items that an interrupted recall has taken back are ready, and the next recall finishes it."""
     queue = open_queue()
     with queue.session() as session:
         lane, ready = fill(queue, session), ready_of(queue)

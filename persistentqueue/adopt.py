@@ -101,9 +101,9 @@ class Adopter:
         self._is_doubtful = False
         """Whether it may have changed since, and not show it."""
         self._listed_ns = -_PATIENCE_NS
-        self.time_ns = disk.time_ns
-        self.passed_ns = -_PATIENCE_NS
-        """When a thread that only passed by has looked last; for its owner."""
+        self.monotonic = disk.monotonic
+        self.passing_seconds = 0.0
+        """When, by ``monotonic``, the next thread that passes by is to look; for the group."""
         self._patience_ns = _PATIENCE_NS
         self._listed: OrderedDict[str, None] = OrderedDict()
         """What was found when the directory was last listed, in order, and not dealt with yet."""

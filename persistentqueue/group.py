@@ -70,7 +70,7 @@ _AT_ONCE_BYTES = 1024 * 1024
 are left to maintenance."""
 _UNCOUNTED = 256
 """What was measured is counted after so many transactions, or when somebody looks."""
-_LOOK_NS = 1_000_000
+_LOOK_SECONDS = 0.001
 """A thread that commits looks no sooner than so long after another one that did: it is a call of the system."""
 _POLL_SECONDS = 0.01
 """How long an opening that waits for the lock pauses before it tries again."""
@@ -257,9 +257,9 @@ class Group(Calls):
         """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
         be made."""
         adopter = self.store.adopter
-        now_ns = adopter.time_ns()
-        if not adopter.passed_ns <= now_ns < adopter.passed_ns + _LOOK_NS and not self.writing.locked():
-            adopter.passed_ns = now_ns
+        now = adopter.monotonic()
+        if now >= adopter.passing_seconds and not self.writing.locked():
+            adopter.passing_seconds = now + _LOOK_SECONDS
             self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()

@@ -73,17 +73,29 @@ class Reader:
         """
         runs = [] if runs is None else runs
         with self._mutex:
-            before, last = len(runs), runs[-1] if runs else None
-            self.ready.hand_out(max_items, runs)
-            taken = runs[before:]
-            if last is not None and runs[before - 1] != last:  # the first one was joined to the last
-                end, joined = sum(last), runs[before - 1]
-                taken = [(end, sum(joined) - end), *taken]
+            if runs:
+                before, last = len(runs), runs[-1]
+                self.ready.hand_out(max_items, runs)
+                taken = runs[before:]
+                if runs[before - 1] != last:  # the first one was joined to the last
+                    end, joined = sum(last), runs[before - 1]
+                    taken = [(end, sum(joined) - end), *taken]
+            else:
+                taken = self.ready.hand_out(max_items, runs).copy()
             items = self._find_all(taken)
         return runs, insist(partial(self._read_runs, taken, runs)) if items is None else items
 
     def _find_all(self, taken: list[Run]) -> list[bytes] | None:
         """The items of these runs, if all of them are in memory; the mutex is held."""
+        if len(taken) == 1:  # the usual case: one run, of one page
+            first, count = taken[0]
+            latest = self._pages.latest
+            page = latest if latest.first <= first < latest.end else self._pages.find(first)
+            if page is not None and first + count <= page.end:
+                self._pages.latest = page
+                self._hits += 1
+                at = first - page.first
+                return page.items[at : at + count]
         items: list[bytes] = []
         hits = 0
         for first, count in taken:
@@ -104,7 +116,7 @@ class Reader:
         return items
 
     def fill(self) -> None:
-        """Put the first ready items into the lane (see ``ready``), unless they are not in memory, or others have."""
+        """Put the first ready items into the lane (see ``ready``), if they are in memory and the lane is empty."""
         with self._mutex:
             if not self.ready.lane:
                 page = self._first_page()
@@ -125,7 +137,7 @@ class Reader:
         return items
 
     def _first_page(self) -> Page | None:
-        """The page with the first ready item; None if that is not in memory, or came back once. The mutex is held."""
+        """Return the page with the first ready item; None if that is not in memory, or came back. Needs the mutex."""
         self.ready.recall()
         if self.ready.returned.firsts or self.ready.is_closed:
             return None

@@ -102,7 +102,8 @@ class Ready:
 
         An interruption, by a signal handler for instance, finds each sequence either ready or in ``runs``.
         """
-        self.recall()
+        if self.lane or self._recalled:
+            self.recall()
         runs = [] if runs is None else runs
         left, returned = count, self.returned
         while left and returned.firsts:
@@ -110,7 +111,7 @@ class Ready:
         first = self._behind
         ahead = min(left, self._state.next_sequence - first)
         if ahead > 0:
-            at, last = append_run(runs, first, ahead)
+            at, last = append_run(runs, first, ahead) if runs else (0, ((first, ahead),))
             # From here on without a call: nothing interrupts that.
             runs[at:] = last
             self._behind = first + ahead
@@ -152,8 +153,10 @@ class Ready:
         self.recall()
 
     def lay(self, items: Sequence[bytes], at: int, cost_bytes: int) -> None:
-        """Put items of a page into the lane, which is empty, from the one at ``position`` on, ``items[at]``; nothing is
-        ``returned``. As many fit as are allowed for, if each costs ``cost_bytes``."""
+        """Put items of a page into the lane, from ``items[at]`` on, which is the item at ``position``.
+
+        The lane must be empty, and ``returned`` too. The room of the lane counts each item as ``cost_bytes``.
+        """
         fitting = items[at : at + max(min(self._room, _LANE_BYTES // cost_bytes), 1)]
         first, count, lane = self._behind, len(fitting), self.lane
         pairs = enumerate(fitting, first)
@@ -164,9 +167,9 @@ class Ready:
         self._behind = first + count
 
     def recall(self) -> None:
-        """Take back what is in the lane: from here on nobody takes anything without the mutex.
+        """Take back the items in the lane: until the lane is filled again, no thread takes an item without the mutex.
 
-        Where a recall was interrupted all of it is ready, and the next recall goes on.
+        After an interruption all of them are ready, and the next recall goes on.
         """
         if self.lane or self._recalled:
             from_the_end = iter(self.lane.pop, None)

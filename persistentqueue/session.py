@@ -554,7 +554,7 @@ class Session(Stationary, Generic[T]):
         return self._trial.take(transaction, self._consumer(), max_items, timeout)
 
     def _take_first(self, transaction: Transaction, timeout: float | None) -> Any:
-        """Fill the lane, and return the first item; None where there is none in time."""
+        """Fill the lane, and return the first item; None if there is none in time."""
         if self._taken:
             self._note(transaction)
         self._group.fill(self._reader or self._consumer())
@@ -569,13 +569,13 @@ class Session(Stationary, Generic[T]):
         return items[0] if items else None
 
     def _note(self, transaction: Transaction) -> None:
-        """Join the items from the lane to the runs of the transaction. Interrupted, it may be called again."""
+        """Join the items from the lane to the runs of the transaction. It may be called again after an interruption."""
         runs, taken = transaction.runs, self._taken
         while taken:
             first, count = taken[0][0], len(taken)
             if taken[-1][0] >= first + count:  # other sessions have taken some in between
                 count = next(at for at, (sequence, _) in enumerate(taken) if sequence != first + at)
-            at, last = append_run(runs, first, count)
+            at, last = append_run(runs, first, count) if runs else (0, ((first, count),))
             noted = slice(count)
             # From here on without a call: nothing interrupts that.
             runs[at:] = last
@@ -637,7 +637,8 @@ class Session(Stationary, Generic[T]):
             raise ClosedError(self._group.closed or "the session is closed: get another one from queue.session()")
         if self._group.store.broken is not None:
             self._group.store.check()
-        self._note(self._transaction)
+        if self._taken:
+            self._note(self._transaction)
         return self._transaction
 
     def _enqueue_large(self, transaction: Transaction, items: list[bytes]) -> None:

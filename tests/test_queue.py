@@ -20,6 +20,7 @@ from persistentqueue import (
     QueueNotFoundError,
     check,
 )
+from persistentqueue.pages import TAIL_PAGE_BYTES
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files
@@ -379,6 +380,19 @@ def test_rollback_keeps_the_order(open_queue: OpenQueue) -> None:
         three.flush()
         two.rollback()
     assert drain(queue) == [b"2", b"3", b"4", b"7", b"8"]
+
+
+def test_a_list_has_items_of_several_pages(open_queue: OpenQueue) -> None:
+    """Items of one call come in order and complete, also if they are in several pages of the memory."""
+    queue, items = open_queue(), [b"%d" % number + bytes(TAIL_PAGE_BYTES) for number in range(6)]
+    for item in items:
+        put(queue, item)
+    assert len(queue._open().store.pages) == len(items)
+    with queue.session() as session:
+        assert session.dequeue_many(4) == items[:4]
+        assert session.dequeue_many(4) == items[4:]
+        session.flush()
+    assert len(queue) == 0
 
 
 def test_session_is_flushed_many_times(open_queue: OpenQueue) -> None:

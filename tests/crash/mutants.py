@@ -215,9 +215,10 @@ MUTANTS = (
     Mutant("an opening that is interrupted keeps the lock", "group", "                self.shielded(self.store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a frame is written that the state refuses", "commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),
     Mutant("what an invalid transaction says that it holds comes back", "store", "transaction.ready is not None and not transaction.is_invalid:", "transaction.ready is not None:", f"{SESSIONS}::test_row_01_an_invalid_transaction_changes_nothing"),
+    Mutant("a list of items ends where its first page does", "reader", "if page is not None and first + count <= page.end:", "if page is not None:", "tests/test_queue.py::test_a_list_has_items_of_several_pages"),
     # --- the lane
     Mutant("what comes back waits behind the lane", "ready", "in its old order.\"\"\"\n        self.recall()\n", "in its old order.\"\"\"\n", f"{LANE}::test_what_comes_back_comes_first"),
-    Mutant("what is taken at once comes before the lane", "ready", "        self.recall()\n        runs = [] if", "        runs = [] if", f"{LANE}::test_whoever_looks_or_takes_sees_the_lane"),
+    Mutant("what is taken at once comes before the lane", "ready", "        if self.lane or self._recalled:\n            self.recall()\n        runs = [] if", "        runs = [] if", f"{LANE}::test_whoever_looks_or_takes_sees_the_lane"),
     Mutant("a subscription that is removed keeps its lane", "ready", "        self.is_closed = True\n        self.recall()\n", "        self.is_closed = True\n", f"{LANE}::test_a_subscription_that_goes_takes_its_lane_along"),
     Mutant("what others took in between is consumed", "session", "            if taken[-1][0] >= first + count:", "            if False:", f"{LANE}::test_sessions_that_take_turns"),
     Mutant("a flush forgets what came from the lane", "session", "            if self._taken:\n                self._note(transaction)\n            self._commit(", "            self._commit(", f"{LANE}::test_items_come_once_and_in_order"),

@@ -83,6 +83,12 @@ def segment_files(directory: Path) -> list[Path]:
     return sorted((directory / "data").glob("*.seg"))
 
 
+def traits(path: Path) -> tuple[int, ...]:
+    """Return what ``lstat`` tells of the path, without the times of a read: each look at a link may change that one."""
+    found = os.lstat(path)
+    return found.st_mode, found.st_ino, found.st_nlink, found.st_uid, found.st_gid, found.st_size, found.st_mtime_ns
+
+
 def flip(path: Path, offset: int, mask: int = 1) -> None:
     """Flip bits of one byte of a file."""
     with path.open("r+b") as file:

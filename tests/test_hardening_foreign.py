@@ -19,7 +19,7 @@ from persistentqueue.errors import UntrustedError
 from persistentqueue.trust import distrusted
 
 from .conftest import OpenQueue
-from .support import drain, log_file, put
+from .support import drain, log_file, put, traits
 
 SOMEBODY = 4711
 needs_root = pytest.mark.skipif(os.geteuid() != 0, reason="only root can give files to another user")
@@ -58,14 +58,14 @@ def test_row_09_what_another_user_owns(tmp_path: Path, directory: Path, open_que
     queue.close()
     foreign = log_file(directory) if part == "a log" else directory / part
     os.chown(foreign, SOMEBODY, -1)
-    before = {path: os.lstat(path)[:8] for path in [directory, *directory.rglob("*")]}
+    before = {path: traits(path) for path in [directory, *directory.rglob("*")]}
     for opening in [open_queue, *openings(directory, tmp_path)]:
         with pytest.raises(
             UntrustedError, match=rf"expected an owner that is .* found user {SOMEBODY}.*trust=True"
         ) as c:
             opening()
         assert c.value.path == str(foreign)
-    assert {path: os.lstat(path)[:8] for path in [directory, *directory.rglob("*")]} == before
+    assert {path: traits(path) for path in [directory, *directory.rglob("*")]} == before
     assert [item.data for item in View(directory).browse()] == [b"kept"]
     report = check(directory)
     assert report.ok

@@ -18,7 +18,7 @@ from .conftest import OpenQueue
 
 MEMORY_BYTES = 150
 SUITES = (group, queue, scenarios)
-OTHERS = {"test_performance_many_small_items", "test_stats_add_up"}
+OTHERS = {"test_performance_many_small_items", "test_stats_add_up", "test_a_list_has_items_of_several_pages"}
 """What says how much is in memory, and what is there for its time."""
 
 

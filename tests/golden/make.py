@@ -107,6 +107,7 @@ class Maker:
             free_bytes=lambda _path: 1 << 40,
             urandom=self._random.randbytes,
             time_ns=self._tick,
+            monotonic=lambda: self._tick() / 10**9,
             getpid=lambda: 1,
             gethostname=lambda: "golden",
             failpoint=self._step,

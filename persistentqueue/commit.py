@@ -47,7 +47,7 @@ from .frame import (
     encode_lone_enqueue,
 )
 from .insist import Insist, call_once, is_interruption
-from .intervals import Intervals, Run, join_runs
+from .intervals import Intervals, Run, joined
 from .limits import Limits, Tally
 from .log import Log
 from .pages import ITEM_OVERHEAD_BYTES, Pages
@@ -291,9 +291,9 @@ class Committer:
                 if transaction.runs:
                     if transaction.ready is not first.ready:
                         return False
-                    join_runs(runs, transaction.runs)
+                    runs += transaction.runs
         if runs:
-            return not items and len(runs) == 1 and self._commit_run(group, runs, log)
+            return not items and self._commit_run(group, runs, log)
         return self._commit_block(group, items, cost_bytes, log)
 
     def _commit_block(self, group: Sequence[Transaction], items: list[bytes], cost_bytes: int, log: Log) -> bool:
@@ -342,6 +342,11 @@ class Committer:
         ready = group[0].ready
         if ready is None or ready.is_closed:
             return False
+        if len(runs) > 1:
+            # Threads that take turns come here in any order. Runs that overlap do not touch, so they stay several.
+            runs = joined(runs)
+            if len(runs) > 1:
+                return False
         if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1), False):
             return False
         disk, state, (first, count), subscription = self._disk, self._state, runs[0], ready.number
@@ -405,25 +410,26 @@ class Committer:
         ``consumed`` has what others of the group consume, by subscription, and gets what this one does. No frame is
         written that the state would refuse: a log with one could not be opened any more.
         """
-        created = {each.number for each in transaction.operations if isinstance(each, SegmentCreated)}
         number = transaction.ready.number if transaction.ready is not None else 0
+        taken = consumed.setdefault(number, Intervals())
+        noted = 0
         try:
             for first, count in transaction.runs:
                 self._state.check_dequeue(number, first, count)
-            ours = Intervals()
-            others = consumed.setdefault(number, Intervals())
-            for first, count in transaction.runs:
-                if ours.overlap(first, first + count) or others.overlap(first, first + count):
+                if taken.firsts and taken.overlap(first, first + count):
                     raise StateError("sequences that nobody else consumes", f"{count} from {first} once more")
-                ours.add(first, count)
-            for operation in transaction.operations:
-                self._state.check(operation, created)
+                taken.add(first, count)
+                noted += 1
+            if transaction.operations:
+                created = {each.number for each in transaction.operations if isinstance(each, SegmentCreated)}
+                for operation in transaction.operations:
+                    self._state.check(operation, created)
         except StateError as error:
+            for run in transaction.runs[:noted]:
+                taken.remove(*run)
             transaction.is_invalid = True
             transaction.error = InvalidTransactionError(self._limits.directory, *error.args)
             return False
-        for first, count in ours:
-            others.add(first, count)
         return True
 
     def _write_blocks(

@@ -167,6 +167,13 @@ def join_runs(runs: list[Run], more: Iterable[Run]) -> None:
             runs.append((first, count))
 
 
+def joined(runs: Iterable[Run]) -> list[Run]:
+    """Return the runs in order, each joined to the one before it where they touch; where they overlap they do not."""
+    result: list[Run] = []
+    join_runs(result, sorted(runs))
+    return result
+
+
 def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
     """The runs, in order, but for these parts of them."""
     left = Intervals(runs)

@@ -571,6 +571,11 @@ class Session(Stationary, Generic[T]):
     def _note(self, transaction: Transaction) -> None:
         """Join the items from the lane to the runs of the transaction. It may be called again after an interruption."""
         runs, taken = transaction.runs, self._taken
+        if len(taken) == 1 and not runs:
+            alone = ((taken[0][0], 1),)
+            # From here on without a call: nothing interrupts that.
+            runs[:] = alone
+            del taken[:]
         while taken:
             first, count = taken[0][0], len(taken)
             if taken[-1][0] >= first + count:  # other sessions have taken some in between

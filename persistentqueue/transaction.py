@@ -48,38 +48,57 @@ class Transaction:
     """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
     consume, of what its subscription has ``ready``; or what another process has published; or other operations."""
 
-    # Most of a transaction stays as it begins, so that is said once, here: a flush makes a transaction.
-    pieces: Sequence[Piece] = ()
-    cost_bytes = 0
-    """Bytes that ``items`` take in memory, each with ``ITEM_OVERHEAD_BYTES``; to be changed with them."""
-    given = 0
-    """Number of sequences in ``runs`` that were given to the caller of its session."""
-    is_invalid = False
-    """True if it contradicts the state. Then ``runs`` is not to be believed, and nothing of it is given back."""
-    marker: tuple[str, int] | None = None
-    operations: Sequence[Operation] = ()
-    """Its other operations: results of a compaction, changes of subscriptions, or records of deliveries."""
-    published = ""
-    """The name of the file that another process published it in."""
-    adoptions: Sequence[Adoption] = ()
-    """The operations that make a segment of that file."""
-    request: Request | None = None
-    """The published request, if nothing was published to enqueue."""
-    staged: Sequence[Piece] = ()
-    since_seconds = 0.0
-    """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""
-    error: BaseException | None = None
-    gives_up = False
-    """True if it shall wait for room no longer."""
-    settled = False
-    """True if it was committed, or skipped. If it is not and has no ``error``, nothing was tried."""
-    skipped = False
-    """True if the marker said that this was committed before, so that nothing was done."""
+    __slots__ = (
+        "adoptions",
+        "cost_bytes",
+        "error",
+        "given",
+        "gives_up",
+        "is_invalid",
+        "items",
+        "marker",
+        "operations",
+        "pieces",
+        "published",
+        "ready",
+        "request",
+        "runs",
+        "settled",
+        "since_seconds",
+        "skipped",
+        "staged",
+    )
 
     def __init__(self, ready: Ready | None = None) -> None:
         self.ready = ready
         self.items: list[bytes] = []
+        self.cost_bytes = 0
+        """Bytes that ``items`` take in memory, each with ``ITEM_OVERHEAD_BYTES``; to be changed with them."""
+        self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
+        self.given = 0
+        """Number of sequences in ``runs`` that were given to the caller of its session."""
+        self.is_invalid = False
+        """True if it contradicts the state. Then ``runs`` is not to be believed, and nothing of it is given back."""
+        self.marker: tuple[str, int] | None = None
+        self.operations: Sequence[Operation] = ()
+        """Its other operations: results of a compaction, changes of subscriptions, or records of deliveries."""
+        self.published = ""
+        """The name of the file that another process published it in."""
+        self.adoptions: Sequence[Adoption] = ()
+        """The operations that make a segment of that file."""
+        self.request: Request | None = None
+        """The published request, if nothing was published to enqueue."""
+        self.staged: Sequence[Piece] = ()
+        self.since_seconds = 0.0
+        """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""
+        self.error: BaseException | None = None
+        self.gives_up = False
+        """True if it shall wait for room no longer."""
+        self.settled = False
+        """True if it was committed, or skipped. If it is not and has no ``error``, nothing was tried."""
+        self.skipped = False
+        """True if the marker said that this was committed before, so that nothing was done."""
 
     @property
     def enqueues(self) -> bool:

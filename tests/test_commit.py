@@ -101,23 +101,27 @@ def test_short_way_is_taken(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(Committer, "commit_short", watched)
     queue = open_queue()
     put(queue, b"first")  # makes the segment
-    put(queue, b"a", b"b", b"c")
-    with queue.session() as session:
+    put(queue, b"a", b"b", b"c", b"x", b"y", b"z")
+    with queue.session() as session, queue.session() as other:
         for _ in range(2):
             session.dequeue()
             session.flush()
-        held = queue.session()
-        held.dequeue()
+        other.dequeue()
         session.dequeue()
-        held.close()
+        other.rollback()
         session.dequeue()
-        session.flush()  # two runs
+        session.flush()  # two runs in the wrong order, which are one
+        session.dequeue()
+        other.dequeue()
+        session.dequeue()
+        session.flush()  # two runs with a gap
+        other.flush()
         session.enqueue(b"d")
         session.flush(marker=("m", 1))
         session.enqueue(b"e")
         session.dequeue()
         session.flush()
-    assert taken == [False, True, True, True, False, False, False]
+    assert taken == [False, True, True, True, True, False, True, False, False]
     assert drain(queue) == [b"e"]
 
 

@@ -8,7 +8,7 @@ BIN := $(VENV)/bin
 COVERED := header fields codecs typed settings pact delivery block envelope frame log state commit compact store \
 	recovery quota limits explain publication adopt inbox producer parts splits remote view cursor ready \
 	subscriptions subscription doubt several together joint attempts counting deadletter retries requeue \
-	meters logger bounds sharing
+	meters logger bounds sharing opening catalog
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting lane pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses \

@@ -297,7 +297,7 @@ def test_attempts_are_measured(tmp_path: Path) -> None:
 
 
 def test_python_alone_is_measured(tmp_path: Path) -> None:
-    """Without a device a flush takes less than a millisecond, and no byte reaches a segment."""
+    """Without a device a flush takes less than a millisecond of a processor, and no byte reaches a segment."""
     lines = list(warm.rows(tmp_path, 1))
     assert [line.what.rpartition(", ")[2] for line in lines] == ["in", "out"] * 2
     assert all(float(line.ours.split()[0]) < 1_000 for line in lines)

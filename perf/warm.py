@@ -1,7 +1,7 @@
 """What a transaction takes of Python alone: the device's calls are replaced by functions that return at once.
 
-The best of many rounds, on a processor that does nothing else: what is left when nothing waits for the disk, and caches
-are warm. After a sync they are cold, and the same lines take about twice as long.
+Processor time of the best of many rounds: what is left when nothing waits for the disk, and caches are warm. After a
+sync they are cold, and the same lines take about twice as long.
 """
 
 from __future__ import annotations
@@ -47,11 +47,11 @@ def _best_seconds(queue: PersistentQueue, count: int, rounds: int) -> dict[str, 
         ways: dict[str, Callable[[], None]] = {"in": put, "out": take}
         for _ in range(rounds):
             for way, work in ways.items():
-                start = time.perf_counter()
+                start = time.process_time()
                 for _ in range(FLUSHES):
                     work()
                     session.flush()
-                best[way] = min(best[way], (time.perf_counter() - start) / FLUSHES)
+                best[way] = min(best[way], (time.process_time() - start) / FLUSHES)
     return best
 
 

@@ -23,7 +23,7 @@ The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``stationar
 ``lock``, ``place``, ``sharing`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``,
 ``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``bounds``, ``explain``,
 ``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage``, ``mend`` ·
-``inbox`` · ``store`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
+``inbox`` · ``store`` · ``opening``, ``catalog`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
 ``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` ·
 ``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``,
 ``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
@@ -34,8 +34,8 @@ from .starting import leave_on_interrupt as _leave_on_interrupt
 _leave_on_interrupt()  # before the imports, which take a while
 
 # ruff: noqa: E402
+from .catalog import delete_queue, list_queues
 from .deadletter import DeadLetter
-from .directory import delete_queue, list_queues
 from .envelope import Encryption
 from .errors import (
     BrokenQueueError,
@@ -83,9 +83,9 @@ from .meters import Histogram
 from .move import Moved, move_data
 from .producer import Producer
 from .queue import PersistentQueue
-from .recovery import RecoveryReport
 from .session import Session
 from .stats import Stats
+from .store import RecoveryReport
 from .subscription import Subscription
 from .together import transaction
 from .upkeep import Compacted, Maintained

@@ -51,17 +51,13 @@ from .disk import (
     sync_directory,
     wipe_file,
 )
-from .doubt import find_unsettled
 from .errors import (
     CorruptionError,
     DataPathError,
-    InDoubtError,
     InvalidNameError,
     QueueNotFoundError,
-    naming_paths,
-    unless_lacking,
 )
-from .lock import LOCK_NAME, Lock
+from .lock import LOCK_NAME
 from .log import parse_log_name
 from .place import (
     CLOSED_DIRECTORY,
@@ -85,7 +81,6 @@ from .pool import Pool, parse_pool_name
 from .publication import is_part, is_published, parse_name
 from .segment import parse_segment_name
 from .spare import SPARE_NAME
-from .trust import need_trusted
 
 DELETED_DIRECTORY = "deleted"
 DAMAGED_SUFFIX = ".damaged"
@@ -100,6 +95,11 @@ _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
 
 
+def is_name(name: str) -> bool:
+    """Return whether a queue can have this name."""
+    return _NAME.fullmatch(name) is not None
+
+
 def queue_directory(path: StrPath, name: str | None) -> str:
     """The directory of the queue. Raises ``InvalidNameError``, ``TypeError``."""
     path = fspath(path)
@@ -109,7 +109,7 @@ def queue_directory(path: StrPath, name: str | None) -> str:
         return path
     if not isinstance(name, str):
         raise TypeError(f"name must be text or None, not {type(name).__name__}")
-    if not _NAME.fullmatch(name):
+    if not is_name(name):
         raise InvalidNameError(
             f"{name!r} cannot be a queue's name: 1 to 64 of A-Z a-z 0-9 . _ - are allowed, not beginning with a dot"
         )
@@ -285,82 +285,6 @@ def _has_name(disk: Disk, path: str) -> bool:
     return True
 
 
-@naming_paths()
-def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
-    """The names of the queues under ``path``, sorted, whether open or not. Reads only."""
-    path = fspath(path)
-    return [
-        name
-        for name in names_in(disk, path)
-        if _NAME.fullmatch(name)
-        and any(parse_log_name(entry) is not None for entry in names_in(disk, join(path, name), LOG_DIRECTORY))
-    ]
-
-
-@naming_paths()
-def delete_queue(
-    path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, trust: bool = False, disk: Disk = DISK
-) -> None:
-    """Delete a queue and all its items, for good; only its own files, and only under its lock.
-
-    On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
-    stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
-    where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
-    what became of a transaction over both. Raises ``UntrustedError`` for what another user has prepared, unless
-    ``trust`` accepts that.
-    Raises ``ResourceError``: call it again, also if some files are gone.
-    """
-    directory = abspath(queue_directory(path, name))
-    with unless_lacking(directory, "to delete the queue", "then delete it again"):
-        _delete_queue(disk, directory, name, lock_timeout, trust)
-
-
-def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: float, trust: bool) -> None:
-    missing = QueueNotFoundError(f"{directory}: no queue here to delete")
-    if not find_generations(disk, directory):
-        raise missing
-    if not trust:
-        need_trusted(disk, believed(disk, directory))
-    lock = Lock(disk, join(directory, LOCK_NAME))
-    try:
-        lock.acquire(lock_timeout)
-    except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
-        raise missing from None
-    disk = lock.disk
-    try:
-        places = read_places(disk, directory)
-        found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
-        if found:
-            _refuse_unsettled(disk, directory)
-            disk.failpoint("delete.1 rename log")
-            disk.rename(join(directory, LOG_DIRECTORY), join(directory, DELETED_DIRECTORY))
-        finish_deletion(disk, places)
-        if name is not None:
-            for place in (*places.others, places.place):
-                if place != OWN:
-                    _remove_directory(disk, place.path)
-        # Whoever waits for the lock meanwhile sees that its file has lost the name, and makes a new one.
-        disk.unlink(lock.path)
-        if name is not None:
-            _remove_directory(disk, directory)
-            with suppress(FileNotFoundError):  # another name of the directory, or of the one above, is not ours to sync
-                sync_directory(disk, dirname(directory) or ".")
-    finally:
-        lock.release()
-    if not found:
-        raise missing
-
-
-def _refuse_unsettled(disk: Disk, directory: str) -> None:
-    """Raise ``InDoubtError`` where a neighbour may have to ask this queue what became of a transaction over both."""
-    above = dirname(abspath(directory))
-    unsettled = find_unsettled(disk, directory, filter(_NAME.fullmatch, names_in(disk, above)))
-    if unsettled is not None:
-        neighbour, prepare = unsettled
-        reason = "so that one is not deleted: first open the other, or trim it where it is open, and close it"
-        raise InDoubtError(neighbour, prepare.transaction, abspath(directory), reason)
-
-
 def finish_deletion(disk: Disk, places: Places) -> Places:
     """Remove the files of a queue that was being deleted, if there is one; the lock is held. Where the parts of the
     next queue are.
@@ -428,7 +352,7 @@ def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
         if parse(_DAMAGED.sub("", entry)) is not None:
             with suppress(IsADirectoryError):  # none of ours
                 disk.unlink(join(path, entry))
-    if not _remove_directory(disk, path):
+    if not remove_directory(disk, path):
         sync_directory(disk, path)
 
 
@@ -443,7 +367,7 @@ def part_of_inbox(name: str) -> bool:
     return is_published(whole) or is_part(whole)
 
 
-def _remove_directory(disk: Disk, path: str) -> bool:
+def remove_directory(disk: Disk, path: str) -> bool:
     """Remove the directory; False if it holds something."""
     try:
         disk.rmdir(path)

@@ -29,18 +29,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from stat import S_ISDIR
-from typing import NamedTuple
 
 from .disk import READ, Disk, StatResult, abspath, basename, dirname, join, read_all, sync_directory
 from .errors import CorruptionError, InDoubtError, PersistentQueueError, QueueNotFoundError
-from .frame import END, Enqueue, Frame, Operation
+from .frame import END, Operation
 from .log import Replay, log_name, parse_log_name, read_steadily, read_whole, replay
-from .pact import Decision, Identity, Prepare, Resolution
+from .pact import Decision, Identity, Prepare
 from .place import LOG_DIRECTORY
-from .state import State, StateError
+from .state import State
 from .trust import open_plain
 
 Decide = Callable[[Prepare], bool]
@@ -52,54 +50,6 @@ _POLL_SECONDS = 0.01
 _LITTLE_BYTES = 64 * 1024
 """What is read of a log at first: of most queues there is no more in it."""
 _REPAIR = "or run repair on this queue, which drops what is in doubt, and keeps the log that says what it was"
-
-
-class Prepared(NamedTuple):
-    """A transaction that was prepared and not resolved."""
-
-    prepare: Prepare
-    operations: list[Operation]
-
-
-@dataclass
-class Unfolding:
-    """What of a log's transactions counts, frame by frame."""
-
-    prepared: Prepared | None = None
-    """What counts only if the next frame says so."""
-    aborted: int = 0
-    """How many transactions did not count."""
-
-    def counting(self, frame: Frame) -> list[Operation]:
-        """The operations that count from this frame on, those it resolves among them. Raises ``StateError``."""
-        counting: list[Operation] = []
-        for transaction in frame.transactions:
-            operations = transaction
-            if self.prepared is not None:
-                (prepare, held), first = self.prepared, operations[0] if operations else None
-                if not isinstance(first, Resolution) or first.transaction != prepare.transaction:
-                    raise StateError(f"what became of the transaction {prepare.transaction.hex()}", f"{first}")
-                if first.committed:
-                    counting += held
-                else:
-                    self.aborted += 1
-                self.prepared, operations = None, operations[1:]
-            if operations and isinstance(operations[0], Prepare):
-                self.prepared = Prepared(operations[0], operations[1:])
-            else:
-                counting += operations
-        return counting
-
-    def counting_anyway(self, frame: Frame, next_sequence: int) -> list[Operation]:
-        """The same of a log that lacks frames. Where it is lost what became of a transaction, it counts if what comes
-        next is numbered as if it did."""
-        try:
-            return self.counting(frame)
-        except StateError:
-            prepared, self.prepared = self.prepared, None
-        rest = [each for transaction in frame.transactions for each in transaction if not isinstance(each, Resolution)]
-        first = next((each.first for each in rest if isinstance(each, Enqueue)), next_sequence)
-        return (prepared.operations if prepared is not None and first > next_sequence else []) + rest
 
 
 def ask(

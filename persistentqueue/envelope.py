@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from .block import (
     COMPRESSED,
@@ -37,7 +37,6 @@ from .block import (
     encode_block,
     encode_envelope,
 )
-from .disk import Disk
 from .errors import CorruptionError, MissingExtraError, WrongKeyError
 
 if TYPE_CHECKING:
@@ -52,6 +51,18 @@ _RATIO_MAX = 2**15
 """A zstd block has at least 4 bytes, and makes at most 128 KiB of them."""
 _KEY_BYTES = (16, 24, 32)
 _PURPOSE = b"persistentqueue block"
+
+
+class RandomSource(Protocol):
+    """What the encoder needs of the operating system: salts of its own in each process. The disk has it."""
+
+    @property
+    def getpid(self) -> Callable[[], int]:
+        """Return the number of this process."""
+
+    @property
+    def urandom(self) -> Callable[[int], bytes]:
+        """Return so many random bytes, fit for cryptography."""
 
 
 @dataclass(frozen=True)
@@ -113,12 +124,12 @@ class Envelopes:
             self._key(encryption.key_id)
             self.most_bytes = ENVELOPE_BYTES_MAX + len(encryption.key_id.encode())
 
-    def encoder(self, disk: Disk) -> Encode:
+    def encoder(self, source: RandomSource) -> Encode:
         """What encodes blocks for one who writes, with nonces of its own."""
         if self._encryption is not None:
             key_id = self._encryption.key_id
-            return _Encoder(disk, self._compresses, key_id, self._key(key_id))
-        return _Encoder(disk, True) if self._compresses else encode_block
+            return _Encoder(source, self._compresses, key_id, self._key(key_id))
+        return _Encoder(source, True) if self._compresses else encode_block
 
     def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
         """The items of a compressed or encrypted block, whose body was checked; ``offset`` is the block's in ``file``.
@@ -204,8 +215,8 @@ PLAIN = Envelopes()
 class _Encoder:
     """Encodes blocks in envelopes. For one thread at a time, since it counts its nonces."""
 
-    def __init__(self, disk: Disk, compresses: bool, key_id: str = "", key: bytes = b"") -> None:
-        self._disk = disk
+    def __init__(self, source: RandomSource, compresses: bool, key_id: str = "", key: bytes = b"") -> None:
+        self._source = source
         self._compress: Callable[[bytes], bytes] | None = None
         if compresses:
             import zstandard
@@ -237,9 +248,9 @@ class _Encoder:
 
     def _encrypt(self, content: bytes, flags: int, count: int, raw_bytes: int, bits: bytes) -> tuple[bytes, bytes]:
         """The envelope, and the content encrypted."""
-        if self._pid != self._disk.getpid():  # at the beginning, and in a forked child
-            self._pid = self._disk.getpid()
-            self._salt, self._counter = self._disk.urandom(ENVELOPE_SALT_BYTES), 0
+        if self._pid != self._source.getpid():  # at the beginning, and in a forked child
+            self._pid = self._source.getpid()
+            self._salt, self._counter = self._source.urandom(ENVELOPE_SALT_BYTES), 0
             self._cipher = _derive(self._key, self._salt)
         pieces = range(0, len(content), PIECE_BYTES)
         counter = self._counter

@@ -41,13 +41,13 @@ from .errors import (
 from .header import HEADER_BYTES
 from .log import parse_log_name
 from .mend import mend_places, set_stray_id_aside
+from .opening import open_store
 from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, POOL_DIRECTORY, Places, read_places
 from .publication import Part, is_published, parse_name, read_publication
 from .recovery import Recovered, look_into_inbox, recover
 from .salvage import Salvaged, salvage
 from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
 from .state import Extent, State
-from .store import Store
 from .transaction import Settings
 from .trust import distrusted, need_trusted
 
@@ -328,7 +328,7 @@ def repair(
         return salvaged.recovered
 
     free = nullcontext()
-    store = Store.open(disk, directory, Settings(trust=trust), True, 0.0, free, free, read)
+    store = open_store(disk, directory, Settings(trust=trust), True, 0.0, free, free, read)
     try:
         if renew:
             store.trim()  # so that the log says so, also one that was closed cleanly

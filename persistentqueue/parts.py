@@ -21,8 +21,9 @@ from .envelope import Encryption, Envelopes
 from .errors import CorruptionError, PersistentQueueError
 from .header import HEADER_BYTES
 from .items import Batch, checked_marker
-from .producer import SPILL_BYTES, Versions, explained, find_inbox
+from .producer import Versions, explained, find_inbox
 from .publication import SUFFIX, Draft, Part, is_published, parse_name, read_publication, time_behind
+from .transaction import SPILL_BYTES
 from .trust import need_regular
 
 PART_SECONDS_MAX = 6 * 86400.0

@@ -33,17 +33,15 @@ from .errors import (
     unless_lacking,
 )
 from .items import Batch, Buffer, as_bytes, checked_marker, chunks
+from .opening import open_store
 from .place import INBOX_DIRECTORY, read_places
 from .publication import Draft, is_published, read_publication, time_behind
 from .sharing import is_shared, publication_mode
 from .splits import Onlooker
 from .stationary import Stationary
-from .store import Store
-from .transaction import Settings
+from .transaction import SPILL_BYTES, Settings
 from .trust import need_trusted
 
-SPILL_BYTES = 4 * 1024 * 1024
-"""What a producer keeps in memory before it writes blocks ahead of its flush."""
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
@@ -437,7 +435,7 @@ def _create(disk: Disk, directory: str, trust: bool) -> None:
     free, tries = nullcontext(), 0
     while not _is_made(disk, directory):
         try:
-            Store.open(disk, directory, Settings(trust=trust), True, _TRY_SECONDS, free, free).close()
+            open_store(disk, directory, Settings(trust=trust), True, _TRY_SECONDS, free, free).close()
         except QueueLockedError:
             tries += 1
             if tries == _CREATION_TRIES:

@@ -31,15 +31,15 @@ from .insist import Insist
 from .items import checked_name
 from .joint import introduce, require_neighbours
 from .memory import MemoryBudget
+from .opening import Others, announce, open_store
 from .reader import Reader
-from .recovery import Others, RecoveryReport, announce
 from .requeue import requeue
 from .retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session, checked_timeout, flush_all
 from .settings import check_settings, check_some
 from .stationary import Stationary, stationary_block
 from .stats import Stats, look
-from .store import Store
+from .store import RecoveryReport, Store
 from .subscription import Subscription
 from .transaction import Settings, Transaction
 from .typed import TypedSession
@@ -190,7 +190,7 @@ class PersistentQueue(Stationary, Generic[T]):
         check_settings(settings, lock_timeout)
         settings = replace(settings, envelopes=Envelopes(compression, encryption, threading.Lock()))
         self._path, self._name, self._disk = fspath(path), name, disk
-        opening = partial(Store.open, disk, directory, settings, create, 0.0, data_path=place)
+        opening = partial(open_store, disk, directory, settings, create, 0.0, data_path=place)
         try:
             group = self._open_group(opening, lock_timeout, memory_bytes)
             self._try_key(encryption)

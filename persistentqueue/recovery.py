@@ -16,93 +16,23 @@ same result, since nothing here writes; what ``store`` writes then is a new gene
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import chain
-from logging import ERROR, WARNING
-from typing import NamedTuple
 
 from .block import SEGMENT_MAGIC
 from .directory import find_generations, names_in
 from .disk import READ, Disk, join, read_all
-from .doubt import Decide, Prepared, Unfolding
+from .doubt import Decide
 from .errors import CorruptionError, PersistentQueueError
 from .frame import DOUBTED, Adoption, Enqueue, Operation, SegmentCreated
 from .header import HEADER_BYTES, Header, decode_header
 from .log import Replay, log_name, read_log
-from .logger import LOGGER
 from .place import CLOSED_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .publication import read_publication
 from .segment import PUBLISHED, Segment, parse_segment_name, segment_name
-from .state import State, StateError
+from .state import Prepared, State, StateError, Unfolding
 from .trust import open_plain
-
-
-@dataclass(frozen=True)
-class RecoveryReport:
-    """What opening found. Where it is ``clean`` there was nothing to recover, at most leftovers to sweep."""
-
-    clean: bool = True
-    """The queue was new, or closed cleanly."""
-    generation: int = 0
-    """The generation of the log that was read; 0 for a new queue."""
-    transactions: int = 0
-    """Committed transactions that were read after the log's checkpoint."""
-    torn_bytes: int = 0
-    """Bytes of a group that was being written when the owner ended, and that was dropped: at most so many."""
-    missing_bytes: int = 0
-    """How much shorter the log is than it was made: something cut it. What was beyond is gone."""
-    lost_transactions: int = 0
-    """Transactions of a ``sync=False`` log whose blocks were not on disk; they, and those after them, were dropped."""
-    redone_bytes: int = 0
-    """Bytes of small transactions that were written from the log to the segments once more."""
-    swept: tuple[str, ...] = ()
-    """Leftovers that nothing refers to and that were deleted, relative to the queue's directory, or to the place of its
-    segments."""
-    set_aside: tuple[str, ...] = ()
-    """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
-    resolved: bool | None = None
-    """Whether a transaction over several queues was committed that was in doubt; None: there was none."""
-
-
-NOTHING_FOUND = RecoveryReport()
-"""What there is to say of a new queue."""
-
-
-def announce(directory: str, report: RecoveryReport) -> None:
-    """Say in the program's log what there was to recover in the queue in this directory."""
-    if not report.clean:
-        LOGGER.info("%s: recovered %s", directory, report)
-    if report.resolved is not None:
-        became = "committed" if report.resolved else "never committed"
-        LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
-    if report.torn_bytes or report.missing_bytes or report.lost_transactions:
-        # A crash tears a log, and takes what was not synced; it never cuts a file that was durable as a whole.
-        LOGGER.log(
-            ERROR if report.missing_bytes else WARNING,
-            "%s: the log ended in up to %d torn bytes and %d missing ones, %d transactions without data; set aside: %s",
-            directory,
-            report.torn_bytes,
-            report.missing_bytes,
-            report.lost_transactions,
-            ", ".join(report.set_aside) or "nothing",
-        )
-    else:
-        for name in report.set_aside:
-            LOGGER.error("%s: nothing refers to %s, which may hold something: renamed to *.damaged", directory, name)
-
-
-class Others(NamedTuple):
-    """The queues that one which is being opened may have to ask, by their directories."""
-
-    is_sound: Callable[[str], bool]
-    """Says of one whether this process owns it, and it is not broken."""
-    tell: Callable[[str, RecoveryReport], object]
-    """Hears what was found in one that had to be recovered, to be asked."""
-
-
-UNKNOWN = Others(lambda _directory: False, announce)
-"""Of whoever opens a queue, and knows of no other."""
 
 
 @dataclass
@@ -139,7 +69,7 @@ class Recovered:
 
     def path(self, places: Places, number: int) -> str:
         """Where the file of a segment is now."""
-        return _segment_path(places, number, self.adopted)
+        return segment_path(places, number, self.adopted)
 
     def resolve(self, committed: bool) -> None:
         """What was in doubt is committed, or never was. Raises ``CorruptionError``."""
@@ -214,19 +144,6 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
     return recovered
 
 
-def read_state(disk: Disk, path: str) -> State:
-    """The state that the open log at this path adds up to: for its owner, once the memory of it cannot be believed.
-
-    Raises ``CorruptionError`` and ``OSError``.
-    """
-    replay = read_log(disk, path)
-    state, unfolding = State.restore(replay.checkpoint, replay.supplement), Unfolding()
-    for group in replay.frames[1:]:
-        for operation in unfolding.counting(group):
-            state.apply(operation)
-    return state
-
-
 def _is_written(
     disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int], inbox: Mapping[str, str]
 ) -> bool:
@@ -240,7 +157,7 @@ def _is_written(
     for operation in operations:
         if isinstance(operation, Enqueue) and operation.inline is None:
             number = operation.segment
-            paths = [_segment_path(places, number, names) for names in (adopted, {})]
+            paths = [segment_path(places, number, names) for names in (adopted, {})]
             try:
                 segment = Segment.open_to_read(disk, paths, number, salts.get(number, 0))
                 try:
@@ -254,7 +171,7 @@ def _is_written(
     return True
 
 
-def _segment_path(places: Places, number: int, adopted: Mapping[int, str]) -> str:
+def segment_path(places: Places, number: int, adopted: Mapping[int, str]) -> str:
     return places.path(adopted.get(number) or join(DATA_DIRECTORY, segment_name(number)))
 
 
@@ -268,7 +185,7 @@ def finish_adoptions(disk: Disk, places: Places, recovered: Recovered) -> None:
     """Rename what the log says is adopted, and is still in the inbox; not durably. Its place is then the usual one."""
     adopted, recovered.adopted = recovered.adopted, {}
     for number in adopted:
-        disk.rename(_segment_path(places, number, adopted), recovered.path(places, number))
+        disk.rename(segment_path(places, number, adopted), recovered.path(places, number))
 
 
 def _header(disk: Disk, path: str) -> Header | None:

@@ -8,8 +8,7 @@ from .errors import DeadLetterError
 from .group import Group
 from .intervals import join_runs, last_of, without
 from .joint import commit_jointly
-from .session import SPILL_BYTES
-from .transaction import Transaction
+from .transaction import SPILL_BYTES, Transaction
 
 _BATCH_ITEMS = 256
 

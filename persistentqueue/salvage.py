@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 from .directory import find_generations, keep_copy, names_in, set_aside
 from .disk import READ, Disk, join
-from .doubt import Decide, Unfolding
+from .doubt import Decide
 from .errors import CorruptionError, InDoubtError
 from .frame import (
     SYNCED,
@@ -42,7 +42,7 @@ from .place import DATA_DIRECTORY, LOG_DIRECTORY, Places
 from .recovery import Recovered, finish_adoptions, look_into_inbox, recover
 from .segment import Segment, find_salt, parse_segment_name, segment_name
 from .segments import Segments
-from .state import Extent, State, StateError
+from .state import Extent, State, StateError, Unfolding
 from .trust import need_regular, open_plain
 
 

@@ -31,11 +31,9 @@ from .ready import LANE_ITEMS, Taken
 from .retries import Retries, Trial
 from .shield import shielded
 from .stationary import Stationary
-from .transaction import Transaction
+from .transaction import SPILL_BYTES, Transaction
 
 R = TypeVar("R")
-SPILL_BYTES = 4 * 1024 * 1024
-"""What a session keeps in memory before it writes blocks ahead of its flush."""
 _LONGEST_SECONDS = 1e9
 """Thirty years; an integer of any length is a timeout, too, but no time."""
 _FREE, _BUSY, _TORN = 0, 1, 2

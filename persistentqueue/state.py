@@ -22,8 +22,10 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 from operator import attrgetter
+from typing import NamedTuple
 
 from .attempts import Attempts
 from .cursor import Cursor
@@ -35,6 +37,7 @@ from .frame import (
     Dequeue,
     Enqueue,
     ExtentRow,
+    Frame,
     MarkerSet,
     Move,
     Operation,
@@ -45,7 +48,7 @@ from .frame import (
 )
 from .header import HEADER_BYTES
 from .intervals import Run
-from .pact import Decision, Identity, Participant
+from .pact import Decision, Identity, Participant, Prepare, Resolution
 
 
 class StateError(ValueError):
@@ -605,3 +608,51 @@ def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:
     """Return what a checkpoint says of a decision; of one that an older log has, without identities."""
     names, queues = zip(*sorted(asking), strict=True)
     return Decision(transaction, names, queues if all(queues) else ())
+
+
+class Prepared(NamedTuple):
+    """A transaction that was prepared and not resolved."""
+
+    prepare: Prepare
+    operations: list[Operation]
+
+
+@dataclass
+class Unfolding:
+    """What of a log's transactions counts, frame by frame."""
+
+    prepared: Prepared | None = None
+    """What counts only if the next frame says so."""
+    aborted: int = 0
+    """How many transactions did not count."""
+
+    def counting(self, frame: Frame) -> list[Operation]:
+        """The operations that count from this frame on, those it resolves among them. Raises ``StateError``."""
+        counting: list[Operation] = []
+        for transaction in frame.transactions:
+            operations = transaction
+            if self.prepared is not None:
+                (prepare, held), first = self.prepared, operations[0] if operations else None
+                if not isinstance(first, Resolution) or first.transaction != prepare.transaction:
+                    raise StateError(f"what became of the transaction {prepare.transaction.hex()}", f"{first}")
+                if first.committed:
+                    counting += held
+                else:
+                    self.aborted += 1
+                self.prepared, operations = None, operations[1:]
+            if operations and isinstance(operations[0], Prepare):
+                self.prepared = Prepared(operations[0], operations[1:])
+            else:
+                counting += operations
+        return counting
+
+    def counting_anyway(self, frame: Frame, next_sequence: int) -> list[Operation]:
+        """The same of a log that lacks frames. Where it is lost what became of a transaction, it counts if what comes
+        next is numbered as if it did."""
+        try:
+            return self.counting(frame)
+        except StateError:
+            prepared, self.prepared = self.prepared, None
+        rest = [each for transaction in frame.transactions for each in transaction if not isinstance(each, Resolution)]
+        first = next((each.first for each in rest if isinstance(each, Enqueue)), next_sequence)
+        return (prepared.operations if prepared is not None and first > next_sequence else []) + rest

@@ -14,67 +14,49 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext, suppress
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from functools import partial
-from itertools import chain
 
 from .adopt import Adopter
-from .bounds import record_limits
 from .commit import Committer, Written
 from .compact import HOLE_ITEMS, Compactor, Copy
-from .directory import believed, delete_all, find_generations, need_own_directory, set_all_aside
 from .disk import (
     LACKING,
     NO_SPACE,
-    PAGE_BYTES,
     Disk,
     StatResult,
-    basename,
-    join,
-    make_directory,
-    make_parts,
-    relpath,
-    sync_directory,
-    sync_names,
 )
-from .doubt import Decide, ask, find_copy, forget_settled
 from .envelope import PLAIN
 from .errors import (
     BrokenQueueError,
-    CopiedQueueError,
-    CorruptionError,
     DiskFullError,
     PersistentQueueError,
     QueueDeletedError,
-    QueueLockedError,
     QueueNotFoundError,
     ResourceError,
     SubscriptionNotFoundError,
     TooManyFilesError,
     unless_lacking,
 )
-from .frame import DOUBTED, SEALED, Operation, SubscriptionClosed, encode_transaction
+from .frame import SEALED, Operation, SubscriptionClosed, encode_transaction
 from .generations import LOG_BYTES_MAX, Generations
 from .header import HEADER_BYTES
 from .inbox import Inbox
 from .insist import Insist, T, call_once, is_interruption
 from .limits import Limits
-from .lock import LOCK_NAME, Lock
-from .log import Log, parse_log_name
+from .lock import Lock
+from .log import Log, read_log
 from .logger import LOGGER
-from .move import open_places, settle, sweep_others
-from .pact import IDENTITY_BYTES, RESOLUTION_BYTES, Participant
-from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, OWN, Places
+from .pact import RESOLUTION_BYTES, Participant
+from .place import DATA_DIRECTORY, INBOX_DIRECTORY, LOG_DIRECTORY, Places
 from .pool import Pool
 from .quota import OverLimitError, Quota
 from .reader import Guard, Reader
-from .recovery import NOTHING_FOUND, UNKNOWN, Others, Recovered, RecoveryReport, finish_adoptions, read_state, recover
 from .segments import SEGMENT_BYTES_FIRST, Segments
-from .state import State
+from .state import State, Unfolding
 from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
-from .trust import need_trusted
 
 _LOGS_PER_LIMIT = 16
 """``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
@@ -83,8 +65,39 @@ _DRAINED_SEGMENTS_WORTH = 2
 _DRAINED_SEGMENTS_PART = 8
 
 
+@dataclass(frozen=True)
+class RecoveryReport:
+    """What opening found. Where it is ``clean`` there was nothing to recover, at most leftovers to sweep."""
+
+    clean: bool = True
+    """The queue was new, or closed cleanly."""
+    generation: int = 0
+    """The generation of the log that was read; 0 for a new queue."""
+    transactions: int = 0
+    """Committed transactions that were read after the log's checkpoint."""
+    torn_bytes: int = 0
+    """Bytes of a group that was being written when the owner ended, and that was dropped: at most so many."""
+    missing_bytes: int = 0
+    """How much shorter the log is than it was made: something cut it. What was beyond is gone."""
+    lost_transactions: int = 0
+    """Transactions of a ``sync=False`` log whose blocks were not on disk; they, and those after them, were dropped."""
+    redone_bytes: int = 0
+    """Bytes of small transactions that were written from the log to the segments once more."""
+    swept: tuple[str, ...] = ()
+    """Leftovers that nothing refers to and that were deleted, relative to the queue's directory, or to the place of its
+    segments."""
+    set_aside: tuple[str, ...] = ()
+    """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
+    resolved: bool | None = None
+    """Whether a transaction over several queues was committed that was in doubt; None: there was none."""
+
+
+NOTHING_FOUND = RecoveryReport()
+"""What there is to say of a new queue."""
+
+
 class Store:
-    """An open queue. Make one with ``Store.open``."""
+    """An open queue. ``opening.open_store`` makes one."""
 
     def __init__(
         self,
@@ -98,7 +111,7 @@ class Store:
         insist: Insist = call_once,
     ) -> None:
         self._insist = insist
-        self._quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
+        self.quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
         log_bytes_max = LOG_BYTES_MAX
         if settings.max_disk_bytes is not None:
             # So that neither the log nor what is kept for it to grow takes much of what there is.
@@ -106,14 +119,14 @@ class Store:
             if settings.inline_bytes > part_bytes:
                 settings = replace(settings, inline_bytes=part_bytes)
             log_bytes_max = part_bytes
-        disk = self._quota.disk
+        disk = self.quota.disk
         self.places = places
         self.directory = places.directory
         self.settings = settings
         self.state = state
         self.recovery = NOTHING_FOUND
         self.disk = disk
-        self._lock = lock
+        self.lock = lock
         self._mutex = mutex
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
@@ -121,7 +134,7 @@ class Store:
         self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
         self.subscriptions = Subscriptions(disk, settings, state, self.segments, mutex, reading)
         self.pages = self.subscriptions.pages
-        self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self._quota)
+        self.limits = Limits(disk, self.directory, settings, self.subscriptions, state, self.quota)
         self.committer = Committer(
             disk,
             settings,
@@ -134,7 +147,7 @@ class Store:
             self._rebuild,
             self.insist,
         )
-        self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self._quota)
+        self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self.quota)
         self.compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
         self.generations = Generations(
             disk,
@@ -145,213 +158,15 @@ class Store:
             self.segments,
             self.subscriptions,
             self.limits,
-            self._quota,
+            self.quota,
             mutex,
-            self._break,
+            self.break_off,
         )
         self.inbox = Inbox(self, mutex, settings.sync)
         self.broken: BaseException | None = None
         """What failed, once a sync or a write of the log did."""
 
-    # --- opening and closing -----------------------------------------------------------------------------------------
-
-    @classmethod
-    def open(
-        cls,
-        disk: Disk,
-        directory: str,
-        settings: Settings,
-        create: bool,
-        lock_timeout_seconds: float,
-        mutex: Guard,
-        reading: Guard,
-        read: Callable[[Disk, Places, Decide], Recovered | None] = recover,
-        data_path: str | None = None,
-        others: Others = UNKNOWN,
-        adopts: bool = True,
-        insist: Insist = call_once,
-    ) -> Store:
-        """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
-
-        ``others`` are the queues that this one may have to ask. Unless it ``adopts``, what other processes have
-        published is left to a later opening. What another user has prepared is opened only if the settings ``trust``.
-
-        On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
-        ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``, ``DataMissingError``,
-        ``CorruptionError``, ``UnsupportedFormatError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError`` and
-        ``OSError``; the lock is then free, and nothing is lost: what an opening writes says what the log said, and can
-        be written again.
-        """
-        with unless_lacking(directory, "to open the queue", "then open it"):
-            need_own_directory(disk, directory)
-            if not create and not find_generations(disk, directory):
-                raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
-            lock = Lock(disk, join(directory, LOCK_NAME))
-            while True:
-                make_directory(disk, directory)
-                cls._need_trusted(disk, settings, directory, data_path)
-                with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
-                    lock.acquire(lock_timeout_seconds)
-                    break
-            store = None
-            own = lock.disk  # of this queue, whatever becomes of its name; its neighbours go by theirs
-            try:
-                cls._need_trusted(own, settings, directory, None)  # once more: from here on nobody else makes it
-                places = open_places(own, directory, data_path)
-                cls._need_trusted(own, settings, places.data_root, None)
-                recover_other = partial(cls._recover_other, disk, others, settings.trust)
-                recovered = read(
-                    own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)
-                )
-                if recovered is not None and lock.is_moved:
-                    cls._need_original(disk, lock, directory, recovered.state.identity)
-                if recovered is not None and recovered.state.decisions and lock.is_named():
-                    forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
-                places = sweep_others(own, settle(own, places, data_path, recovered is None))
-                state = _new_state(settings) if recovered is None else recovered.state
-                # Logged before any frame of this opening.
-                state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
-                if settings.fan_out and 0 in state.subscriptions:
-                    raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
-                store = cls(own, places, settings, lock, state, mutex, reading, insist)
-                store._begin(recovered)
-                lock.settle()
-                if adopts:
-                    record_limits(own, directory, settings)
-                    store._adopt()
-            except BaseException:
-                if store is not None:
-                    store.abandon()
-                lock.release()
-                raise
-        return store
-
-    @staticmethod
-    def _need_trusted(disk: Disk, settings: Settings, root: str, data_path: str | None) -> None:
-        """Raise ``UntrustedError`` for what another user has prepared, unless the settings accept that."""
-        if not settings.trust:
-            roots = (root,) if data_path in {None, OWN.path} else (root, str(data_path))
-            need_trusted(disk, chain.from_iterable(believed(disk, each) for each in roots))
-
-    @staticmethod
-    def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> None:
-        """Raise ``CopiedQueueError`` if a neighbour has the same identity: what is said of one would be believed of the
-        other."""
-        with suppress(OSError):  # the directory above may not be listed: then nobody knows
-            other = find_copy(disk, directory, identity, lock.is_on) if identity else None
-            if other is not None:
-                raise CopiedQueueError(directory, other)
-
-    @classmethod
-    def _recover_other(cls, disk: Disk, others: Others, trust: bool, directory: str) -> bool:
-        """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
-        # Nobody knows what its owner has chosen. No limit keeps it from saying what it knows, and it takes no more room
-        # for that than it must; what is given back may have been meant to be wiped.
-        settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
-        settings = replace(settings, trust=trust)
-        try:
-            store = cls.open(disk, directory, settings, False, 0.0, free, free, others=others, adopts=False)
-        except QueueLockedError:
-            return False
-        others.tell(directory, store.recovery)
-        with suppress(ResourceError, BrokenQueueError):  # what it says is durable already
-            store.close()
-        return True
-
-    def _begin(self, recovered: Recovered | None) -> None:
-        parts = self.places.parts()
-        if self.settings.shared_pool:
-            self._lock.hold_above(self.places.data_root)
-        unsynced = make_parts(self.disk, dict.fromkeys([*parts, self.pool.directory]))
-        if self.settings.shared_pool:
-            self._lock.roots.hold(self.pool.directory)
-        self._quota.learn(path for path in parts if path != self.adopter.directory)
-        self._quota.pressing = True
-        if recovered is None:
-            for path in dict.fromkeys((self.directory, self.places.data_root)):
-                sync_names(self.disk, path)
-            self.trim()
-            self.generations.spare.fill(self.settings.log_bytes)
-        else:
-            for path in unsynced:  # a copy may have lacked what was empty
-                sync_directory(self.disk, path)
-            self._go_on(recovered)
-        self._lock.roots.keep((self.directory, self.places.data_root, self.pool.directory))
-        self._quota.pressing = False
-        self.generations.make_spare()
-        self._quota.reserve_bytes = self._quota.reserve_bytes or self.limits.reserve_bytes(self.settings.log_bytes)
-
-    def _adopt(self) -> None:
-        """Adopt what other processes have published meanwhile."""
-        if self.adopter.sweep():
-            # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
-            # hear of it. A sync that fails does, as any that an opening makes.
-            with suppress(OSError, ResourceError):
-                self.inbox.adopt(insists=True)
-
-    def _go_on(self, recovered: Recovered) -> None:
-        replay = recovered.replay
-        self.generations.follow(replay)
-        self.segments.follow(self.state.segments.values())
-        if recovered.sweep or recovered.set_aside:
-            # This generation's name may so far survive in the page cache only, and an older one must not go before it.
-            sync_directory(self.disk, self.places.path(LOG_DIRECTORY))
-        logs = [name for name in map(self.places.path, recovered.sweep) if parse_log_name(basename(name)) is not None]
-        spare = self.generations.find_spare(logs)
-        sweep = [name for name in recovered.sweep if self.places.path(name) != spare]
-        if replay.sealed:
-            current = self.state.segments.get(self.state.current_segment)
-            if current is not None:
-                with suppress(CorruptionError):  # whoever reads from it will hear of it
-                    self.segments.write_on(current)
-            set_all_aside(self.disk, self.places, recovered.set_aside)
-            self.recovery = RecoveryReport(
-                generation=replay.header.number, swept=tuple(sweep), set_aside=tuple(recovered.set_aside)
-            )
-        else:
-            finish_adoptions(self.disk, self.places, recovered)
-            self.adopter.sync()  # what a killed owner has deleted there is not to come back once this one has served
-            self.segments.has_adopted = bool(recovered.adoptions)
-            if recovered.orphans:
-                self.adopter.take_back(recovered.orphans)
-            if not replay.synced:
-                try:
-                    self.segments.sync_again(self.state.segments, recovered.unsynced)
-                except OSError as error:
-                    raise self._break(error) from error
-            redone_bytes = self.segments.redo(self.state.segments, recovered.redo, are_new=not replay.synced)
-            doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
-            was_in_doubt = recovered.resolved is not None
-            if not doubtful and not was_in_doubt:
-                self._cut(recovered)
-            set_all_aside(self.disk, self.places, recovered.set_aside)
-            if doubtful or replay.header.flags & DOUBTED:
-                # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
-                for part in (LOG_DIRECTORY, DATA_DIRECTORY):
-                    sync_directory(self.disk, self.places.path(part))
-            self._quota.pressing = False  # the trim takes no more than it needs
-            # A fresh generation, since what was read may so far survive in the page cache only.
-            self.trim(keep_old=bool(doubtful))
-            if not doubtful and was_in_doubt:
-                self._cut(recovered)  # a log that ends in doubt still names what is behind the last block
-            aside = [*recovered.set_aside, *([relpath(replay.file, self.directory)] if doubtful else [])]
-            self.recovery = RecoveryReport(
-                clean=False,
-                generation=replay.header.number,
-                transactions=recovered.transactions,
-                torn_bytes=replay.torn_bytes,
-                missing_bytes=replay.missing_bytes,
-                lost_transactions=recovered.lost_transactions,
-                redone_bytes=redone_bytes,
-                swept=tuple(sweep),
-                set_aside=tuple(aside),
-                resolved=recovered.resolved,
-            )
-        delete_all(self.disk, self.places, sweep, self.settings.wipe)
-
-    def _cut(self, recovered: Recovered) -> None:
-        # What was adopted keeps its end: it may have to be published again.
-        self.segments.cut(row for row in self.state.segments.values() if row.number not in recovered.adoptions)
+    # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
         """Trim, seal, give back, close the files, free the lock.
@@ -368,7 +183,7 @@ class Store:
                 self.give_back()
         finally:
             self.abandon()
-            self._lock.release()
+            self.lock.release()
 
     def abandon(self) -> None:
         """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
@@ -379,20 +194,20 @@ class Store:
     def release(self) -> None:
         """Free the lock; for an owner that may not write any more, such as a forked child."""
         self.abandon()
-        self._lock.release()
+        self.lock.release()
 
     def need_directory(self) -> None:
         """Raise ``QueueDeletedError``, from now on always, if the queue's directory was deleted."""
-        if self.broken is None and self._lock.is_deleted():
-            raise self._break(FileNotFoundError(errno.ENOENT, "the directory was deleted", self.directory))
+        if self.broken is None and self.lock.is_deleted():
+            raise self.break_off(FileNotFoundError(errno.ENOENT, "the directory was deleted", self.directory))
 
     def is_in(self, found: StatResult) -> bool:
         """Return whether this is the queue's directory, whatever its name."""
-        return self._lock.is_on(found)
+        return self.lock.is_on(found)
 
     def need_name(self) -> None:
         """Raise ``QueueNotFoundError`` if the queue's directory has another name than it was opened by."""
-        if not self._lock.is_named():
+        if not self.lock.is_named():
             raise QueueNotFoundError(
                 f"{self.directory}: the queue is open, and its directory was renamed or deleted meanwhile: name the "
                 "directory that it is in now"
@@ -419,7 +234,7 @@ class Store:
         try:
             self.committer.spill_blocks(transaction)
         except OSError as error:
-            raise self._break(error) from error
+            raise self.break_off(error) from error
         except BaseException as error:
             self.broken = error
             raise
@@ -627,7 +442,7 @@ class Store:
                     with unless_lacking(path, "to keep a spare log"):
                         raise shortage
                 reason = "what room there is, is for dequeueing"
-                raise DiskFullError(path, errno.ENOSPC, reason) from self._quota.refusal
+                raise DiskFullError(path, errno.ENOSPC, reason) from self.quota.refusal
         except ResourceError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
@@ -734,9 +549,17 @@ class Store:
         return self._insist(call_or_break)
 
     def _rebuild(self) -> None:
-        """Make the state what the log says, since a change of it was interrupted; the mutex is held."""
+        """Make the state what the log says, since a change of it was interrupted; the mutex is held.
+
+        Raises ``CorruptionError`` and ``OSError``.
+        """
         assert self.generations.path is not None
-        self.state.become(read_state(self.disk, self.generations.path))
+        replay = read_log(self.disk, self.generations.path)
+        state, unfolding = State.restore(replay.checkpoint, replay.supplement), Unfolding()
+        for group in replay.frames[1:]:
+            for operation in unfolding.counting(group):
+                state.apply(operation)
+        self.state.become(state)
 
     def doubt(self, error: BaseException) -> None:
         """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
@@ -744,12 +567,13 @@ class Store:
         if isinstance(error, PersistentQueueError) or error is self.broken:
             return
         if isinstance(error, OSError):
-            raise self._break(error) from error
+            raise self.break_off(error) from error
         self.broken = error
         LOGGER.error("%s: whether a flush is durable is unknown, since it was interrupted: %r", self.directory, error)
 
-    def _break(self, error: OSError) -> BrokenQueueError:
-        if isinstance(error, FileNotFoundError) and self._lock.is_deleted():
+    def break_off(self, error: OSError) -> BrokenQueueError:
+        """Break the store for an error of the disk, and return what its callers are to be told."""
+        if isinstance(error, FileNotFoundError) and self.lock.is_deleted():
             self.broken = gone = QueueDeletedError(self.directory)
             LOGGER.error("%s", gone)
             return gone
@@ -760,10 +584,3 @@ class Store:
         )
         LOGGER.error("%s", broken)
         return broken
-
-
-def _new_state(settings: Settings) -> State:
-    state = State()
-    if settings.fan_out:
-        state.apply(SubscriptionClosed(0))
-    return state

@@ -13,6 +13,9 @@ from .publication import Request
 from .ready import Ready
 from .segments import Piece
 
+SPILL_BYTES = 4 * 1024 * 1024
+"""What a session keeps in memory before it writes blocks ahead of its flush."""
+
 
 @dataclass(frozen=True)
 class Settings:

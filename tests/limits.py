@@ -12,6 +12,7 @@ from persistentqueue import (
     Session,
 )
 from persistentqueue.disk import Disk
+from persistentqueue.opening import open_store
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -45,7 +46,7 @@ def content(store: Store) -> list[bytes]:
 @contextmanager
 def opened(disk: Disk = IN_CACHE, directory: str = "/queues/q", **settings: Any) -> Iterator[Store]:
     """A store without threads."""
-    store = Store.open(disk, directory, Settings(**settings), True, 0.0, _FREE, _FREE)
+    store = open_store(disk, directory, Settings(**settings), True, 0.0, _FREE, _FREE)
     try:
         yield store
     finally:

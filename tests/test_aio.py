@@ -481,7 +481,7 @@ def test_closing_ends_who_waits(place: Path) -> None:
                 await call
         with pytest.raises(ClosedError):
             len(queue)
-        assert {each for each in threading.enumerate() if "aio" in each.name} <= threads
+        await until(lambda: {each for each in threading.enumerate() if "aio" in each.name} <= threads)
         async with queue:
             assert (await drain(queue))[0] == b"a"
 

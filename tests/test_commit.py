@@ -20,8 +20,8 @@ from persistentqueue.commit import Committer
 from persistentqueue.direct import DirectAppender
 from persistentqueue.disk import DISK, PAGE_BYTES, WRITE, Disk
 from persistentqueue.log import replay
+from persistentqueue.opening import open_store
 from persistentqueue.segments import DEFERRED_BYTES
-from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 from tests.conftest import OpenQueue
 from tests.support import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
@@ -44,7 +44,7 @@ def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]
     """Commit the groups to a new store that then crashes; the bytes of all its files but the lock's and the spare's."""
     settings = {"log_bytes": 4096, "segment_bytes": 600, **settings}
     free = nullcontext()
-    store = Store.open(_deterministic(disk), str(path), Settings(**settings), True, 0.0, free, free)
+    store = open_store(_deterministic(disk), str(path), Settings(**settings), True, 0.0, free, free)
     for group in groups:
         transactions = []
         for items, takes, version in group:

@@ -15,11 +15,12 @@ from random import Random
 
 import pytest
 
-from persistentqueue.directory import delete_queue
+from persistentqueue.catalog import delete_queue
 from persistentqueue.disk import CREATE_NEW, sync_directory
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
 from persistentqueue.frame import SEALED
 from persistentqueue.header import HEADER_BYTES
+from persistentqueue.opening import open_store
 from persistentqueue.publication import Draft
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -41,7 +42,7 @@ SYNCED, UNSYNCED = Settings(log_bytes=700), Settings(sync=False, log_bytes=700)
 def opened(disk: SimulatedDisk, settings: Settings = SYNCED, failpoint: Callable[[str], None] | None = None) -> Store:
     """The queue on it."""
     door = disk.disk if failpoint is None else replace(disk.disk, failpoint=failpoint)
-    return Store.open(door, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
+    return open_store(door, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
 
 
 def enqueuing(*items: bytes) -> Transaction:

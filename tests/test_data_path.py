@@ -39,6 +39,7 @@ from persistentqueue import (
 from persistentqueue.cli import main
 from persistentqueue.directory import open_pool
 from persistentqueue.disk import DISK
+from persistentqueue.opening import open_store
 from persistentqueue.place import OWN, Place, Places, read_record, write_places
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings
@@ -397,7 +398,7 @@ def test_move_interrupted_at_every_call(way: str) -> None:
     def opened(disk: SimulatedDisk) -> Store:
         place = f"{source}/q" if source and not disk.names.get(DIRECTORY) else None
         settings = Settings(segment_bytes=300, log_bytes=700)
-        return Store.open(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext(), data_path=place)
+        return open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext(), data_path=place)
 
     filled = SimulatedDisk()
     store = opened(filled)
@@ -433,7 +434,7 @@ def test_full_target_anywhere(call: int) -> None:
     """A move that finds no room leaves the queue as it was, and nothing at the target; it can be tried again."""
     disk = SimulatedDisk()
     settings = Settings(segment_bytes=300, log_bytes=700)
-    store = Store.open(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
+    store = open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
     for item in ITEMS:
         store.commit([transaction(item)])
     store.close()
@@ -452,7 +453,7 @@ def test_full_target_anywhere(call: int) -> None:
     assert not [path for path in disk.names if path.startswith("/other") and path.endswith(".seg")]
     assert read_record(disk.disk, DIRECTORY).place == OWN
     move_data("/queues", "q", data_path="/other", disk=disk.disk)
-    store = Store.open(disk.disk, DIRECTORY, settings, False, 0.0, nullcontext(), nullcontext())
+    store = open_store(disk.disk, DIRECTORY, settings, False, 0.0, nullcontext(), nullcontext())
     assert list(content_of(store).items) == ITEMS
     store.close()
 
@@ -542,7 +543,7 @@ def test_new_queue_interrupted_at_every_call() -> None:
 
     def opened(disk: SimulatedDisk, data_path: str = "/other/q") -> Store:
         free = nullcontext()
-        return Store.open(disk.disk, DIRECTORY, Settings(), True, 0.0, free, free, data_path=data_path)
+        return open_store(disk.disk, DIRECTORY, Settings(), True, 0.0, free, free, data_path=data_path)
 
     def make(disk: SimulatedDisk) -> None:
         opened(disk).close()
@@ -596,7 +597,7 @@ def test_deletion_interrupted_at_every_call(then: str) -> None:
     settings = Settings(segment_bytes=300, log_bytes=700)
 
     def opened(disk: SimulatedDisk) -> Store:
-        return Store.open(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext(), data_path="/other/q")
+        return open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext(), data_path="/other/q")
 
     filled = SimulatedDisk()
     store = opened(filled)

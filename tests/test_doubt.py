@@ -25,7 +25,7 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.disk import DISK
-from persistentqueue.doubt import Prepared, Unfolding, find_unsettled, forget_settled, read_newest
+from persistentqueue.doubt import find_unsettled, forget_settled, read_newest
 from persistentqueue.frame import (
     Checkpoint,
     Dequeue,
@@ -36,9 +36,10 @@ from persistentqueue.frame import (
     encode_operation,
     encode_transaction,
 )
+from persistentqueue.opening import open_store
 from persistentqueue.pact import Decision, Identity, Participant, Prepare, Resolution
 from persistentqueue.splits import look
-from persistentqueue.state import State, StateError
+from persistentqueue.state import Prepared, State, StateError, Unfolding
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings
 
@@ -66,7 +67,7 @@ def named(name: str) -> Participant:
 
 def elsewhere(path: Path, name: str) -> Store:
     """The queue, opened as by another process, which knows nothing of the queues that this one owns."""
-    return Store.open(PATIENT, str(path / name), Settings(), True, 0.0, nullcontext(), nullcontext())
+    return open_store(PATIENT, str(path / name), Settings(), True, 0.0, nullcontext(), nullcontext())
 
 
 def items(store: Store) -> list[bytes]:
@@ -239,7 +240,7 @@ def test_owner_who_ends_meanwhile(open_queue: OpenQueue, path: Path) -> None:
         if len(asked) == 3:
             crash(a)
 
-    store = Store.open(replace(DISK, sleep=sleep), str(path / "b"), Settings(), True, 0.0, nullcontext(), nullcontext())
+    store = open_store(replace(DISK, sleep=sleep), str(path / "b"), Settings(), True, 0.0, nullcontext(), nullcontext())
     assert (items(store), len(asked)) == ([b"1"], 3)
 
 
@@ -289,13 +290,13 @@ def test_owned_log_that_cannot_be_read(open_queue: OpenQueue, path: Path) -> Non
 
     a_salt = Path(log).read_bytes()[24:32]
     disk = replace(PATIENT, pread=spoil(3))
-    store = Store.open(disk, str(path / "b"), Settings(), True, 0.0, nullcontext(), nullcontext())
+    store = open_store(disk, str(path / "b"), Settings(), True, 0.0, nullcontext(), nullcontext())
     store.release()
     move(a, c := open_queue("c"))
     crash(c)
     disk = replace(PATIENT, pread=spoil(1000))
     with pytest.raises(InDoubtError, match="cannot be read"):
-        Store.open(disk, str(path / "c"), Settings(), True, 0.0, nullcontext(), nullcontext())
+        open_store(disk, str(path / "c"), Settings(), True, 0.0, nullcontext(), nullcontext())
 
 
 def test_full_disk_while_asking(open_queue: OpenQueue, path: Path) -> None:

@@ -66,7 +66,7 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: P
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
     put(queue, b"x")
     store = queue._open().store
-    store._quota._most_bytes = store._quota.used_bytes + store._quota.reserve_bytes
+    store.quota._most_bytes = store.quota.used_bytes + store.quota.reserve_bytes
     request_subscription(directory, None, "spark", 0)
     look(queue)
     assert queue.subscriptions() == ["spark"]
@@ -424,7 +424,7 @@ def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> Non
     flip(directory / "inbox" / inbox(directory)[1], 20)
     with queue.session() as session:
         assert session.dequeue() == b"first"
-        quota = queue._open().store._quota
+        quota = queue._open().store.quota
         assert quota.used_bytes == sum(os.path.getsize(path) for path in quota._files)
         for _ in range(2):
             with pytest.raises(DiskFullError, match="then dequeue again"):

@@ -29,6 +29,7 @@ FLOORS = [
     {"settings", "commit", "compact", "salvage", "mend", "generations", "adopt"},
     {"inbox"},
     {"store"},
+    {"opening", "catalog"},
     {"fsck", "several"},
     {"maintenance", "memory", "line", "waiters", "seats"},
     {"group", "producer"},

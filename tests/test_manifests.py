@@ -43,8 +43,8 @@ from persistentqueue.parts import (
     publish_parts,
     remove_parts,
 )
-from persistentqueue.producer import SPILL_BYTES
 from persistentqueue.publication import Draft, Part, is_part, is_published, read_publication
+from persistentqueue.transaction import SPILL_BYTES
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, flip, log_file, put
@@ -555,7 +555,7 @@ def test_where_limits_leave_no_room_all_of_it_waits(open_queue: OpenQueue, direc
         assert session.dequeue() is None
         assert len(inbox(room_of)) == 5
         assert other._group is not None
-        before = other._group.store._quota.used_bytes
+        before = other._group.store.quota.used_bytes
         assert before < 4 * 1024 * 1024
     put(other, b"y")
     assert drain(other) == [b"y"]

@@ -45,9 +45,9 @@ from persistentqueue.errors import UnsupportedFormatError
 from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
 from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
 from persistentqueue.pages import ITEM_OVERHEAD_BYTES
-from persistentqueue.producer import SPILL_BYTES, Versions
+from persistentqueue.producer import Versions
 from persistentqueue.publication import parse_name, read_publication
-from persistentqueue.transaction import Transaction
+from persistentqueue.transaction import SPILL_BYTES, Transaction
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk
@@ -404,7 +404,7 @@ def test_it_counts_for_the_disk(open_queue: OpenQueue, directory: Path) -> None:
         waiting = len(inbox(directory))
         assert 2 <= waiting <= 5
         assert queue._group is not None
-        assert queue._group.store._quota.used_bytes <= 8 * 1024 * 1024
+        assert queue._group.store.quota.used_bytes <= 8 * 1024 * 1024
         session.flush()
         taken = 1
         while session.dequeue() is not None:

@@ -135,7 +135,7 @@ def test_quota_counts_what_is_there(open_queue: OpenQueue, directory: Path) -> N
             group = queue._group
             assert group is not None
         queue.trim()  # and what was retired is deleted
-        assert group.store._quota.used_bytes == queue.stats().disk_bytes == files_bytes(directory)
+        assert group.store.quota.used_bytes == queue.stats().disk_bytes == files_bytes(directory)
 
 
 def test_transaction_larger_than_the_disk(open_queue: OpenQueue, directory: Path) -> None:
@@ -285,7 +285,7 @@ def test_who_is_written_alone_keeps_what_others_wrote() -> None:
         assert [each.settled for each in group] == [True, False, True]
         store.give_back()
         store.abandon()
-        store._lock.release()
+        store.lock.release()
     with opened(machine.disk, log_bytes=4096) as store:
         assert content(store) == [b"b" * 300, b"c" * 300]
 

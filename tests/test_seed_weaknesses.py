@@ -451,7 +451,7 @@ def test_6_13_a_finalizer_writes_nothing(open_queue: OpenQueue, tmp_path: Path, 
     queue = PersistentQueue(tmp_path / "queues", "orders")
     put(queue, b"a")
     store = queue._open().store
-    for part in (store, store.segments, store.generations.spare, store._lock, store.generations.log):
+    for part in (store, store.segments, store.generations.spare, store.lock, store.generations.log):
         part._disk = replace(DISK, **writing)  # type: ignore[union-attr]
     with pytest.warns(ResourceWarning, match="dropped without close"):
         del queue, store, part

@@ -28,6 +28,7 @@ from persistentqueue import check, repair
 from persistentqueue.directory import names_in
 from persistentqueue.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
 from persistentqueue.errors import PersistentQueueError
+from persistentqueue.opening import open_store
 from persistentqueue.place import DATA_DIRECTORY, LOG_DIRECTORY
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -146,7 +147,7 @@ class Program:
         )
 
     def _open(self) -> Store:
-        self._store = store = Store.open(self._disk, self._directory, self._settings, True, 0.0, _FREE, _FREE)
+        self._store = store = open_store(self._disk, self._directory, self._settings, True, 0.0, _FREE, _FREE)
         self._works = [Transaction(), Transaction()]
         self.results.append(store.recovery)
         return store

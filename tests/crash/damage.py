@@ -18,6 +18,7 @@ from typing import NamedTuple
 from persistentqueue.disk import Disk
 from persistentqueue.errors import CorruptionError, UnsupportedFormatError
 from persistentqueue.frame import END
+from persistentqueue.opening import open_store
 from persistentqueue.store import Store
 
 from .content import Content
@@ -124,7 +125,7 @@ def mount(image: Image, changed: dict[str, bytes]) -> SimulatedDisk:
 
 def open_queue(image: Image, disk: Disk, memory_bytes: int = 1 << 20) -> Store:
     settings = replace(image.settings, memory_bytes=memory_bytes)
-    return Store.open(disk, DIRECTORY, settings, False, 0.0, _FREE, _FREE)
+    return open_store(disk, DIRECTORY, settings, False, 0.0, _FREE, _FREE)
 
 
 def read_all(store: Store, how: int) -> tuple[Content, list[tuple[str, int]]]:

@@ -15,6 +15,7 @@ from operator import itemgetter
 from typing import TypeVar
 
 from persistentqueue.header import HEADER_BYTES
+from persistentqueue.opening import open_store
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -177,7 +178,7 @@ class Exhaustive:
             crashed = make()
             if self._nested and depth == 0:
                 crashed.on_tick = lambda crashed=crashed: self._crash(crashed, allowed, 1)
-            store = Store.open(crashed.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+            store = open_store(crashed.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
             crashed.on_tick = None
             found = content_of(store)
             store.abandon()
@@ -199,7 +200,7 @@ class _Run:
         return [self.content, *self.under_way]
 
     def open(self, disk: SimulatedDisk) -> None:
-        self.store = Store.open(disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+        self.store = open_store(disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
 
     def commit(self, transactions: list[Transaction], items: tuple[bytes, ...]) -> None:
         self.under_way = [Content(items)]

@@ -23,8 +23,8 @@ from functools import partial
 from itertools import chain, combinations, count
 
 from persistentqueue import fsck
+from persistentqueue.catalog import delete_queue
 from persistentqueue.compact import Copy
-from persistentqueue.directory import delete_queue
 from persistentqueue.envelope import Encryption, Envelopes
 from persistentqueue.errors import (
     BrokenQueueError,

@@ -9,7 +9,7 @@ that replays it.
 What a flip leads to is decided by the code that serves people. Where the log must be refused, ``decode_frame`` must
 refuse the frame, and each 8th time ``read_log`` the log. In a data file ``Segment.load`` must lose the block and go on
 right behind it, and each 16th time ``Reader`` must serve what stands before it or behind it. Each 61st flip, and every
-one that may lead to anything else, goes through ``Store.open`` and all items.
+one that may lead to anything else, goes through ``open_store`` and all items.
 """
 
 from __future__ import annotations

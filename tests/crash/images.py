@@ -16,8 +16,8 @@ from persistentqueue.envelope import Envelopes
 from persistentqueue.frame import FRAME_HEADER_BYTES, Compaction, Enqueue, encode_operation
 from persistentqueue.header import HEADER_BYTES
 from persistentqueue.log import replay
+from persistentqueue.opening import open_store
 from persistentqueue.segment import segment_name
-from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
 from .content import Content
@@ -91,7 +91,7 @@ class _Maker:
         self.settings = Settings(True, segment_bytes + HEADER_BYTES, 1 << 20, self.longest_bytes * 3 // 4, log_bytes)
         self._envelopes = WAYS[-1] if encloses else None
         self.settings = replace(self.settings, envelopes=self._envelopes)
-        self.store = Store.open(self.disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
+        self.store = open_store(self.disk.disk, DIRECTORY, self.settings, True, 0.0, _FREE, _FREE)
         self.items: list[bytes] = []
         self.live: list[int] = []
         self.markers: dict[str, int] = {}

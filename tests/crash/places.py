@@ -11,9 +11,10 @@ from collections.abc import Callable
 from contextlib import nullcontext
 
 from persistentqueue import fsck
-from persistentqueue.directory import delete_queue
+from persistentqueue.catalog import delete_queue
 from persistentqueue.errors import DataMissingError, DataPathError, QueueNotFoundError, ResourceError
 from persistentqueue.move import move_data
+from persistentqueue.opening import open_store
 from persistentqueue.place import OWN, read_record
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings
@@ -90,7 +91,7 @@ class Places:
         return self.has_strangers and error.expected.startswith("nothing of another queue")
 
     def _open(self, disk: SimulatedDisk, settings: Settings, data_path: str | None) -> Store:
-        return Store.open(disk.disk, self._directory, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
+        return open_store(disk.disk, self._directory, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
 
     def _unmount(self, disk: SimulatedDisk, settings: Settings) -> None:
         """Whoever comes while the place is not mounted is told so, and changes nothing."""

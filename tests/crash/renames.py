@@ -18,6 +18,7 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
+from persistentqueue.opening import open_store
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
 
@@ -252,7 +253,7 @@ class Renames:
 
     def _open(self, disk: SimulatedDisk, settings: Settings, path: str, data_path: str | None = None) -> Store:
         settings = replace(settings, sync=True, max_items=None, max_bytes=None, max_disk_bytes=None)
-        return Store.open(disk.disk, path, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
+        return open_store(disk.disk, path, settings, True, 0.0, _FREE, _FREE, data_path=data_path)
 
     def _guard(self, disk: SimulatedDisk) -> None:
         """Note what the strangers' directories hold, and the pools that are not the owner's."""

@@ -22,7 +22,8 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from persistentqueue.directory import DELETED_DIRECTORY, delete_queue
+from persistentqueue.catalog import delete_queue
+from persistentqueue.directory import DELETED_DIRECTORY
 from persistentqueue.disk import basename
 from persistentqueue.errors import (
     BrokenQueueError,
@@ -35,8 +36,8 @@ from persistentqueue.errors import (
     ResourceError,
 )
 from persistentqueue.header import HEADER_BYTES
+from persistentqueue.opening import Others, open_store
 from persistentqueue.reader import Reader
-from persistentqueue.recovery import Others
 from persistentqueue.several import Part, commit_several
 from persistentqueue.store import Store
 from persistentqueue.transaction import Settings, Transaction
@@ -249,7 +250,7 @@ class SeveralExplorer:
 
         others = Others(is_sound, lambda _directory, _report: None)
         door = replace(disk.disk, unlink=unlink)
-        return Store.open(door, f"{PATH}/{name}", self._settings[name], True, 0.0, _FREE, _FREE, others=others)
+        return open_store(door, f"{PATH}/{name}", self._settings[name], True, 0.0, _FREE, _FREE, others=others)
 
     def _subscribe(self, store: Store) -> None:
         """Of a queue that has subscriptions only, one is what the others have as the plain queue."""

@@ -5,10 +5,13 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 # The rooms of which every branch is tested; only they are watched, since that takes its time.
-COVERED := header fields codecs typed settings pact delivery block envelope frame log state commit compact store \
-	recovery quota limits explain publication adopt inbox producer parts splits remote view cursor ready \
-	subscriptions subscription doubt several together joint attempts counting deadletter retries requeue \
-	meters logger bounds sharing opening catalog
+COVERED := core.header core.operations codecs typed engine.settings core.block core.encryption core.frame \
+	storage.log core.state engine.commit engine.compaction engine.store recovery.replay system.quota engine.admission \
+	engine.segment_use storage.publication engine.adoption interprocess.producer interprocess.multi_writer \
+	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
+	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \
+	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
+	system.event_log engine.inbox_limits storage.inbox_access recovery.opening recovery.catalog
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
 	limits quota waiting lane pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses \

@@ -31,11 +31,12 @@ from statistics import median
 from typing import Any, NamedTuple
 from zlib import crc32
 
-from persistentqueue import PersistentQueue, QueueFullError, Session, upkeep
-from persistentqueue.maintenance import THREAD_NAME
-from persistentqueue.place import LIMITS_NAME
-from persistentqueue.shield import THREAD_NAME as HELPER_NAME
-from persistentqueue.shield import end_helper
+from persistentqueue import PersistentQueue, QueueFullError, Session
+from persistentqueue.runtime import maintenance
+from persistentqueue.runtime.background import THREAD_NAME
+from persistentqueue.storage.locations import LIMITS_NAME
+from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
+from persistentqueue.system.signal_shield import end_helper
 
 from .harness import Row, met
 
@@ -308,14 +309,14 @@ def rows(directory: Path, seconds: float) -> Iterator[Row]:
     """The line of the table."""
     tracemalloc.start()
     churn = Churn(directory, seed=20081114)
-    idle_seconds, upkeep.IDLE_SECONDS = (
-        upkeep.IDLE_SECONDS,
+    idle_seconds, maintenance.IDLE_SECONDS = (
+        maintenance.IDLE_SECONDS,
         0.0,
     )  # so that no pause waits for what comes when it is idle
     try:
         pauses = list(churn.run(seconds, min(2.0, seconds / 8)))
     finally:
-        upkeep.IDLE_SECONDS = idle_seconds
+        maintenance.IDLE_SECONDS = idle_seconds
         tracemalloc.stop()
     alive_kib = growth(pauses, lambda pause: pause.alive_bytes / KIB)
     leaked = [pause.leaked_bytes for pause in pauses]

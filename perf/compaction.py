@@ -25,8 +25,9 @@ from statistics import median, quantiles
 from typing import Any
 from unittest import mock
 
-from persistentqueue import PersistentQueue, Session, compact
-from persistentqueue.transaction import Settings
+from persistentqueue import PersistentQueue, Session
+from persistentqueue.engine import compaction
+from persistentqueue.engine.transaction import Settings
 
 from .harness import Row, met
 from .workloads import ITEM_BYTES, ITEMS
@@ -37,7 +38,7 @@ SESSIONS = 1_000
 SEGMENTS_BAR = 2
 SLOWER_BAR = 3.0
 GAP_BYTES_BAR = 256
-PIECES_BYTES = (compact._START_SYNC_BYTES, 32 * 1024, 128 * 1024, 512 * 1024)
+PIECES_BYTES = (compaction._START_SYNC_BYTES, 32 * 1024, 128 * 1024, 512 * 1024)
 """Of what is copied, so much is given to the device at once: what the package does, and others."""
 BY_HAND: dict[str, Any] = {"memory_bytes": 0, "compact_below": 0}
 """Nothing is compacted but by the call that is measured."""
@@ -193,7 +194,7 @@ def _traffic(directory: Path, items: int, rounds: int, piece_bytes: int) -> Iter
             def work() -> None:
                 nonlocal copied_bytes
                 start = time.perf_counter()
-                with mock.patch.object(compact, "_START_SYNC_BYTES", piece_bytes):
+                with mock.patch.object(compaction, "_START_SYNC_BYTES", piece_bytes):
                     copied_bytes += queue.compact(bytes_per_second=Settings.compact_bytes_per_second).copied_bytes
                 seconds.append(time.perf_counter() - start)
 

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Session, codecs, compat
-from persistentqueue.checksum import crc32
+from persistentqueue.core.checksum import crc32
 
 _BARE_FILE_BYTES = 2 * 1024 * 1024
 _RECORD_BYTES = 100

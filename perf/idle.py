@@ -18,8 +18,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from persistentqueue import PersistentQueue, upkeep
-from persistentqueue.maintenance import THREAD_NAME
+from persistentqueue import PersistentQueue
+from persistentqueue.runtime import maintenance
+from persistentqueue.runtime.background import THREAD_NAME
 
 from .churn import descriptors_below, give_heap_back, other_threads, rss_bytes
 from .harness import Row, met
@@ -81,7 +82,7 @@ def _use(directory: Path, number: int, item_bytes: int) -> tuple[PersistentQueue
 
 def measure(directory: Path, count: int, item_bytes: int) -> Idle:
     """Open and use so many queues in this process, and look at them when they are idle."""
-    upkeep.IDLE_SECONDS = 0.0  # what comes after ten seconds without a commit comes at once
+    maintenance.IDLE_SECONDS = 0.0  # what comes after ten seconds without a commit comes at once
     first = max(count // 20, 5)
     threads = other_threads()
     threads_busy = 0

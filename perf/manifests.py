@@ -15,8 +15,8 @@ from pathlib import Path
 from statistics import median
 
 from persistentqueue import PersistentQueue
-from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.publication import Part
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.storage.publication import Part
 
 from . import figures, harness
 from .harness import Row

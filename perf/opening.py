@@ -21,7 +21,7 @@ from statistics import median
 from typing import NamedTuple
 
 from persistentqueue import PersistentQueue
-from persistentqueue.checksum import crc32
+from persistentqueue.core.checksum import crc32
 
 from .harness import Row, met
 from .workloads import ITEMS

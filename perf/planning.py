@@ -19,8 +19,8 @@ from pathlib import Path
 from statistics import median
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK
-from persistentqueue.splits import look, partition, plan
+from persistentqueue.interprocess.splits import look, partition, plan
+from persistentqueue.system.disk import DISK
 
 from . import figures, harness
 from .harness import Row

@@ -20,7 +20,7 @@ from statistics import median, quantiles
 from typing import Any
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
+from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
 
 from .harness import Row, spread
 

@@ -14,9 +14,10 @@ from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
-from persistentqueue import ClosedError, PersistentQueue, Producer, Session, upkeep
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.maintenance import THREAD_NAME
+from persistentqueue import ClosedError, PersistentQueue, Producer, Session
+from persistentqueue.runtime import maintenance
+from persistentqueue.runtime.background import THREAD_NAME
+from persistentqueue.system.disk import DISK, Disk
 
 from .harness import Row, met, percentile
 
@@ -86,7 +87,7 @@ def _until_woken(
 
 def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS) -> float:
     """The processor time of an open queue that nobody uses, or for whose next item somebody waits."""
-    before, upkeep.IDLE_SECONDS = upkeep.IDLE_SECONDS, 0.0  # what comes when it is idle comes at once
+    before, maintenance.IDLE_SECONDS = maintenance.IDLE_SECONDS, 0.0  # what comes when it is idle comes at once
     try:
         with PersistentQueue(directory) as queue:
             with queue.transaction() as session:
@@ -109,7 +110,7 @@ def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS
         if waits:
             thread.join()
     finally:
-        upkeep.IDLE_SECONDS = before
+        maintenance.IDLE_SECONDS = before
     return taken_seconds
 
 

@@ -12,7 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK, Buffers
+from persistentqueue.system.disk import DISK, Buffers
 
 from .harness import Row, met
 from .workloads import ITEM_BYTES

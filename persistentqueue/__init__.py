@@ -16,27 +16,51 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up: ``errors``, ``checksum``, ``insist``, ``stationary``, ``starting`` · ``disk``,
-``intervals``, ``header``, ``bell``, ``fields``, ``codecs``, ``meters``, ``logger`` · ``pact``, ``delivery``, ``trust``,
-``block`` and ``frame`` (the formats), ``pages``, ``direct``, ``quota``, ``roots``, ``cursor``, ``attempts``,
-``shield``, ``calls`` · ``envelope`` · ``items``, ``deadletter``, ``state``, ``segment``, ``log``, ``pool``, ``spare``,
-``lock``, ``place``, ``sharing`` · ``publication``, ``ready``, ``doubt`` · ``segments``, ``directory`` · ``reader``,
-``recovery``, ``transaction``, ``move`` · ``counting`` · ``subscriptions`` · ``limits``, ``bounds``, ``explain``,
-``splits`` · ``settings``, ``commit``, ``compact``, ``generations``, ``adopt`` (step by step), ``salvage``, ``mend`` ·
-``inbox`` · ``store`` · ``opening``, ``catalog`` · ``fsck``, ``several`` · ``maintenance``, ``memory``, ``line``, ``waiters``, ``seats`` ·
-``group`` (threads), ``producer`` · ``joint``, ``upkeep``, ``stats``, ``parts``, ``remote``, ``view`` · ``retries`` ·
-``session`` · ``requeue``, ``subscription``, ``typed`` · ``queue`` · ``together`` · ``aio``, ``compat``, ``scrapy``,
-``spark``, ``prometheus`` (metrics), ``cli`` and ``__main__`` (the command line).
+The rooms, from the ground up (made by ``python -m tests.project.rooms``):
+
+- ``persistentqueue/`` Errors and codecs: public, and imported by all others. ``errors``, ``codecs``.
+- ``core/`` Pure data and formats: bytes, sets of sequences, and what they add up to. No files, threads or clock.
+  ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
+  ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
+- ``system/`` The operating system and the interpreter: the door to the disk, and what signals, forks and other users
+  may do. ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``, ``quota``,
+  ``signal_shield``, ``trust``.
+- ``storage/`` One kind of file each: segments, the log, the pool of empty files, the lock, and what other processes
+  publish. ``inbox_access``, ``locations``, ``lock``, ``log``, ``pool``, ``segment``, ``publication``,
+  ``segment_files``, ``layout``, ``relocation``.
+- ``engine/`` One writer, without threads: commits, reads, trims, compaction, and the adoption of what was published.
+  ``reader``, ``transaction``, ``inbox_limits``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
+  ``commit``, ``settings``, ``trim``, ``adoption``, ``store``, ``two_phase``.
+- ``recovery/`` Opening and mending: from a directory to an open store, and what can be had from damage. ``in_doubt``,
+  ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
+- ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
+  ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``open_queue``,
+  ``maintenance``, ``multi_queue``, ``requeue``, ``retries``.
+- ``interprocess/`` Without the lock: what another process than the owner can do, to enqueue, to consume, and to look.
+  ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
+- ``persistentqueue/`` What people import. ``session``, ``stats``, ``subscription``, ``typed``, ``queue``,
+  ``transactions``.
+- ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
+- ``aio/`` The queue for ``asyncio``: nothing here keeps the event loop waiting for a disk. ``futures``,
+  ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``standard_queue``, ``persistent_queue``.
+- ``spark/`` Between Spark jobs, and between Spark and everybody else, through queues. ``java``, ``options``,
+  ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``, ``stream``, ``source``.
+- ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``, with the extra
+  ``persistentqueue[cli]``. ``bench``, ``files``, ``formatting``, ``streams``, ``style``, ``app``, ``display/__init__``,
+  ``display/charts``, ``display/svg``, ``summary``, ``display/report``, ``display/watch``, ``display/screen``,
+  ``display/top``, ``maintenance_verbs``, ``write_verbs``, ``read_verbs``, ``verbs``.
+- ``persistentqueue/`` The command ``python -m persistentqueue``. ``__main__``.
 """
 
-from .starting import leave_on_interrupt as _leave_on_interrupt
+from .system.startup import leave_on_interrupt as _leave_on_interrupt
 
 _leave_on_interrupt()  # before the imports, which take a while
 
 # ruff: noqa: E402
-from .catalog import delete_queue, list_queues
-from .deadletter import DeadLetter
-from .envelope import Encryption
+from .core.dead_letter import DeadLetter
+from .core.encryption import Encryption
+from .engine.segment_use import Holder, SegmentUse
+from .engine.store import RecoveryReport
 from .errors import (
     BrokenQueueError,
     ClosedError,
@@ -75,21 +99,20 @@ from .errors import (
     UnusablePathError,
     WrongKeyError,
 )
-from .explain import Holder, SegmentUse
-from .fsck import CheckReport, RepairReport, check, repair
-from .lock import Owner
-from .memory import MemoryBudget
-from .meters import Histogram
-from .move import Moved, move_data
-from .producer import Producer
+from .interprocess.producer import Producer
+from .interprocess.snapshot_view import SegmentSnapshot, Snapshot, View, ViewedItem
 from .queue import PersistentQueue
+from .recovery.catalog import delete_queue, list_queues
+from .recovery.check import CheckReport, RepairReport, check, repair
+from .runtime.maintenance import Compacted, Maintained
+from .runtime.memory_budget import MemoryBudget
+from .runtime.metrics import Histogram
 from .session import Session
 from .stats import Stats
-from .store import RecoveryReport
+from .storage.lock import Owner
+from .storage.relocation import Moved, move_data
 from .subscription import Subscription
-from .together import transaction
-from .upkeep import Compacted, Maintained
-from .view import SegmentSnapshot, Snapshot, View, ViewedItem
+from .transactions import transaction
 
 __all__ = [
     "PersistentQueue",

@@ -37,9 +37,9 @@ from persistentqueue import (
     codecs,
     delete_queue,
 )
-from persistentqueue.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
-from persistentqueue.settings import refuse_retries
-from persistentqueue.stationary import Stationary
+from persistentqueue.engine.settings import refuse_retries
+from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
+from persistentqueue.system.uncopyable import Stationary
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown

@@ -15,36 +15,30 @@ from types import TracebackType
 from typing import Any, Generic, cast
 
 from .codecs import BYTES, Codec, T, checked_codec, decode_each
-from .directory import place_path, queue_directory
-from .disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
-from .envelope import Encryption, Envelopes
-from .errors import (
-    CorruptionError,
-    MissingExtraError,
-    SubscriptionNotFoundError,
-    WrongKeyError,
-    naming_paths,
-)
-from .explain import SegmentUse, explain
-from .group import Group
-from .insist import Insist
-from .items import checked_name
-from .joint import introduce, require_neighbours
-from .memory import MemoryBudget
-from .opening import Others, announce, open_store
-from .reader import Reader
-from .requeue import requeue
-from .retries import Delay, Retries, counts_attempts, require_fitting
+from .core.encryption import Encryption, Envelopes
+from .core.items import checked_name
+from .engine.reader import Reader
+from .engine.segment_use import SegmentUse, explain
+from .engine.settings import check_settings, check_some
+from .engine.store import RecoveryReport, Store
+from .engine.transaction import Settings, Transaction
+from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
+from .interprocess.snapshot_view import View
+from .recovery.opening import Others, announce, open_store
+from .runtime.maintenance import Compacted, Maintained, Upkeep
+from .runtime.memory_budget import MemoryBudget
+from .runtime.multi_queue import introduce, require_neighbours
+from .runtime.open_queue import Group
+from .runtime.requeue import requeue
+from .runtime.retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session, checked_timeout, flush_all
-from .settings import check_settings, check_some
-from .stationary import Stationary, stationary_block
 from .stats import Stats, look
-from .store import RecoveryReport, Store
+from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
-from .transaction import Settings, Transaction
+from .system.disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
+from .system.signal_shield import Insist
+from .system.uncopyable import Stationary, stationary_block
 from .typed import TypedSession
-from .upkeep import Compacted, Maintained, Upkeep
-from .view import View
 
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 

@@ -53,7 +53,7 @@ from persistentqueue import (
     delete_queue,
     list_queues,
 )
-from persistentqueue.disk import abspath, basename, dirname, join, relpath
+from persistentqueue.system.disk import abspath, basename, dirname, join, relpath
 
 T = TypeVar("T")
 __all__ = ["Addon", "PickleFifoDiskQueue", "MarshalFifoDiskQueue", "PriorityQueue", "DupeFilter"]

@@ -11,8 +11,15 @@ from threading import get_ident
 from types import TracebackType
 from typing import Any, Generic, TypeAlias, TypeVar, overload
 
-from .block import ITEM_BYTES_MAX
 from .codecs import T
+from .core.availability import LANE_ITEMS, Taken
+from .core.block import ITEM_BYTES_MAX
+from .core.intervals import Intervals, Run, append_run, last_of, within
+from .core.items import Buffer, as_bytes, checked_marker, chunks, too_large
+from .core.page_cache import ITEM_OVERHEAD_BYTES
+from .engine.reader import Reader
+from .engine.segment_use import Hold
+from .engine.transaction import SPILL_BYTES, Transaction
 from .errors import (
     ClosedError,
     CodecError,
@@ -21,17 +28,10 @@ from .errors import (
     SubscriptionNotFoundError,
     UnflushedWarning,
 )
-from .explain import Hold
-from .group import Group
-from .intervals import Intervals, Run, append_run, last_of, within
-from .items import Buffer, as_bytes, checked_marker, chunks, too_large
-from .pages import ITEM_OVERHEAD_BYTES
-from .reader import Reader
-from .ready import LANE_ITEMS, Taken
-from .retries import Retries, Trial
-from .shield import shielded
-from .stationary import Stationary
-from .transaction import SPILL_BYTES, Transaction
+from .runtime.open_queue import Group
+from .runtime.retries import Retries, Trial
+from .system.signal_shield import shielded
+from .system.uncopyable import Stationary
 
 R = TypeVar("R")
 _LONGEST_SECONDS = 1e9

@@ -6,14 +6,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Protocol
 
-from .directory import sizes_in
 from .errors import unless_lacking
-from .group import Group
-from .meters import Histogram
-from .place import DATA_DIRECTORY
-from .publication import is_published
-from .segment import segment_name
-from .spare import SPARE_NAME
+from .runtime.metrics import Histogram
+from .runtime.open_queue import Group
+from .storage.layout import sizes_in
+from .storage.locations import DATA_DIRECTORY
+from .storage.pool import SPARE_NAME
+from .storage.publication import is_published
+from .storage.segment import segment_name
 
 
 @dataclass(frozen=True)

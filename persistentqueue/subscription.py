@@ -6,10 +6,10 @@ from collections.abc import Callable, Iterator
 from typing import Generic
 
 from .codecs import Codec, T, decode_each
-from .group import Group
-from .reader import Reader
+from .engine.reader import Reader
+from .runtime.open_queue import Group
 from .session import Session, checked_timeout
-from .stationary import Stationary, stationary_block
+from .system.uncopyable import Stationary, stationary_block
 
 
 class Subscription(Stationary, Generic[T]):

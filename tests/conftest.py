@@ -16,14 +16,14 @@ import pytest
 from hypothesis import settings
 
 from persistentqueue import PersistentQueue, check
-from persistentqueue.directory import find_generations
-from persistentqueue.disk import DISK
 from persistentqueue.errors import CorruptionError
-from persistentqueue.maintenance import THREAD_NAME
-from persistentqueue.place import ID_NAME
-from persistentqueue.shield import THREAD_NAME as HELPER_NAME
-from persistentqueue.shield import end_helper
-from persistentqueue.upkeep import Upkeep
+from persistentqueue.runtime.background import THREAD_NAME
+from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.storage.layout import find_generations
+from persistentqueue.storage.locations import ID_NAME
+from persistentqueue.system.disk import DISK
+from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
+from persistentqueue.system.signal_shield import end_helper
 
 from .support import receive_signals
 

@@ -10,10 +10,11 @@ from typing import Any, NamedTuple
 
 import persistentqueue
 from persistentqueue import Producer
-from persistentqueue.block import SEGMENT_MAGIC
-from persistentqueue.frame import encode_frame, encode_transaction
-from persistentqueue.header import HEADER_BYTES, Header, encode_header
-from persistentqueue.segment import PUBLISHED
+from persistentqueue.core.block import SEGMENT_MAGIC
+from persistentqueue.core.frame import encode_frame
+from persistentqueue.core.header import HEADER_BYTES, Header, encode_header
+from persistentqueue.core.operations import encode_transaction
+from persistentqueue.storage.segment import PUBLISHED
 
 LIMITED = """
 import resource, sys, time

@@ -7,14 +7,11 @@ from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
-from persistentqueue import (
-    PersistentQueue,
-    Session,
-)
-from persistentqueue.disk import Disk
-from persistentqueue.opening import open_store
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue import PersistentQueue, Session
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.system.disk import Disk
 
 from .support import IN_CACHE, wait_for
 

@@ -22,7 +22,7 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueue
-from persistentqueue.spark import acknowledge, local_session, sink
+from persistentqueue.spark import acknowledge, local_session, writer
 from persistentqueue.spark.options import Place
 from persistentqueue.spark.source import QueueDataSource
 
@@ -56,15 +56,15 @@ def wait_for_file(path: Path) -> None:
         threading.Event().wait(_LOOK_SECONDS)
 
 
-class BatchWriter(sink.BatchWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> sink.Message:
+class BatchWriter(writer.BatchWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writer.Message:
         message = super().write(iterator)
         stumble(self._options.place)
         return message
 
 
-class StreamWriter(sink.ArrowStreamWriter):
-    def write(self, iterator: Iterator[pa.RecordBatch]) -> sink.Message:
+class StreamWriter(writer.ArrowStreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writer.Message:
         message = super().write(iterator)
         stumble(self._options.place)
         return message

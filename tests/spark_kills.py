@@ -33,11 +33,11 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK
-from persistentqueue.parts import publish_parts
-from persistentqueue.spark import acknowledge, local_session, sink
+from persistentqueue.interprocess.multi_writer import publish_parts
+from persistentqueue.spark import acknowledge, local_session, writer
 from persistentqueue.spark.source import QueueDataSource
 from persistentqueue.spark.stream import Offset, StreamReader
+from persistentqueue.system.disk import DISK
 
 ITEMS, PER_BATCH, TASKS = 30, 10, 2
 SUBSCRIPTION = "spark"
@@ -206,7 +206,7 @@ def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[by
 def install() -> None:
     """Watch the places that this process comes by."""
     object.__setattr__(DISK, "failpoint", _failpoint)
-    vars(sink)["publish_parts"] = _publish_parts
+    vars(writer)["publish_parts"] = _publish_parts
     for name in ("python_streaming_sink_runner", "commit_data_source_write"):
         module: Any = sys.modules.get(f"pyspark.sql.worker.{name}")
         if module is not None and module.write_int.__module__ != __name__:
@@ -219,11 +219,11 @@ class Reader(StreamReader):
         return super().partitions(start, end)
 
 
-class StreamWriter(sink.ArrowStreamWriter):
+class StreamWriter(writer.ArrowStreamWriter):
     """Its tasks know of this module by it."""
 
 
-class BatchWriter(sink.BatchWriter):
+class BatchWriter(writer.BatchWriter):
     """Likewise."""
 
 

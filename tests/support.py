@@ -17,7 +17,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK, Disk
+from persistentqueue.system.disk import DISK, Disk
 
 IN_CACHE = replace(
     DISK,

@@ -28,7 +28,7 @@ from persistentqueue import (
     aio,
     codecs,
 )
-from persistentqueue.disk import DISK
+from persistentqueue.system.disk import DISK
 
 from .support import segment_files, without_descriptors
 from .test_group import Gate

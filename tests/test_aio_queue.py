@@ -27,8 +27,8 @@ from persistentqueue import (
     aio,
     codecs,
 )
-from persistentqueue.aio import face
-from persistentqueue.disk import DISK
+from persistentqueue.aio import standard_queue
+from persistentqueue.system.disk import DISK
 
 from .support import crash, segment_files, without_descriptors
 from .test_aio import SECONDS, cancelled_everywhere, run, until
@@ -152,7 +152,7 @@ def test_not_opened(place: Path) -> None:
 
 def test_more_than_is_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that is longer than memory may be comes out in order, whoever is ahead, and little is kept."""
-    monkeypatch.setattr(face, "AT_HAND_ITEMS", 10)
+    monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 10)
     count = 500
 
     async def main() -> None:
@@ -183,7 +183,7 @@ def test_more_than_is_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch)
 
 def test_large_items_are_not_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes count as well; one item always fits."""
-    monkeypatch.setattr(face, "AT_HAND_BYTES", 1000)
+    monkeypatch.setattr(standard_queue, "AT_HAND_BYTES", 1000)
 
     async def main() -> None:
         async with aio.Queue[str](place) as queue:
@@ -562,7 +562,7 @@ def test_shutdown(place: Path) -> None:
 
 def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was refused before it was in memory counts no more: ``join`` does not wait for it."""
-    monkeypatch.setattr(face, "AT_HAND_ITEMS", 1)
+    monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)
 
     async def main() -> None:
         async with aio.Queue[int](place, max_items=2) as queue:
@@ -582,7 +582,7 @@ def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: 
 
 def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was dropped counts no more, also if it turns out that it could not be saved."""
-    monkeypatch.setattr(face, "AT_HAND_ITEMS", 1)
+    monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)
 
     async def main() -> None:
         async with aio.Queue[int](place, max_items=2) as queue:

@@ -8,23 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.attempts import Attempts, Runs
-from persistentqueue.delivery import TIMES_MAX, Delayed, Delivered
-from persistentqueue.errors import CorruptionError
-from persistentqueue.frame import (
+from persistentqueue.core.delivery_counts import Attempts, Runs
+from persistentqueue.core.frame import decode_frame, encode_frame
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.operations import (
+    TIMES_MAX,
+    Delayed,
+    Delivered,
     Dequeue,
     Enqueue,
     Operation,
     SegmentCreated,
     SubscriptionClosed,
     SubscriptionOpened,
-    decode_frame,
-    encode_frame,
     encode_transaction,
 )
-from persistentqueue.fsck import _check_state
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.state import State, StateError
+from persistentqueue.core.state import State, StateError
+from persistentqueue.errors import CorruptionError
+from persistentqueue.recovery.check import _check_state
 
 STEPS = st.lists(st.tuples(st.integers(0, 20), st.integers(1, 8), st.none() | st.integers(1, 3)), max_size=20)
 DELIVERED = Delivered(0, 2, 3, 2)

@@ -25,10 +25,9 @@ from typer.testing import CliRunner
 
 import persistentqueue.cli
 from persistentqueue import Encryption, PersistentQueue, Producer, Snapshot, View, delete_queue
-from persistentqueue.cli import bench, main, writing
+from persistentqueue.cli import bench, main, write_verbs
 from persistentqueue.cli.app import app
-from persistentqueue.cli.verbs import VERBS
-from persistentqueue.cli.words import (
+from persistentqueue.cli.formatting import (
     bound_text,
     item_json,
     item_of,
@@ -39,6 +38,7 @@ from persistentqueue.cli.words import (
     size_text,
     span_text,
 )
+from persistentqueue.cli.verbs import VERBS
 
 from .conftest import OpenQueue
 from .support import drain, flip, interruptible, put, segment_files
@@ -399,7 +399,7 @@ def test_what_was_dumped_is_loaded_as_it_was(path: Path, tmp_path: Path) -> None
 
 def test_a_load_with_a_marker_is_done_once(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Cut short anywhere, and run again, also beside an owner who has not looked, it puts nothing in twice."""
-    monkeypatch.setattr(writing, "BATCH_BYTES", 100)
+    monkeypatch.setattr(write_verbs, "BATCH_BYTES", 100)
     file = tmp_path / "in.jsonl"
     lines = [json.dumps({"text": f"{n:020d}"}) for n in range(50)]
     file.write_text("\n".join([*lines[:20], "", *lines[20:33], "garbage"]))
@@ -418,7 +418,7 @@ def test_a_load_with_a_marker_is_done_once(path: Path, tmp_path: Path, monkeypat
 
 def killed_body(pipe: Connection, path: str, file: str) -> None:
     """Load, and stop in the middle, to be killed."""
-    writing.BATCH_BYTES = 1000
+    write_verbs.BATCH_BYTES = 1000
     flush: Any = Producer.flush
     flushed = 0
 
@@ -437,7 +437,7 @@ def killed_body(pipe: Connection, path: str, file: str) -> None:
 
 def test_a_load_that_is_killed_goes_on(path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """``kill -9`` in the middle: what was flushed is there, and the same command puts in the rest."""
-    monkeypatch.setattr(writing, "BATCH_BYTES", 1000)
+    monkeypatch.setattr(write_verbs, "BATCH_BYTES", 1000)
     file = tmp_path / "in.jsonl"
     file.write_text("".join(json.dumps({"text": f"{n:030d}"}) + "\n" for n in range(1000)))
     with Child(killed_body, str(path), str(file)) as child:
@@ -458,7 +458,7 @@ def test_lines_that_are_no_items(path: Path, line: str) -> None:
 
 def test_items_move_to_another_queue(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """All of them, or so many, in transactions over both queues."""
-    monkeypatch.setattr(writing, "BATCH_ITEMS", 7)
+    monkeypatch.setattr(write_verbs, "BATCH_ITEMS", 7)
     with PersistentQueue(path, "a") as queue:
         put(queue, *(b"%d" % n for n in range(30)))
     assert cli("move", path, "a", "--to", "b", "-n", "10").out == b"moved: 10 items from a to b\n"
@@ -818,7 +818,7 @@ def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, m
     def refuse(*_: object, **__: object) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), "lock")
 
-    monkeypatch.setattr(writing, "own", refuse)
+    monkeypatch.setattr(write_verbs, "own", refuse)
     done = cli("put", path, "q", "two")
     assert (done.status, "published: who opens the queue next takes them in" in done.err) == (0, True)
     monkeypatch.undo()

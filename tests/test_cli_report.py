@@ -15,8 +15,8 @@ import pytest
 
 from persistentqueue import PersistentQueue
 from persistentqueue.cli import main, report_html
-from persistentqueue.cli.look import findings, see_inside
-from persistentqueue.cli.report import page
+from persistentqueue.cli.display.report import page
+from persistentqueue.cli.summary import findings, see_inside
 
 from .conftest import OpenQueue
 from .support import flip, put, segment_files

@@ -19,8 +19,7 @@ from hypothesis import strategies as st
 from rich.console import Console
 
 from persistentqueue import PersistentQueue, SegmentSnapshot, View, delete_queue
-from persistentqueue.cli.look import document_of, findings, owner_text, resident_bytes, see
-from persistentqueue.cli.pictures import (
+from persistentqueue.cli.display.charts import (
     FULL,
     HALF,
     LITTLE,
@@ -34,10 +33,11 @@ from persistentqueue.cli.pictures import (
     sparkline,
     tiles,
 )
-from persistentqueue.cli.screen import draw
-from persistentqueue.cli.top import _looks
-from persistentqueue.cli.watch import Arrivals, Pace, Watched, pace_of
-from persistentqueue.lock import Owner
+from persistentqueue.cli.display.screen import draw
+from persistentqueue.cli.display.top import _looks
+from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, pace_of
+from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see
+from persistentqueue.storage.lock import Owner
 
 from .conftest import OpenQueue
 from .support import crash, put

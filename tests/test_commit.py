@@ -16,13 +16,12 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue
-from persistentqueue.commit import Committer
-from persistentqueue.direct import DirectAppender
-from persistentqueue.disk import DISK, PAGE_BYTES, WRITE, Disk
-from persistentqueue.log import replay
-from persistentqueue.opening import open_store
-from persistentqueue.segments import DEFERRED_BYTES
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.engine.commit import Committer
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.log import DirectAppender, replay
+from persistentqueue.storage.segment_files import DEFERRED_BYTES
+from persistentqueue.system.disk import DISK, PAGE_BYTES, WRITE, Disk
 from tests.conftest import OpenQueue
 from tests.support import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
 

@@ -26,29 +26,21 @@ from persistentqueue import (
     PersistentQueue,
     QueueLockedError,
     check,
-    compact,
     repair,
 )
-from persistentqueue.block import BLOCK_BYTES, BLOCK_HEADER_BYTES
-from persistentqueue.compact import Copy
-from persistentqueue.frame import (
-    FRAME_HEADER_BYTES,
-    Compaction,
-    Dequeue,
-    Enqueue,
-    Move,
-    Operation,
-    decode_frame,
-    encode_transaction,
-)
-from persistentqueue.fsck import _check_state
-from persistentqueue.group import Group
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.intervals import join_runs
-from persistentqueue.log import replay
-from persistentqueue.state import State, StateError
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES
+from persistentqueue.core.frame import FRAME_HEADER_BYTES, decode_frame
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.intervals import join_runs
+from persistentqueue.core.operations import Compaction, Dequeue, Enqueue, Move, Operation, encode_transaction
+from persistentqueue.core.state import State, StateError
+from persistentqueue.engine import compaction
+from persistentqueue.engine.compaction import Copy
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.check import _check_state
+from persistentqueue.runtime.open_queue import Group
+from persistentqueue.storage.log import replay
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk
@@ -490,7 +482,7 @@ def test_one_source_larger_than_a_segment_was_meant_to_be(open_queue: OpenQueue)
 
 def test_no_further_source_is_begun_after_many_moves(monkeypatch: pytest.MonkeyPatch) -> None:
     """The moves make the frame: after so many the rest is left to the next compaction."""
-    monkeypatch.setattr(compact, "MOVES_MAX", 2)
+    monkeypatch.setattr(compaction, "MOVES_MAX", 2)
     store = filled(SimulatedDisk(), numbered(31), replace(SMALL, segment_bytes=4000))
     for item in numbered(3, 4000):
         store.commit([enqueuing(item)])

@@ -29,7 +29,7 @@ from persistentqueue import (
     codecs,
 )
 from persistentqueue.compat import Empty, FifoQueue, Full, Queue, ShutDown
-from persistentqueue.disk import DISK
+from persistentqueue.system.disk import DISK
 
 from .support import crash, flip, segment_files, wait_for
 from .test_group import Gate

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, delete_queue
-from persistentqueue.disk import CREATE, DISK, PORTABLE
+from persistentqueue.system.disk import CREATE, DISK, PORTABLE
 
 from .crash.conformance import (
     Program,

@@ -25,28 +25,26 @@ from persistentqueue import (
     PersistentQueue,
     QueueLockedError,
 )
-from persistentqueue import segments as segments_module
 from persistentqueue import session as session_module
-from persistentqueue.block import BLOCK_HEADER_BYTES, encode_block
-from persistentqueue.disk import DISK
-from persistentqueue.frame import (
-    LOG_MAGIC,
-    SYNCED,
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, encode_block
+from persistentqueue.core.frame import LOG_MAGIC, SYNCED, encode_frame
+from persistentqueue.core.header import HEADER_BYTES, Header, encode_header, seed
+from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
     Enqueue,
     ExtentRow,
     SegmentCreated,
     SegmentRow,
-    encode_frame,
     encode_transaction,
 )
-from persistentqueue.fsck import _check_state
-from persistentqueue.header import HEADER_BYTES, Header, encode_header, seed
-from persistentqueue.line import _Member
-from persistentqueue.lock import Lock
-from persistentqueue.segment import READ_AHEAD_BYTES, Segment
-from persistentqueue.state import State, StateError
+from persistentqueue.core.state import State, StateError
+from persistentqueue.recovery.check import _check_state
+from persistentqueue.runtime.group_commit import _Member
+from persistentqueue.storage import segment_files as segments_module
+from persistentqueue.storage.lock import Lock
+from persistentqueue.storage.segment import READ_AHEAD_BYTES, Segment
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, put, put_each, segment_files, wait_for
@@ -193,7 +191,7 @@ def test_transaction_over_several_segments(open_queue: OpenQueue, directory: Pat
 def test_items_that_are_too_large(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for bytes as it does for other objects, and nothing of the call is buffered."""
     monkeypatch.setattr(session_module, "ITEM_BYTES_MAX", 10)
-    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     queue = open_queue()
     with queue.session() as session:
         with pytest.raises(ValueError, match="exceeds the 10"):
@@ -209,7 +207,7 @@ def test_log_that_fills_at_the_right_pace_keeps_its_size(
     open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that takes neither few groups nor many stays as long as it is."""
-    monkeypatch.setattr("persistentqueue.generations._GROUPS_PER_LOG", (1, 10**6))
+    monkeypatch.setattr("persistentqueue.engine.trim._GROUPS_PER_LOG", (1, 10**6))
     queue = open_queue(log_bytes=8192)
     for n in range(200):
         put(queue, b"%d" % n)

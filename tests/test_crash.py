@@ -15,15 +15,15 @@ from random import Random
 
 import pytest
 
-from persistentqueue.catalog import delete_queue
-from persistentqueue.disk import CREATE_NEW, sync_directory
+from persistentqueue.core.frame import SEALED
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
 from persistentqueue.errors import BrokenQueueError, QueueNotFoundError
-from persistentqueue.frame import SEALED
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.opening import open_store
-from persistentqueue.publication import Draft
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.recovery.catalog import delete_queue
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.publication import Draft
+from persistentqueue.system.disk import CREATE_NEW, sync_directory
 
 from .crash.content import SUBSCRIBES, Content
 from .crash.cuts import CutsUnavailable, run_cuts

@@ -37,12 +37,12 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli import main
-from persistentqueue.directory import open_pool
-from persistentqueue.disk import DISK
-from persistentqueue.opening import open_store
-from persistentqueue.place import OWN, Place, Places, read_record, write_places
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.layout import open_pool
+from persistentqueue.storage.locations import OWN, Place, Places, read_record, write_places
+from persistentqueue.system.disk import DISK
 
 from .crash.disk import Crash, SimulatedDisk
 from .crash.explorer import DIRECTORY, Explorer, content_of

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue import DeadLetter, DeadLetterError, PersistentQueueError
-from persistentqueue.deadletter import DEAD_LETTERS, LINE_BYTES_MAX
+from persistentqueue.core.dead_letter import DEAD_LETTERS, LINE_BYTES_MAX
 
 from .conftest import OpenQueue
 

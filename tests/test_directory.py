@@ -18,7 +18,7 @@ from persistentqueue import (
     list_queues,
     move_data,
 )
-from persistentqueue.disk import DISK
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each

@@ -14,8 +14,18 @@ from typing import Any
 import portalocker
 import pytest
 
-from persistentqueue import disk as door
-from persistentqueue.disk import DISK, DSYNC, PORTABLE, Disk, join, make_directory, read_all, sync_directory, write_all
+from persistentqueue.system import disk as door
+from persistentqueue.system.disk import (
+    DISK,
+    DSYNC,
+    PORTABLE,
+    Disk,
+    join,
+    make_directory,
+    read_all,
+    sync_directory,
+    write_all,
+)
 
 from .conftest import OpenQueue
 from .support import crash, drain, put, put_each

@@ -24,24 +24,27 @@ from persistentqueue import (
     repair,
     transaction,
 )
-from persistentqueue.disk import DISK
-from persistentqueue.doubt import find_unsettled, forget_settled, read_newest
-from persistentqueue.frame import (
+from persistentqueue.core.frame import Frame, decode_frame
+from persistentqueue.core.operations import (
     Checkpoint,
+    Decision,
     Dequeue,
     Enqueue,
-    Frame,
+    Identity,
     Operation,
-    decode_frame,
+    Participant,
+    Prepare,
+    Resolution,
     encode_operation,
     encode_transaction,
 )
-from persistentqueue.opening import open_store
-from persistentqueue.pact import Decision, Identity, Participant, Prepare, Resolution
-from persistentqueue.splits import look
-from persistentqueue.state import Prepared, State, StateError, Unfolding
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings
+from persistentqueue.core.state import Prepared, State, StateError, Unfolding
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings
+from persistentqueue.interprocess.splits import look
+from persistentqueue.recovery.in_doubt import find_unsettled, forget_settled, read_newest
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, flip, log_file, put, put_each, segment_files
@@ -517,7 +520,7 @@ def test_identity_stays(open_queue: OpenQueue, path: Path) -> None:
 def test_logs_without_identities(open_queue: OpenQueue, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written before queues had identities opens as it did, and gets one with its next log."""
     with monkeypatch.context() as patch:
-        patch.setattr("persistentqueue.state.Identity", None)
+        patch.setattr("persistentqueue.core.state.Identity", None)
         patch.setattr(State, "identity", property(lambda state: b"", lambda state, value: None), raising=False)
         a, _ = in_doubt(open_queue, True)
         crash(a)

@@ -21,6 +21,7 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
+import persistentqueue
 from persistentqueue import (
     CorruptionError,
     DiskFullError,
@@ -31,13 +32,12 @@ from persistentqueue import (
     Producer,
     QueueFullError,
     WrongKeyError,
-    block,
     check,
-    envelope,
-    header,
     repair,
 )
-from persistentqueue.block import (
+from persistentqueue.core import block, header
+from persistentqueue.core import encryption as core_encryption
+from persistentqueue.core.block import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
     BLOCK_ITEMS,
@@ -54,11 +54,11 @@ from persistentqueue.block import (
     encode_block,
     encode_envelope,
 )
-from persistentqueue.disk import DISK, Buffers
-from persistentqueue.envelope import PLAIN, Envelopes
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.splits import look, plan, read
+from persistentqueue.core.encryption import PLAIN, Envelopes
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.interprocess.splits import look, plan, read
+from persistentqueue.system.disk import DISK, Buffers
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files
@@ -179,7 +179,7 @@ def test_example_of_the_document() -> None:
 @pytest.mark.parametrize(("size_bytes", "pieces"), [(100, 2), (92, 1), (93, 2), (1000, 11)])
 def test_pieces(size_bytes: int, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is longer than libraries take is encrypted in pieces, each with a nonce and a tag of its own."""
-    monkeypatch.setattr(envelope, "PIECE_BYTES", 96)
+    monkeypatch.setattr(core_encryption, "PIECE_BYTES", 96)
     item, encode = os.urandom(size_bytes), WAYS["encrypted"].encoder(DISK)
     data = b"".join(encode([item], SALT, 640, 17, 99).buffers)
     assert len(data) == BLOCK_HEADER_BYTES + 4 + size_bytes + WAYS["encrypted"].most_bytes + 16 * (pieces - 1)
@@ -358,7 +358,7 @@ def test_a_content_of_another_length_is_damage(monkeypatch: pytest.MonkeyPatch) 
     """A raw length that is not the content's is refused also where whoever wrote it had the key."""
     encode = Envelopes(None, ONE).encoder(DISK)
     longer = lambda each: encode_envelope(each._replace(raw_bytes=each.raw_bytes + 1))  # noqa: E731
-    monkeypatch.setattr(envelope, "encode_envelope", longer)
+    monkeypatch.setattr(core_encryption, "encode_envelope", longer)
     data = b"".join(encode([TEXT], SALT, 640, 17, 99).buffers)
     with pytest.raises(CorruptionError, match="a content of"):
         decode(data, WAYS["encrypted"])
@@ -828,7 +828,7 @@ class Nonces:
             self.used.append((each.salt, each.counter))
             return encode_envelope(each)
 
-        monkeypatch.setattr(envelope, "encode_envelope", noting)
+        monkeypatch.setattr(core_encryption, "encode_envelope", noting)
 
     def need_unique(self) -> None:
         """Raise unless each was used once."""
@@ -1062,6 +1062,6 @@ def test_libraries_are_imported_by_who_needs_them() -> None:
 
 def test_only_one_room_imports_the_libraries() -> None:
     """What is optional is asked for in one place."""
-    rooms = Path(envelope.__file__).parent.rglob("*.py")
+    rooms = Path(persistentqueue.__file__).parent.rglob("*.py")
     importing = re.compile(r"^\s*(import|from) (zstandard|cryptography)\b", re.MULTILINE)
-    assert [room.name for room in rooms if importing.search(room.read_text())] == ["envelope.py"]
+    assert [room.name for room in rooms if importing.search(room.read_text())] == ["encryption.py"]

@@ -11,8 +11,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
-from persistentqueue.group import Group
-from persistentqueue.header import HEADER_BYTES
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.runtime.open_queue import Group
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, drain, flip, put, put_each, segment_files

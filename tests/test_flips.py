@@ -12,9 +12,10 @@ from concurrent.futures import ProcessPoolExecutor
 
 import pytest
 
-from persistentqueue import block, log
-from persistentqueue.reader import Reader
-from persistentqueue.segment import Segment
+from persistentqueue.core import block
+from persistentqueue.engine.reader import Reader
+from persistentqueue.storage import log
+from persistentqueue.storage.segment import Segment
 
 from .crash import damage, flips, fuzz
 from .crash.content import Content

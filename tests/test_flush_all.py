@@ -25,9 +25,9 @@ from persistentqueue import (
     codecs,
     transaction,
 )
-from persistentqueue.disk import DISK
-from persistentqueue.store import Store
-from persistentqueue.transaction import Transaction
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .limits import SECONDS, consume, flush, spilling, waits

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue import CorruptionError, UnsupportedFormatError, block, checksum, frame, header
-from persistentqueue.block import (
+from persistentqueue import CorruptionError, UnsupportedFormatError
+from persistentqueue.core import block, checksum, frame, header
+from persistentqueue.core.block import (
     BLOCK_BYTES,
     BLOCK_HEADER_BYTES,
     BLOCK_ITEMS,
@@ -24,7 +25,9 @@ from persistentqueue.block import (
     encode_block,
     split_items,
 )
-from persistentqueue.frame import (
+from persistentqueue.core.frame import decode_frame, encode_frame, find_frame
+from persistentqueue.core.header import HEADER_BYTES, Header, decode_header, encode_header
+from persistentqueue.core.operations import (
     Adoption,
     Checkpoint,
     Dequeue,
@@ -34,12 +37,8 @@ from persistentqueue.frame import (
     Operation,
     SegmentCreated,
     SegmentRow,
-    decode_frame,
-    encode_frame,
     encode_transaction,
-    find_frame,
 )
-from persistentqueue.header import HEADER_BYTES, Header, decode_header, encode_header
 
 SALT = 0x1122334455667788
 MAGIC = b"PQ-TEST\n"

@@ -8,13 +8,8 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    DiskFullError,
-    PersistentQueue,
-    QueueFullError,
-    check,
-)
-from persistentqueue.disk import DISK
+from persistentqueue import DiskFullError, PersistentQueue, QueueFullError, check
+from persistentqueue.system.disk import DISK
 
 from .limits import consume, files_bytes
 from .support import crash, tmpfs

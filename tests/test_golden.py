@@ -11,15 +11,7 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    DataMissingError,
-    DeadLetter,
-    Encryption,
-    PersistentQueue,
-    View,
-    check,
-    list_queues,
-)
+from persistentqueue import DataMissingError, DeadLetter, Encryption, PersistentQueue, View, check, list_queues
 
 from .conftest import OpenQueue
 from .golden.make import CASES, SUMS, TINY, Queue, make_all, sums

@@ -12,10 +12,10 @@ from unittest.mock import Mock
 import pytest
 
 from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
-from persistentqueue.disk import DISK
-from persistentqueue.group import Group
-from persistentqueue.store import Store
-from persistentqueue.transaction import Transaction
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.runtime.open_queue import Group
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import drain, put, wait_for
@@ -405,7 +405,7 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
 
 def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """The next one who waits in line for its turn is interrupted instead."""
-    from persistentqueue import line as module
+    from persistentqueue.runtime import group_commit as module
 
     class Turn:
         """A lock whose first waiting is interrupted."""

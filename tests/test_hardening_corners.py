@@ -20,32 +20,30 @@ from persistentqueue import (
     Producer,
     SessionInUseError,
     TooManyFilesError,
-    adopt,
-    bounds,
     check,
-    log,
-    producer,
-    publication,
     repair,
     transaction,
 )
-from persistentqueue.adopt import Adopter
-from persistentqueue.bounds import Load
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.frame import (
+from persistentqueue.core.frame import decode_lone_transaction as decode_lone
+from persistentqueue.core.frame import encode_frame
+from persistentqueue.core.operations import (
     Adoption,
     Dequeue,
     MarkerSet,
     Operation,
     SubscriptionOpened,
-    encode_frame,
     encode_transaction,
 )
-from persistentqueue.frame import decode_lone_transaction as decode_lone
-from persistentqueue.log import Log
-from persistentqueue.publication import open_dense, read_publication
-from persistentqueue.segments import Segments
-from persistentqueue.sharing import is_shared, make_readable, publication_mode
+from persistentqueue.engine import adoption, inbox_limits
+from persistentqueue.engine.adoption import Adopter
+from persistentqueue.engine.inbox_limits import Load
+from persistentqueue.interprocess import producer
+from persistentqueue.storage import log, publication
+from persistentqueue.storage.inbox_access import is_shared, make_readable, publication_mode
+from persistentqueue.storage.log import Log
+from persistentqueue.storage.publication import open_dense, read_publication
+from persistentqueue.storage.segment_files import Segments
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .hostile import forge
@@ -105,7 +103,7 @@ def test_what_may_not_be_read_is_passed_when_there_is_no_room(
     def read(*arguments: Any) -> Any:
         return refuse() if refused and refused.pop() else read_publication(*arguments)
 
-    monkeypatch.setattr(adopt, "read_publication", read)
+    monkeypatch.setattr(adoption, "read_publication", read)
     adopter.look(insists=True)
     assert adopter.begin_behind(lambda request: True) == []
     assert drain(queue) == [b"one", b"two"]
@@ -123,7 +121,7 @@ def test_what_may_not_be_read_is_set_aside(
     def read(disk: Any, path: str) -> Any:
         return refuse() if path.endswith(first.name) else read_publication(disk, path)
 
-    monkeypatch.setattr(adopt, "read_publication", read)
+    monkeypatch.setattr(adoption, "read_publication", read)
     assert drain(queue) == [b"two"]
     with pytest.raises(CorruptionError, match=f"{first.name}.*have its user give the right to read it"):
         drain(queue)
@@ -161,7 +159,7 @@ def test_what_becomes_of_damage(
     publish(directory, b"one")
     (file,) = (directory / "inbox").iterdir()
     file.write_bytes(b"nothing of the kind")
-    adopter, set_aside = adopter_of(queue), vars(adopt)["set_aside"]
+    adopter, set_aside = adopter_of(queue), vars(adoption)["set_aside"]
 
     def fails(*arguments: Any) -> None:
         if error is not None:
@@ -169,7 +167,7 @@ def test_what_becomes_of_damage(
         set_aside(*arguments)
 
     with monkeypatch.context() as patch:
-        patch.setattr(adopt, "set_aside", fails)
+        patch.setattr(adoption, "set_aside", fails)
         for _ in range(2):
             adopter.look(insists=True)
             assert adopter.begin(0) == []
@@ -207,12 +205,12 @@ def test_what_cannot_be_read_counts_for_no_limit(
     """A published file that a producer may not read counts for no limit of the queue."""
     queue = open_queue(max_items=10)
     publish(directory, b"one")
-    asked = bounds.Bounds(DISK, str(directory))
-    look = vars(bounds.Bounds)["_look"]
+    asked = inbox_limits.Bounds(DISK, str(directory))
+    look = vars(inbox_limits.Bounds)["_look"]
     with monkeypatch.context() as patch:
-        patch.setattr(bounds, "read_publication", refuse)
+        patch.setattr(inbox_limits, "read_publication", refuse)
         assert look(asked, str(directory / "inbox"), False) == Load(0, 0, 0)
-    assert look(bounds.Bounds(DISK, str(directory)), str(directory / "inbox"), False).items == 1
+    assert look(inbox_limits.Bounds(DISK, str(directory)), str(directory / "inbox"), False).items == 1
     assert drain(queue) == [b"one"]
 
 

@@ -71,11 +71,11 @@ from persistentqueue import (
     repair,
     transaction,
 )
-from persistentqueue.disk import DISK
-from persistentqueue.fields import FieldError
-from persistentqueue.reader import UnreadableError
-from persistentqueue.splits import GoneError
-from persistentqueue.state import StateError
+from persistentqueue.core.operations import FieldError
+from persistentqueue.core.state import StateError
+from persistentqueue.engine.reader import UnreadableError
+from persistentqueue.interprocess.splits import GoneError
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import put

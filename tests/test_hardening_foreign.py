@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import Producer, View, check, delete_queue, move_data, repair
-from persistentqueue.disk import DISK, Disk
 from persistentqueue.errors import UntrustedError
-from persistentqueue.trust import distrusted
+from persistentqueue.system.disk import DISK, Disk
+from persistentqueue.system.trust import distrusted
 
 from .conftest import OpenQueue
 from .support import drain, log_file, put, traits

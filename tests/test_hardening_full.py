@@ -25,9 +25,9 @@ from persistentqueue import (
     check,
     delete_queue,
 )
-from persistentqueue.disk import DSYNC, Buffers, Disk
 from persistentqueue.errors import lacking
-from persistentqueue.log import replay
+from persistentqueue.storage.log import replay
+from persistentqueue.system.disk import DSYNC, Buffers, Disk
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk

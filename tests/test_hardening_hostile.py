@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, Producer
-from persistentqueue.adopt import TOLD_MAX
-from persistentqueue.frame import Adoption, Enqueue, SubscriptionClosed, encode_transaction
+from persistentqueue.core.operations import Adoption, Enqueue, SubscriptionClosed, encode_transaction
+from persistentqueue.engine.adoption import TOLD_MAX
 
 from .hostile import aside, consume_in_little_memory, forge, hostile_name
 

@@ -13,9 +13,9 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import repair
-from persistentqueue.disk import DISK
+from persistentqueue.core.operations import Decision
 from persistentqueue.errors import CopiedQueueError, InDoubtError
-from persistentqueue.pact import Decision
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, put

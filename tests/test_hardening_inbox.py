@@ -13,13 +13,13 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, Producer, UnsupportedFormatError, aio, check, compat
-from persistentqueue.block import SEGMENT_MAGIC
-from persistentqueue.directory import open_pool
-from persistentqueue.disk import DISK
-from persistentqueue.frame import Adoption, Enqueue, MarkerSet
-from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.splits import Onlooker, look, plan, read
+from persistentqueue.core.block import SEGMENT_MAGIC
+from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
+from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.interprocess.splits import Onlooker, look, plan, read
+from persistentqueue.storage.layout import open_pool
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .hostile import aside, consume_in_little_memory, forge, hostile_name, innocent

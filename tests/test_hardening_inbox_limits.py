@@ -9,13 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from persistentqueue import CorruptionError, Producer, QueueFullError, delete_queue, group
-from persistentqueue.adopt import LOOK_NAMES, STEP_NAMES
-from persistentqueue.bounds import read_limits
-from persistentqueue.checksum import crc32
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.publication import Part
+from persistentqueue import CorruptionError, Producer, QueueFullError, delete_queue
+from persistentqueue.core.checksum import crc32
+from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
+from persistentqueue.engine.inbox_limits import read_limits
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.storage.publication import Part
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .support import drain
@@ -100,7 +100,7 @@ def test_row_24_a_time_out_ends_the_adoption(
 
     disk, renamed = counting()
     queue = open_queue(disk=replace(disk, lstat=lstat, listdir=listdir))
-    monkeypatch.setattr(group, "_now", lambda: now[0])
+    monkeypatch.setattr(open_queue, "_now", lambda: now[0])
     for number in range(PUBLISHED):
         (directory / "inbox" / f"{1 + number:016x}-{number:016x}.seg").touch()
     publish_many(directory, 1)

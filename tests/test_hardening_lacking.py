@@ -8,7 +8,7 @@ from typing import Any, TypeVar
 import pytest
 
 from persistentqueue import PersistentQueue, Producer, ResourceError, Session, check
-from persistentqueue.header import HEADER_BYTES
+from persistentqueue.core.header import HEADER_BYTES
 
 from .support import crash
 from .test_hardening_full import LACKS, Scarce

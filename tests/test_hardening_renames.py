@@ -27,9 +27,9 @@ from persistentqueue import (
     move_data,
     transaction,
 )
-from persistentqueue.disk import DIRECTORY, DISK, PORTABLE, READ, Below, Disk, Root, below
-from persistentqueue.roots import Roots
-from persistentqueue.splits import look
+from persistentqueue.interprocess.splits import look
+from persistentqueue.system.directory_handles import Roots
+from persistentqueue.system.disk import DIRECTORY, DISK, PORTABLE, READ, Below, Disk, Root, below
 
 from .conftest import OpenQueue
 from .support import crash, drain, put, put_each, wait_for

@@ -27,10 +27,10 @@ from persistentqueue import (
     SessionInUseError,
     transaction,
 )
-from persistentqueue.disk import DISK, PORTABLE, Disk
+from persistentqueue.core.state import State, StateError
 from persistentqueue.errors import PersistentQueueError
-from persistentqueue.shield import end_helper, shielded
-from persistentqueue.state import State, StateError
+from persistentqueue.system.disk import DISK, PORTABLE, Disk
+from persistentqueue.system.signal_shield import end_helper, shielded
 
 from .conftest import OpenQueue
 from .crash.interrupts import SCENARIOS, Interruption, require_idle
@@ -472,10 +472,10 @@ def test_a_shielded_call_of_another_thread_is_made_there() -> None:
 
 def test_without_threads_a_shielded_call_is_made_all_the_same(monkeypatch: pytest.MonkeyPatch) -> None:
     """Where no thread can be started, the main thread makes the call."""
-    from persistentqueue import shield
+    from persistentqueue.system import signal_shield
 
     end_helper()
-    wait_for(lambda: not shield._HELPER._is_running)
+    wait_for(lambda: not signal_shield._HELPER._is_running)
 
     def refuse(*_: object) -> None:
         raise RuntimeError("can't start new thread")
@@ -531,8 +531,15 @@ def test_sessions_of_a_transaction_are_free_behind_a_refusal(open_queue: OpenQue
 
 def test_what_state_refuses_is_known_before(open_queue: OpenQueue) -> None:
     """``State.check`` raises for each operation that ``apply`` would refuse, and changes nothing."""
-    from persistentqueue.delivery import Delayed, Delivered
-    from persistentqueue.frame import Compaction, Dequeue, Move, SubscriptionClosed, SubscriptionOpened
+    from persistentqueue.core.operations import (
+        Compaction,
+        Delayed,
+        Delivered,
+        Dequeue,
+        Move,
+        SubscriptionClosed,
+        SubscriptionOpened,
+    )
 
     queue = open_queue()
     put(queue, b"a", b"b")

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from persistentqueue import Producer, View, check, delete_queue, list_queues, move_data, repair, transaction
-from persistentqueue.directory import PART_NAMES
-from persistentqueue.disk import DISK, StatResult
 from persistentqueue.errors import CorruptionError, DataPathError, InvalidNameError, QueueLockedError, UntrustedError
-from persistentqueue.lock import Lock, is_held, read_owner
-from persistentqueue.parts import publish_parts
+from persistentqueue.interprocess.multi_writer import publish_parts
+from persistentqueue.storage.layout import PART_NAMES
+from persistentqueue.storage.lock import Lock, is_held, read_owner
+from persistentqueue.system.disk import DISK, StatResult
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files, traits
@@ -318,7 +318,7 @@ def test_row_17_a_clock_before_1970(
 ) -> None:
     """With a clock that was set to before 1970 everything works that writes a time: a queue is made, flushed, published
     to, adopted, retried, compacted, moved, looked at, and repaired."""
-    monkeypatch.setattr("persistentqueue.disk._clock_ns", lambda: -(10**18))
+    monkeypatch.setattr("persistentqueue.system.disk._clock_ns", lambda: -(10**18))
     with open_queue(dead_letter="dead", max_attempts=2, retry_delay_seconds=0.0) as queue:
         put(queue, b"one", b"two", b"three")
         with Producer(directory) as producer:

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, QueueFullError, check
-from persistentqueue.adopt import ADOPTED_MAX
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.publication import LATEST, Draft, Part, TooManyPartsError
-from persistentqueue.remote import acknowledge, request_subscription
+from persistentqueue.engine.adoption import ADOPTED_MAX
+from persistentqueue.interprocess.consumer_requests import acknowledge, request_subscription
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.storage.publication import LATEST, Draft, Part, TooManyPartsError
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .support import drain, flip, put, wait_for
@@ -478,7 +478,7 @@ def test_a_manifest_that_nobody_would_read(
     open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who names more parts than an owner reads hears so, nothing is published, and fewer of them can be."""
-    monkeypatch.setattr("persistentqueue.publication._FRAME_BYTES_MAX", 2000)
+    monkeypatch.setattr("persistentqueue.storage.publication._FRAME_BYTES_MAX", 2000)
     queue = open_queue()
     draft = Draft(DISK, str(directory / "inbox"), PRODUCER, 5)
     parts = [Part(f"{n:016x}-{n:016x}.part", n, 100, 1, 50, 7) for n in range(40)]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.intervals import Intervals
+from persistentqueue.core.intervals import Intervals
 
 MEMBERS = st.sets(st.integers(0, 40))
 

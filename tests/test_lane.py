@@ -13,7 +13,7 @@ from itertools import count
 import pytest
 
 from persistentqueue import PersistentQueue, Session, SubscriptionNotFoundError
-from persistentqueue.ready import LANE_ITEMS, Ready, Taken
+from persistentqueue.core.availability import LANE_ITEMS, Ready, Taken
 
 from .conftest import OpenQueue
 from .support import drain, interruptible, put

@@ -10,7 +10,7 @@ from zlib import crc32
 
 import pytest
 
-from persistentqueue.block import ITEM_BYTES_MAX
+from persistentqueue.core.block import ITEM_BYTES_MAX
 
 from .conftest import OpenQueue
 from .support import crash

@@ -9,13 +9,10 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    PersistentQueue,
-    QueueFullError,
-)
-from persistentqueue.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES
-from persistentqueue.commit import Committer
-from persistentqueue.limits import measure_bytes
+from persistentqueue import PersistentQueue, QueueFullError
+from persistentqueue.core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES
+from persistentqueue.engine.admission import measure_bytes
+from persistentqueue.engine.commit import Committer
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk

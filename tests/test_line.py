@@ -10,10 +10,10 @@ from random import Random
 
 import pytest
 
-from persistentqueue import line as module
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import DiskFullError, PersistentQueueError
-from persistentqueue.line import Line
-from persistentqueue.transaction import Transaction
+from persistentqueue.runtime import group_commit as module
+from persistentqueue.runtime.group_commit import Line
 
 from .support import wait_for
 from .test_group import SECONDS, Interruption

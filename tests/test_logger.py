@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, check, repair
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.header import HEADER_BYTES
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files

@@ -17,21 +17,14 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import (
-    BrokenQueueError,
-    ClosedError,
-    PersistentQueue,
-    QueueFullError,
-    QueueLockedError,
-    Session,
-    upkeep,
-)
-from persistentqueue.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
-from persistentqueue.compact import SMALL_SEGMENTS
-from persistentqueue.disk import DISK
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.maintenance import MAINTENANCE, THREAD_NAME, Maintenance
-from persistentqueue.shield import THREAD_NAME as HELPER_NAME
+from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue, QueueFullError, QueueLockedError, Session
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.compaction import SMALL_SEGMENTS
+from persistentqueue.runtime import maintenance
+from persistentqueue.runtime.background import MAINTENANCE, THREAD_NAME, Maintenance
+from persistentqueue.system.disk import DISK
+from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files, wait_for
@@ -308,8 +301,8 @@ def sparse(queue: PersistentQueue) -> Session:
 @pytest.mark.maintained
 def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
-    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
     assert is_idle()
@@ -349,8 +342,8 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
     before = queue.stats()
     assert before.log_capacity_bytes > 4096
     assert before.disk_bytes > 4 * MIB
-    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     put(queue, b"the last one")
     assert drain(queue) == [b"the last one"]
     assert is_idle()
@@ -366,7 +359,7 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
 @pytest.mark.maintained
 def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are commits nothing is tidied: it is put off again and again."""
-    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 4)
     drain(queue)
@@ -418,7 +411,7 @@ def test_what_is_about_to_be_drained_is_not_compacted(open_queue: OpenQueue) -> 
 @pytest.mark.parametrize("how", ["closed", "dropped", "killed"])
 def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     """What was due for it is left undone."""
-    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 3600.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 3600.0)
     queue = PersistentQueue(tmp_path / "gone")
     put(queue, b"an item")
     assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
@@ -436,8 +429,8 @@ def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytes
 @pytest.mark.maintained
 def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
-    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     reached, go_on, armed = threading.Event(), threading.Event(), threading.Lock()
     armed.acquire()
 
@@ -470,7 +463,7 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 @pytest.mark.maintained
 def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves it alone, and says nothing: the next flush does."""
-    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
 
     def fail(fd: int) -> None:
         raise OSError(errno.EIO, "injected")

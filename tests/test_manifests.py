@@ -27,15 +27,15 @@ from persistentqueue import (
     move_data,
     repair,
 )
-from persistentqueue import parts as room
-from persistentqueue.adopt import ADOPTED_MAX, PART_GRACE_SECONDS
-from persistentqueue.block import SEGMENT_MAGIC
-from persistentqueue.directory import names_in
-from persistentqueue.disk import DISK, Disk
+from persistentqueue.core.block import SEGMENT_MAGIC
+from persistentqueue.core.frame import encode_frame
+from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
+from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet, Operation, encode_transaction
+from persistentqueue.engine.adoption import ADOPTED_MAX, PART_GRACE_SECONDS
+from persistentqueue.engine.transaction import SPILL_BYTES
 from persistentqueue.errors import UnsupportedFormatError
-from persistentqueue.frame import Adoption, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
-from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.parts import (
+from persistentqueue.interprocess import multi_writer as room
+from persistentqueue.interprocess.multi_writer import (
     PART_SECONDS_MAX,
     ExpiredPartError,
     PartWriter,
@@ -43,8 +43,9 @@ from persistentqueue.parts import (
     publish_parts,
     remove_parts,
 )
-from persistentqueue.publication import Draft, Part, is_part, is_published, read_publication
-from persistentqueue.transaction import SPILL_BYTES
+from persistentqueue.storage.layout import names_in
+from persistentqueue.storage.publication import Draft, Part, is_part, is_published, read_publication
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, flip, log_file, put
@@ -323,7 +324,7 @@ def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exc
 
 def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item that is too large, and a queue that is not there, are told of."""
-    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     with pytest.raises(ItemTooLargeError):
         PartWriter(made).write([bytes(11)])
     for call in (PartWriter, lambda path: publish_parts(path, None, []), lambda path: count_published(path, None)):

@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from persistentqueue import MemoryBudget, PersistentQueue
-from persistentqueue.memory import split
-from persistentqueue.pages import Pages
+from persistentqueue.core.page_cache import Pages
+from persistentqueue.runtime.memory_budget import split
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, put

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DISK
-from persistentqueue.pages import ITEM_OVERHEAD_BYTES, TAIL_PAGE_BYTES, Page, Pages, cost
+from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES, TAIL_PAGE_BYTES, Page, Pages, cost
+from persistentqueue.system.disk import DISK
 
 from .support import put
 

@@ -19,11 +19,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from persistentqueue import ClosedError, PersistentQueue
-from persistentqueue.block import BLOCK_BYTES, encode_block
-from persistentqueue.disk import DISK
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.pages import ITEM_OVERHEAD_BYTES, Page, Pages, cost
-from persistentqueue.segment import NO_BOUND, READ_AHEAD_BYTES, Ahead, Segment
+from persistentqueue.core.block import BLOCK_BYTES, encode_block
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES, Page, Pages, cost
+from persistentqueue.storage.segment import NO_BOUND, READ_AHEAD_BYTES, Ahead, Segment
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, put, put_each

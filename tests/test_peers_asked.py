@@ -35,7 +35,7 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.compat import FifoQueue, Full, Queue
-from persistentqueue.disk import DISK
+from persistentqueue.system.disk import DISK
 
 from .crash.disk import Crash, SimulatedDisk
 from .support import crash, flip, log_file, put_each, segment_files, wait_for

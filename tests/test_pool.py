@@ -14,9 +14,9 @@ import pytest
 
 from persistentqueue import DiskFullError, PersistentQueue, QueueNotFoundError, check, delete_queue
 from persistentqueue.cli import main
-from persistentqueue.directory import open_pool
-from persistentqueue.disk import DISK, Buffers
-from persistentqueue.pool import Empty, Pool, parse_pool_name
+from persistentqueue.storage.layout import open_pool
+from persistentqueue.storage.pool import Empty, Pool, parse_pool_name
+from persistentqueue.system.disk import DISK, Buffers
 
 from .conftest import OpenQueue
 from .support import crash, drain, put, put_each, segment_files

@@ -22,7 +22,7 @@ from typing import Any, NoReturn
 import pytest
 
 from persistentqueue import ClosedError, PersistentQueue, QueueLockedError, Session, check, delete_queue
-from persistentqueue.disk import DISK
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, drain, put

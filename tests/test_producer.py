@@ -36,18 +36,19 @@ from persistentqueue import (
     move_data,
     repair,
 )
-from persistentqueue.adopt import ADOPTED_MAX, GRACE_SECONDS
-from persistentqueue.bell import Bell, _watch
-from persistentqueue.block import SEGMENT_MAGIC
-from persistentqueue.directory import find_generations
-from persistentqueue.disk import DISK, Disk
+from persistentqueue.core.block import SEGMENT_MAGIC
+from persistentqueue.core.frame import encode_frame
+from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
+from persistentqueue.core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_transaction
+from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES
+from persistentqueue.engine.adoption import ADOPTED_MAX, GRACE_SECONDS
+from persistentqueue.engine.transaction import SPILL_BYTES, Transaction
 from persistentqueue.errors import UnsupportedFormatError
-from persistentqueue.frame import Adoption, Dequeue, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
-from persistentqueue.header import HEADER_BYTES, VERSION, decode_header, encode_header
-from persistentqueue.pages import ITEM_OVERHEAD_BYTES
-from persistentqueue.producer import Versions
-from persistentqueue.publication import parse_name, read_publication
-from persistentqueue.transaction import SPILL_BYTES, Transaction
+from persistentqueue.interprocess.producer import Versions
+from persistentqueue.storage.layout import find_generations
+from persistentqueue.storage.publication import parse_name, read_publication
+from persistentqueue.system.disk import DISK, Disk
+from persistentqueue.system.wakeup import Bell, _watch
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk
@@ -297,7 +298,7 @@ def test_what_is_no_item(directory: Path) -> None:
 
 def test_an_item_that_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """An item beyond the limit is refused before anything is buffered."""
-    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     with Producer(directory) as producer, pytest.raises(ItemTooLargeError):
         producer.enqueue(bytes(11))
 
@@ -837,7 +838,7 @@ def test_where_the_system_has_less(
 ) -> None:
     """Without ``inotify`` who waits looks every 50 ms, without ``eventfd`` a pipe does the same."""
     if lacks == "inotify":
-        monkeypatch.setattr("persistentqueue.bell._watch", lambda directory: -1)
+        monkeypatch.setattr("persistentqueue.system.wakeup._watch", lambda directory: -1)
     else:
         monkeypatch.delattr(os, "eventfd")
     queue = open_queue()
@@ -1166,17 +1167,17 @@ def test_a_queue_that_is_just_being_made(directory: Path, monkeypatch: pytest.Mo
     """Who wants to make a queue that its owner makes at the same time does not wait until he closes it."""
     with PersistentQueue(directory):
         looks = iter([[], *[find_generations(DISK, str(directory))] * 9])
-        monkeypatch.setattr("persistentqueue.producer.find_generations", lambda *_: next(looks))
+        monkeypatch.setattr("persistentqueue.interprocess.producer.find_generations", lambda *_: next(looks))
         Producer(directory).close()
     assert len(list(looks)) == 7  # one try found the lock taken; then `_create` and the producer look once each
 
 
 def test_a_queue_that_is_never_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who wants to make a queue that somebody has begun to make, and does not finish, is told who."""
-    monkeypatch.setattr("persistentqueue.producer._CREATION_TRIES", 2)
-    monkeypatch.setattr("persistentqueue.producer._TRY_SECONDS", 0.001)
+    monkeypatch.setattr("persistentqueue.interprocess.producer._CREATION_TRIES", 2)
+    monkeypatch.setattr("persistentqueue.interprocess.producer._TRY_SECONDS", 0.001)
     with PersistentQueue(directory):
-        monkeypatch.setattr("persistentqueue.producer.find_generations", lambda *_: [])
+        monkeypatch.setattr("persistentqueue.interprocess.producer.find_generations", lambda *_: [])
         with pytest.raises(QueueLockedError, match=str(os.getpid())):
             Producer(directory)
 
@@ -1385,7 +1386,7 @@ def test_many_at_once_are_buffered_as_one_by_one(open_queue: OpenQueue, director
 def test_many_at_once_of_which_one_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing of the list is buffered."""
     PersistentQueue(directory).close()
-    monkeypatch.setattr("persistentqueue.items.ITEM_BYTES_MAX", 10)
+    monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     with Producer(directory) as producer:
         producer.enqueue(b"before")
         with pytest.raises(ItemTooLargeError):

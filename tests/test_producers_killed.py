@@ -79,7 +79,7 @@ def test_a_producer_is_killed_at_every_step(
 ) -> None:
     """Wherever a producer is killed, the owner, who goes on, gets what was acknowledged, and what was under way as a
     whole or not at all; what it leaves behind is swept."""
-    monkeypatch.setattr("persistentqueue.adopt.GRACE_SECONDS", 0.0)
+    monkeypatch.setattr("persistentqueue.engine.adoption.GRACE_SECONDS", 0.0)
     flushes = [[b"0 0", b"0 1"], [b"1 0", b"1 1", b"spilled"], [b"2 0", b"2 1"]]
     with PersistentQueue(tmp_path / "whole") as queue:
         ledger, code = forks.run(publish_and_die, tmp_path / "whole", 10**9, half)

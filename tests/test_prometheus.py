@@ -20,9 +20,9 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families 
 from prometheus_client.parser import text_string_to_metric_families as parse
 
 from persistentqueue import PersistentQueue, Stats, prometheus
-from persistentqueue.disk import DISK
-from persistentqueue.meters import SECONDS as BOUNDS
 from persistentqueue.prometheus import COUNTERS, QueueCollector
+from persistentqueue.runtime.metrics import SECONDS as BOUNDS
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import put, put_each

@@ -20,7 +20,7 @@ from persistentqueue import (
     QueueNotFoundError,
     check,
 )
-from persistentqueue.pages import TAIL_PAGE_BYTES
+from persistentqueue.core.page_cache import TAIL_PAGE_BYTES
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files

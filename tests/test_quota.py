@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 
 from persistentqueue import DiskFullError, PersistentQueue, QueueFullError
-from persistentqueue.directory import open_pool
-from persistentqueue.disk import CREATE, CREATE_NEW, DISK, READ
-from persistentqueue.limits import LOGS_LEAST
-from persistentqueue.quota import OverLimitError, Quota
-from persistentqueue.transaction import Transaction
+from persistentqueue.engine.admission import LOGS_LEAST
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.storage.layout import open_pool
+from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, READ
+from persistentqueue.system.quota import OverLimitError, Quota
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk

@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, UnsupportedFormatError, check
-from persistentqueue import header as header_format
-from persistentqueue.disk import DISK
-from persistentqueue.frame import LOG_MAGIC
-from persistentqueue.header import HEADER_BYTES, decode_header, encode_header
-from persistentqueue.log import Replay, read_log
+from persistentqueue.core import header as header_format
+from persistentqueue.core.frame import LOG_MAGIC
+from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
+from persistentqueue.storage.log import Replay, read_log
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files

@@ -19,11 +19,11 @@ from persistentqueue import (
     QueueNotFoundError,
     check,
 )
-from persistentqueue.disk import DISK
-from persistentqueue.publication import LATEST, Draft, Request, read_publication
-from persistentqueue.remote import acknowledge, request_subscription
-from persistentqueue.splits import look
+from persistentqueue.interprocess.consumer_requests import acknowledge, request_subscription
+from persistentqueue.interprocess.splits import look
+from persistentqueue.storage.publication import LATEST, Draft, Request, read_publication
 from persistentqueue.subscription import Subscription
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, put, put_each, segment_files, wait_for
@@ -182,7 +182,7 @@ def test_looking_without_the_lock(open_queue: OpenQueue, directory: Path, monkey
     with pytest.raises(ValueError, match="sync=True"):
         look(DISK, str(directory.parent / "unsynced"), durably=True)
     failing = [CorruptionError("log", 0, "it", "another"), FileNotFoundError()]
-    from persistentqueue import splits
+    from persistentqueue.interprocess import splits
 
     real: Any = vars(splits)["recover"]
 
@@ -263,17 +263,17 @@ def test_a_request_without_room(
 @pytest.mark.damages
 def test_a_request_says_one_thing(open_queue: OpenQueue, directory: Path) -> None:
     """A file that asks for something, and has items or a marker as well, is damaged."""
-    from persistentqueue.block import SEGMENT_MAGIC
-    from persistentqueue.frame import (
+    from persistentqueue.core.block import SEGMENT_MAGIC
+    from persistentqueue.core.frame import encode_frame
+    from persistentqueue.core.header import HEADER_BYTES, Header, encode_header
+    from persistentqueue.core.operations import (
         Adoption,
         Dequeue,
         MarkerSet,
         Operation,
         SubscriptionOpened,
-        encode_frame,
         encode_transaction,
     )
-    from persistentqueue.header import HEADER_BYTES, Header, encode_header
 
     queue = open_queue()
     name = f"{5:016x}-{7:016x}.seg"

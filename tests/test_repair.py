@@ -21,8 +21,8 @@ from persistentqueue import (
     repair,
 )
 from persistentqueue.cli import main
-from persistentqueue.disk import DISK
-from persistentqueue.frame import SegmentCreated
+from persistentqueue.core.operations import SegmentCreated
+from persistentqueue.system.disk import DISK
 
 from .crash.disk import SimulatedDisk
 from .crash.explorer import DIRECTORY, content_of

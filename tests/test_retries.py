@@ -35,9 +35,9 @@ from persistentqueue import (
     transaction,
 )
 from persistentqueue.codecs import JSON
-from persistentqueue.delivery import Delayed, Delivered
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.log import read_log
+from persistentqueue.core.operations import Delayed, Delivered
+from persistentqueue.storage.log import read_log
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, segment_files, wait_for
@@ -210,7 +210,7 @@ def test_interrupted_beside_its_burial(open_queue: OpenQueue, monkeypatch: pytes
 
     queue = open_queue(max_attempts=1, dead_letter="dead")
     put(queue, b"item")
-    monkeypatch.setattr("persistentqueue.retries.without", interrupted)
+    monkeypatch.setattr("persistentqueue.runtime.retries.without", interrupted)
     with pytest.raises(KeyboardInterrupt), queue.session() as session:
         session.dequeue()
         raise ValueError("row")
@@ -229,7 +229,7 @@ def test_a_broken_queue_puts_nothing_off(open_queue: OpenQueue, monkeypatch: pyt
     session = queue.session()
     session.dequeue()
     queue._open().store.broken = KeyboardInterrupt()
-    monkeypatch.setattr("persistentqueue.attempts.Runs.pieces", half)
+    monkeypatch.setattr("persistentqueue.core.delivery_counts.Runs.pieces", half)
     with pytest.raises(ValueError, match="row"), session:
         raise ValueError("row")
     stats = queue.stats()
@@ -726,7 +726,7 @@ def test_a_shared_queue_of_dead_letters(open_queue: OpenQueue) -> None:
 
 def test_requeue_of_more_than_memory(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is brought back is written ahead where there is much of it; one that fails changes nothing."""
-    monkeypatch.setattr("persistentqueue.requeue.SPILL_BYTES", 1000)
+    monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
     dead = open_queue("dead")
     queue = open_queue(dead_letter=dead, max_items=50)
     put(queue, *[b"%d" % number * 100 for number in range(50)])
@@ -816,7 +816,7 @@ def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> No
 def test_a_requeue_that_fails_holds_nothing(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what is brought back finds no room while it is written ahead, all dead letters are there as before, also
     those that were not looked at yet."""
-    monkeypatch.setattr("persistentqueue.requeue.SPILL_BYTES", 1000)
+    monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
     queue = open_queue(dead_letter="dead", max_disk_bytes=200_000, log_bytes=16_384)
     put(queue.dead_letters, b"foreign")
     for _ in range(10):

@@ -19,10 +19,10 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue
-from persistentqueue.compact import Copy
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.compaction import Copy
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk

@@ -16,9 +16,9 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, check
-from persistentqueue.disk import DISK
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.log import read_log
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.storage.log import read_log
+from persistentqueue.system.disk import DISK
 
 from .support import IN_CACHE, crash, drain, flip, log_file, put, segment_files
 

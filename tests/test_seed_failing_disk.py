@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Session, check
-from persistentqueue.disk import DISK, Buffers, Disk
+from persistentqueue.system.disk import DISK, Buffers, Disk
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, put, put_each

@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, Session, check
-from persistentqueue.disk import DISK
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files

@@ -27,7 +27,7 @@ from persistentqueue import (
     delete_queue,
     list_queues,
 )
-from persistentqueue.disk import Buffers, Disk
+from persistentqueue.system.disk import Buffers, Disk
 
 from .conftest import OpenQueue
 from .support import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files

@@ -15,11 +15,11 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue
-from persistentqueue.block import BLOCK_MAGIC
-from persistentqueue.disk import DISK
-from persistentqueue.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.log import read_log
+from persistentqueue.core.block import BLOCK_MAGIC
+from persistentqueue.core.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.storage.log import read_log
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files

@@ -29,11 +29,11 @@ from persistentqueue import (
     delete_queue,
     list_queues,
 )
-from persistentqueue.block import BLOCK_HEADER_BYTES, BLOCK_MAGIC, SEGMENT_MAGIC
-from persistentqueue.disk import DISK, Buffers
-from persistentqueue.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC, LOG_MAGIC, SEALED, SYNCED
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.log import read_log
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, BLOCK_MAGIC, SEGMENT_MAGIC
+from persistentqueue.core.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC, LOG_MAGIC, SEALED, SYNCED
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.storage.log import read_log
+from persistentqueue.system.disk import DISK, Buffers
 
 from .conftest import OpenQueue
 from .support import crash, drain, log_file, put, put_each, segment_files

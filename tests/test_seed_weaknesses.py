@@ -24,9 +24,10 @@ from persistentqueue import (
     check,
     delete_queue,
 )
-from persistentqueue.disk import DISK, Buffers, Disk
-from persistentqueue.frame import Enqueue, decode_frame, encode_frame, encode_transaction
-from persistentqueue.header import HEADER_BYTES
+from persistentqueue.core.frame import decode_frame, encode_frame
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.operations import Enqueue, encode_transaction
+from persistentqueue.system.disk import DISK, Buffers, Disk
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files

@@ -25,9 +25,9 @@ from persistentqueue import (
     check,
     transaction,
 )
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.log import read_log
-from persistentqueue.pact import Decision, Prepare, Resolution
+from persistentqueue.core.operations import Decision, Prepare, Resolution
+from persistentqueue.storage.log import read_log
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .limits import SECONDS

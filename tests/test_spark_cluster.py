@@ -15,9 +15,9 @@ import pytest
 
 import persistentqueue
 from persistentqueue import PersistentQueue
-from persistentqueue.adopt import PART_GRACE_SECONDS
-from persistentqueue.publication import is_part
+from persistentqueue.engine.adoption import PART_GRACE_SECONDS
 from persistentqueue.spark import JavaNotFoundError, java
+from persistentqueue.storage.publication import is_part
 
 from .spark_cluster import ITEMS, JOBS, TASKS
 from .support import drain

@@ -15,7 +15,7 @@ import pytest
 
 import persistentqueue
 from persistentqueue import PersistentQueue
-from persistentqueue.adopt import PART_GRACE_SECONDS
+from persistentqueue.engine.adoption import PART_GRACE_SECONDS
 
 from .spark_kills import BATCH_PLACES, ITEMS, STREAM_PLACES, SUBSCRIPTION, TASKS, VICTIMS, Cell
 from .support import drain

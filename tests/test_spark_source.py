@@ -21,13 +21,14 @@ from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
 from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
 
 from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
-from persistentqueue.adopt import PART_GRACE_SECONDS
+from persistentqueue.engine.adoption import PART_GRACE_SECONDS
 from persistentqueue.errors import BrokenQueueError
-from persistentqueue.publication import is_part, is_published
-from persistentqueue.spark import rows, sink
+from persistentqueue.spark import partition_reader
+from persistentqueue.spark import writer as writers
 from persistentqueue.spark.options import read_options, stream_write_options, write_options
-from persistentqueue.spark.rows import SCHEMA
+from persistentqueue.spark.partition_reader import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
+from persistentqueue.storage.publication import is_part, is_published
 
 from .support import drain, flip, put, segment_files
 
@@ -148,7 +149,7 @@ def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.Monk
     """An item that is longer than anything in Java is told of."""
     with PersistentQueue(str(tmp_path), "q") as queue:
         put(queue, bytes(2000))
-    monkeypatch.setattr(rows, "_VALUE_BYTES_MAX", 1000)
+    monkeypatch.setattr(partition_reader, "_VALUE_BYTES_MAX", 1000)
     reader = QueueDataSource({"path": str(tmp_path / "q")}).reader(SCHEMA)
     with pytest.raises(ValueError, match="near offset 0"):
         list(reader.read(reader.partitions()[0]))
@@ -334,7 +335,7 @@ def test_an_attempt_that_is_killed_when_its_part_is_whole(spark: SparkSession, t
     """Its part is named by nobody: the rows come once, and the part is swept when it is old."""
 
     def write(self: Any, iterator: Iterator[pa.RecordBatch]) -> Any:
-        message = sink.BatchWriter.write(self, iterator)
+        message = writers.BatchWriter.write(self, iterator)
         context = TaskContext.get()
         if context is not None and context.attemptNumber() == 0:
             raise RuntimeError("killed, as far as anybody can tell")
@@ -352,7 +353,7 @@ def test_a_commit_that_raises_though_it_is_durable(spark: SparkSession, tmp_path
     """The job fails, and Spark aborts it: the data stays, and the job, repeated, adds nothing."""
 
     def commit(self: Any, messages: Any) -> None:
-        sink.BatchWriter.commit(self, messages)
+        writers.BatchWriter.commit(self, messages)
         raise RuntimeError("the answer was lost")
 
     spark.dataSource.register(sabotaged(QueueDataSource, "doubtful", commit=commit))
@@ -464,9 +465,9 @@ TEXT = pa.string()
 TEXTS = StructType([StructField("value", StringType())])
 
 
-def batch_writer(root: Path, **options: str) -> sink.BatchWriter:
+def batch_writer(root: Path, **options: str) -> writers.BatchWriter:
     writer = QueueDataSource({"path": str(root), "queue": "q"} | options).writer(TEXTS, False)
-    assert isinstance(writer, sink.BatchWriter)
+    assert isinstance(writer, writers.BatchWriter)
     return writer
 
 
@@ -514,7 +515,7 @@ def test_a_commit_of_which_nobody_knows_keeps_everything(tmp_path: Path, monkeyp
 
     writer = batch_writer(tmp_path)
     messages: list[Any] = [writer.write(record("a"))]
-    monkeypatch.setattr(sink, "publish_parts", fails)
+    monkeypatch.setattr(writers, "publish_parts", fails)
     with pytest.raises(BrokenQueueError):
         writer.commit(messages)
     assert len(inbox(tmp_path)) == 1
@@ -536,9 +537,9 @@ def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
 
 def test_rows_of_spark_4_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a stream's writer is handed rows, they are written like batches, with the same marker."""
-    monkeypatch.setattr(sink, "_HAS_ARROW_STREAMS", False)
+    monkeypatch.setattr(writers, "_HAS_ARROW_STREAMS", False)
     writer = QueueDataSource({"path": str(tmp_path), "queue": "q"}).streamWriter(TEXTS, False)
-    assert isinstance(writer, sink.RowStreamWriter)
+    assert isinstance(writer, writers.RowStreamWriter)
     assert isinstance(writer, DataSourceStreamWriter)
     message = writer.write(iter([("größer",), (bytearray(b"\0"),), (b"x",)]))
     with pytest.raises(ValueError, match="null"):

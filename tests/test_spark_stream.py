@@ -19,12 +19,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StringType, StructField, StructType
 
 from persistentqueue import PersistentQueue, Producer, QueueNotFoundError, check
-from persistentqueue.publication import LATEST
 from persistentqueue.spark import acknowledge
 from persistentqueue.spark.options import StreamOptions, stream_read_options
-from persistentqueue.spark.rows import SCHEMA
+from persistentqueue.spark.partition_reader import SCHEMA
 from persistentqueue.spark.source import QueueDataSource
 from persistentqueue.spark.stream import DataLossError, StreamReader, limits
+from persistentqueue.storage.publication import LATEST
 
 from .support import drain, put, segment_files
 

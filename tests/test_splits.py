@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.envelope import PLAIN
-from persistentqueue.intervals import Run
-from persistentqueue.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
+from persistentqueue.core.encryption import PLAIN
+from persistentqueue.core.intervals import Run
+from persistentqueue.interprocess.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
+from persistentqueue.system.disk import DISK, Disk
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files

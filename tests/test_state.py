@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.frame import (
+from persistentqueue.core.availability import Ready
+from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
     Enqueue,
@@ -16,9 +17,8 @@ from persistentqueue.frame import (
     SegmentCreated,
     SegmentRow,
 )
-from persistentqueue.fsck import _check_state
-from persistentqueue.ready import Ready
-from persistentqueue.state import State, StateError
+from persistentqueue.core.state import State, StateError
+from persistentqueue.recovery.check import _check_state
 
 
 def segment(number: int) -> SegmentCreated:

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, QueueFullError, transaction
-from persistentqueue.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
-from persistentqueue.disk import DISK
-from persistentqueue.group import _UNCOUNTED
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from persistentqueue.runtime.open_queue import _UNCOUNTED
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import drain, put, put_each, wait_for

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Producer, Session, check
-from persistentqueue.disk import DISK, DSYNC, Disk
-from persistentqueue.generations import LOG_BYTES_MAX
-from persistentqueue.producer import Versions
-from persistentqueue.segments import OPEN_FILES, SEGMENT_BYTES_FIRST
-from persistentqueue.transaction import Transaction
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.engine.trim import LOG_BYTES_MAX
+from persistentqueue.interprocess.producer import Versions
+from persistentqueue.storage.segment_files import OPEN_FILES, SEGMENT_BYTES_FIRST
+from persistentqueue.system.disk import DISK, DSYNC, Disk
 
 from .conftest import OpenQueue
 from .crash.disk import SimulatedDisk
@@ -83,7 +83,7 @@ def test_log_grows_with_few_groups_and_shrinks_with_many(
     queue = open_queue(log_bytes=4096, disk=IN_CACHE)
     put_each(queue, [b"x" * 500] * 100)
     assert queue.stats().log_capacity_bytes > 16_384
-    monkeypatch.setattr("persistentqueue.generations._GROUPS_PER_LOG", (1, 20))
+    monkeypatch.setattr("persistentqueue.engine.trim._GROUPS_PER_LOG", (1, 20))
     put_each(queue, [b"x"] * 2000)
     assert queue.stats().log_capacity_bytes <= 16_384
     assert LOG_BYTES_MAX == 64 * 1024 * 1024

@@ -23,22 +23,21 @@ from persistentqueue import (
     check,
     repair,
 )
-from persistentqueue.cursor import Cursor
-from persistentqueue.disk import DISK
-from persistentqueue.frame import (
+from persistentqueue.core.availability import Ready
+from persistentqueue.core.frame import decode_frame, encode_frame
+from persistentqueue.core.intervals import Cursor
+from persistentqueue.core.operations import (
     Dequeue,
     ExtentRow,
     Operation,
     SegmentRow,
     SubscriptionClosed,
     SubscriptionOpened,
-    decode_frame,
-    encode_frame,
     encode_transaction,
 )
-from persistentqueue.ready import Ready
-from persistentqueue.state import State, StateError
+from persistentqueue.core.state import State, StateError
 from persistentqueue.subscription import Subscription
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, log_file, put, put_each, segment_files, wait_for

@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import DiskFullError, PersistentQueue, check
-from persistentqueue.disk import CREATE_NEW, DISK
+from persistentqueue.system.disk import CREATE_NEW, DISK
 
 from .crash.kills import in_a_process_of_its_own
 from .crash.syscalls import SyscallsUnavailable, all_cases, need_strace, run_injections

@@ -30,11 +30,11 @@ from persistentqueue import (
     delete_queue,
     move_data,
 )
-from persistentqueue.block import BLOCK_MAGIC
-from persistentqueue.disk import DISK
-from persistentqueue.intervals import Run
-from persistentqueue.lock import is_held, read_owner
-from persistentqueue.upkeep import Upkeep
+from persistentqueue.core.block import BLOCK_MAGIC
+from persistentqueue.core.intervals import Run
+from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.storage.lock import is_held, read_owner
+from persistentqueue.system.disk import DISK
 
 from .conftest import OpenQueue
 from .support import crash, drain, flip, put, put_each, segment_files
@@ -496,7 +496,7 @@ def test_an_age_that_cannot_be_read_is_none(
     def refuse(*_: object) -> None:
         raise PermissionError("no")
 
-    monkeypatch.setattr("persistentqueue.splits.Segment.open_to_read", refuse)
+    monkeypatch.setattr("persistentqueue.interprocess.splits.Segment.open_to_read", refuse)
     view = View(directory)
     assert (view.look().depth, view.look().oldest_ns, view.times_of([0])) == (1, None, {})
     with pytest.raises(PermissionError):

@@ -12,11 +12,12 @@ from typing import Any
 
 import pytest
 
-from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, QueueFullError, upkeep
-from persistentqueue.disk import DISK, DSYNC
-from persistentqueue.seats import Seat
-from persistentqueue.store import Store
-from persistentqueue.transaction import Transaction
+from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, QueueFullError
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.runtime import maintenance
+from persistentqueue.runtime.waiting import Seat
+from persistentqueue.system.disk import DISK, DSYNC
 
 from .conftest import OpenQueue
 from .limits import SECONDS, consume, flush, spilling, waits
@@ -252,8 +253,8 @@ def test_waiting_for_room_does_nothing(
 ) -> None:
     """Who waits for room tries when he comes and when he sits down; maintenance, which follows, makes him try no more,
     unless it made room, and then comes to rest."""
-    monkeypatch.setattr(upkeep, "MAINTENANCE_SECONDS", 0.0)
-    monkeypatch.setattr(upkeep, "IDLE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     tried = []
     commit = Store.commit
 

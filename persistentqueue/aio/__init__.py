@@ -16,8 +16,8 @@ Cancellation: what a thread has begun is waited for, which takes as long as the 
 raised, and the session is in a state that its method describes.
 """
 
-from .face import Queue, QueueShutDown
-from .queue import PersistentQueue, Subscription
+from .persistent_queue import PersistentQueue, Subscription
 from .session import Session
+from .standard_queue import Queue, QueueShutDown
 
 __all__ = ["PersistentQueue", "Session", "Subscription", "Queue", "QueueShutDown"]

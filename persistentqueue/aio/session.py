@@ -13,11 +13,11 @@ from typing import Any, Generic, Protocol, TypeVar
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, UnflushedWarning
 from persistentqueue.codecs import T
-from persistentqueue.stationary import Stationary
+from persistentqueue.system.uncopyable import Stationary
 
-from .flushes import Marker
-from .threads import Landing, over
-from .watch import Watch
+from .flush_batcher import Marker
+from .futures import Landing, over
+from .item_waiter import Watch
 
 R = TypeVar("R")
 _CHUNK_ITEMS = 8192

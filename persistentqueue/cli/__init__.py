@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from contextlib import suppress
 
-from .report import report_html
+from .display.report import report_html
 from .streams import FAILED, INTERRUPTED, Interrupts, finish, ready, tell
 
 __all__ = ["main", "report_html"]

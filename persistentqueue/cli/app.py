@@ -25,8 +25,8 @@ from persistentqueue import (
     WrongKeyError,
 )
 
+from .formatting import printable
 from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell
-from .words import printable
 
 WELL, PROBLEMS = 0, 1
 """The exit status: all is well; there are or were problems, or nothing to get; it did not go; Ctrl-C."""

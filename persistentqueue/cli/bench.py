@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from persistentqueue import PersistentQueue
-from persistentqueue.disk import DIRECTORY, DISK, DSYNC
+from persistentqueue.system.disk import DIRECTORY, DISK, DSYNC
 
 SECONDS = 10.0
 ITEM_BYTES = 100

@@ -7,11 +7,11 @@ from typing import Any
 
 import typer
 
-from . import reading, upkeep, writing
+from . import maintenance_verbs, read_verbs, write_verbs
 from .app import WELL, UsageError, app, fail
 from .streams import FAILED, INTERRUPTED, came_of_an_interrupt
 
-VERBS = (reading, writing, upkeep)
+VERBS = (read_verbs, write_verbs, maintenance_verbs)
 """The rooms whose import brings their verbs into the application."""
 
 

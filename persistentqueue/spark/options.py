@@ -7,7 +7,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from persistentqueue.publication import LATEST
+from persistentqueue.interprocess import LATEST
 
 _PLACE = ("path", "queue")
 _READING = (*_PLACE, "startingOffsets", "endingOffsets", "minPartitions", "failOnDataLoss")

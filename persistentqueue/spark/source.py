@@ -35,13 +35,13 @@ from pyspark.sql.datasource import (
 )
 from pyspark.sql.types import StructType
 
-from persistentqueue.disk import DISK
-from persistentqueue.splits import look, plan
+from persistentqueue.interprocess import look, plan
+from persistentqueue.system.disk import DISK
 
 from .options import ReadOptions, read_options
-from .rows import SCHEMA, adopt, batches, partitions
-from .sink import batch_writer, stream_writer
+from .partition_reader import SCHEMA, adopt, batches, partitions
 from .stream import stream_reader
+from .writer import batch_writer, stream_writer
 
 
 class QueueDataSource(DataSource):

@@ -23,14 +23,12 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from persistentqueue import PersistentQueueError, QueueNotFoundError
-from persistentqueue.disk import DISK, join
-from persistentqueue.publication import is_published, read_publication
-from persistentqueue.remote import acknowledge as acknowledge_sequence
-from persistentqueue.remote import request_subscription
-from persistentqueue.splits import Onlooker, look, plan
+from persistentqueue.interprocess import Onlooker, is_published, look, plan, read_publication, request_subscription
+from persistentqueue.interprocess import acknowledge as acknowledge_sequence
+from persistentqueue.system.disk import DISK, join
 
 from .options import Place, StreamOptions, stream_read_options
-from .rows import SCHEMA, adopt, batches, partitions
+from .partition_reader import SCHEMA, adopt, batches, partitions
 
 limits: Any
 try:

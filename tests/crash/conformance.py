@@ -25,13 +25,13 @@ from dataclasses import replace
 from functools import partial
 
 from persistentqueue import check, repair
-from persistentqueue.directory import names_in
-from persistentqueue.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
 from persistentqueue.errors import PersistentQueueError
-from persistentqueue.opening import open_store
-from persistentqueue.place import DATA_DIRECTORY, LOG_DIRECTORY
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.layout import names_in
+from persistentqueue.storage.locations import DATA_DIRECTORY, LOG_DIRECTORY
+from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, DSYNC, WRITE, Disk, join, write_all
 
 from .disk import SimulatedDisk
 from .explorer import content_of

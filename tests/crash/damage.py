@@ -15,11 +15,11 @@ from dataclasses import replace
 from itertools import chain, pairwise
 from typing import NamedTuple
 
-from persistentqueue.disk import Disk
+from persistentqueue.core.frame import END
+from persistentqueue.engine.store import Store
 from persistentqueue.errors import CorruptionError, UnsupportedFormatError
-from persistentqueue.frame import END
-from persistentqueue.opening import open_store
-from persistentqueue.store import Store
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.system.disk import Disk
 
 from .content import Content
 from .disk import SimulatedDisk

@@ -14,10 +14,10 @@ from itertools import chain, product
 from operator import itemgetter
 from typing import TypeVar
 
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.opening import open_store
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
 
 from .content import Content
 from .disk import Inode, Names, Pending, Pick, SimulatedDisk, after_cut, paths_of

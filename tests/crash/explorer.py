@@ -22,10 +22,13 @@ from dataclasses import replace
 from functools import partial
 from itertools import chain, combinations, count
 
-from persistentqueue import fsck
-from persistentqueue.catalog import delete_queue
-from persistentqueue.compact import Copy
-from persistentqueue.envelope import Encryption, Envelopes
+from persistentqueue.core.encryption import Encryption, Envelopes
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.admission import LOGS_LEAST
+from persistentqueue.engine.compaction import Copy
+from persistentqueue.engine.reader import Reader
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
@@ -35,11 +38,8 @@ from persistentqueue.errors import (
     QueueNotFoundError,
     ResourceError,
 )
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.limits import LOGS_LEAST
-from persistentqueue.reader import Reader
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.recovery import check
+from persistentqueue.recovery.catalog import delete_queue
 
 from .content import SUBSCRIBES, Content
 from .disk import SimulatedDisk
@@ -419,7 +419,7 @@ class Explorer:
         if self.settings.sync and self.random.random() < 0.02:
             now = self._renames.at(crashed)
             can = _has_log(crashed, now.path) and not now.is_elsewhere
-            report = fsck.check(now.path, disk=crashed.disk) if can else None
+            report = check.check(now.path, disk=crashed.disk) if can else None
             if report is not None and not report.ok:
                 raise ViolationError(f"check: {report.problems}")
         # Without syncs a header may be lost to an earlier power cut, and its file be met only now.

@@ -8,9 +8,9 @@ import signal
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from persistentqueue import fsck
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import InvalidTransactionError
-from persistentqueue.transaction import Transaction
+from persistentqueue.recovery import check
 
 from .disk import SimulatedDisk
 
@@ -99,7 +99,7 @@ def require_sound(disk: SimulatedDisk, path: str, names: Sequence[str]) -> None:
     """Raise ``ViolationError`` where ``check`` finds something wrong with one of these queues, if it is there."""
     for name in names:
         if any(each.startswith(f"{path}/{name}/log/") for each in disk.names):
-            report = fsck.check(path, name, disk=disk.disk)
+            report = check.check(path, name, disk=disk.disk)
             if not report.ok:
                 raise ViolationError(f"check of {name}: {report.problems}")
 

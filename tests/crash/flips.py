@@ -22,14 +22,14 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from random import Random
 
-from persistentqueue.disk import Disk
+from persistentqueue.core.availability import Ready
+from persistentqueue.core.frame import END, decode_frame
+from persistentqueue.core.intervals import Intervals
+from persistentqueue.core.page_cache import Pages
+from persistentqueue.engine.reader import Reader
 from persistentqueue.errors import CorruptionError
-from persistentqueue.frame import END, decode_frame
-from persistentqueue.intervals import Intervals
-from persistentqueue.log import read_log
-from persistentqueue.pages import Pages
-from persistentqueue.reader import Reader
-from persistentqueue.ready import Ready
+from persistentqueue.storage.log import read_log
+from persistentqueue.system.disk import Disk
 
 from .damage import (
     Expected,

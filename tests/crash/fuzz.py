@@ -16,13 +16,13 @@ from random import Random
 from types import FrameType
 from zlib import crc32
 
-from persistentqueue import fsck
-from persistentqueue.block import BLOCK_HEADER_BYTES
-from persistentqueue.disk import Buffers, Disk
+from persistentqueue.core.block import BLOCK_HEADER_BYTES
+from persistentqueue.core.frame import FRAME_HEADER_BYTES
+from persistentqueue.core.header import HEADER_BYTES, seed
+from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import PersistentQueueError, UnsupportedFormatError
-from persistentqueue.frame import FRAME_HEADER_BYTES
-from persistentqueue.header import HEADER_BYTES, seed
-from persistentqueue.transaction import Transaction
+from persistentqueue.recovery import check
+from persistentqueue.system.disk import Buffers, Disk
 
 from .content import Content
 from .damage import (
@@ -146,11 +146,11 @@ def _damage(queue: Image, path: str, data: bytes, how: int) -> Expected:
     """A file with checksums that do not fit: exactly what must come of it, by opening, by check and by repair."""
     changed = changed_pieces(queue, path, data)
     expected, disk = check_case(queue, path, data, changed, how), mount(queue, {path: data})
-    report = fsck.check(DIRECTORY, disk=disk.disk)
+    report = check.check(DIRECTORY, disk=disk.disk)
     require(is_as_it_was(queue, disk, {path: data}), "a check that changes nothing", disk.names)
     if expected.outcome in {"refused", "damaged"} or not changed:
         require(report.ok == (not changed), expected, report)
-    repaired = fsck.repair(DIRECTORY, disk=disk.disk)
+    repaired = check.repair(DIRECTORY, disk=disk.disk)
     found = _reopen(queue, disk)
     require(repaired.items == len(found.items), repaired, found)
     if expected.refused_at is None:
@@ -171,7 +171,7 @@ def _damage(queue: Image, path: str, data: bytes, how: int) -> Expected:
 
 def _reopen(queue: Image, disk: SimulatedDisk) -> Content:
     """The content after a repair, which ``check`` finds no fault with."""
-    report = fsck.check(DIRECTORY, disk=disk.disk)
+    report = check.check(DIRECTORY, disk=disk.disk)
     require(report.ok, "a queue that is in order after its repair", report)
     store = open_queue(queue, disk.disk)
     found, damages = read_all(store, 2)
@@ -201,8 +201,8 @@ def _forged(queue: Image, files: dict[str, bytes]) -> None:
             store.release()
     disk = mount(queue, files)
     with suppress(UnsupportedFormatError):
-        fsck.check(DIRECTORY, disk=_limited(disk.disk))
-        fsck.repair(DIRECTORY, disk=_limited(disk.disk))
+        check.check(DIRECTORY, disk=_limited(disk.disk))
+        check.repair(DIRECTORY, disk=_limited(disk.disk))
         _reopen(queue, disk)
 
 

@@ -31,13 +31,14 @@ from types import FrameType
 from typing import NamedTuple
 
 from persistentqueue import PersistentQueue, PersistentQueueError, Producer, View, check, list_queues, repair
-from persistentqueue.block import SEGMENT_MAGIC, encode_block
 from persistentqueue.cli import main
-from persistentqueue.disk import DISK
-from persistentqueue.frame import Adoption, Enqueue, MarkerSet, Operation, encode_frame, encode_transaction
-from persistentqueue.header import HEADER_BYTES, Header, encode_header
-from persistentqueue.publication import Draft
-from persistentqueue.segment import PUBLISHED
+from persistentqueue.core.block import SEGMENT_MAGIC, encode_block
+from persistentqueue.core.frame import encode_frame
+from persistentqueue.core.header import HEADER_BYTES, Header, encode_header
+from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet, Operation, encode_transaction
+from persistentqueue.storage.publication import Draft
+from persistentqueue.storage.segment import PUBLISHED
+from persistentqueue.system.disk import DISK
 
 from .exploring import ViolationError
 

@@ -11,14 +11,15 @@ from itertools import accumulate, chain, pairwise
 from random import Random
 from typing import NamedTuple
 
-from persistentqueue.block import BLOCK_HEADER_BYTES, ENVELOPED, decode_block_header
-from persistentqueue.envelope import Envelopes
-from persistentqueue.frame import FRAME_HEADER_BYTES, Compaction, Enqueue, encode_operation
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.log import replay
-from persistentqueue.opening import open_store
-from persistentqueue.segment import segment_name
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, ENVELOPED, decode_block_header
+from persistentqueue.core.encryption import Envelopes
+from persistentqueue.core.frame import FRAME_HEADER_BYTES
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.operations import Compaction, Enqueue, encode_operation
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.log import replay
+from persistentqueue.storage.segment import segment_name
 
 from .content import Content
 from .disk import SimulatedDisk

@@ -26,10 +26,10 @@ from unittest.mock import patch
 
 import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
-from persistentqueue.disk import Disk
 from persistentqueue.errors import PersistentQueueError, QueueFullError
-from persistentqueue.shield import end_helper
-from persistentqueue.upkeep import Upkeep
+from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.system.disk import Disk
+from persistentqueue.system.signal_shield import end_helper
 
 from .disk import SimulatedDisk
 

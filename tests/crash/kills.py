@@ -30,7 +30,7 @@ from functools import partial
 from typing import NamedTuple, ParamSpec, TypeVar
 
 from persistentqueue import PersistentQueue, PersistentQueueError, check
-from persistentqueue.disk import DISK, Disk
+from persistentqueue.system.disk import DISK, Disk
 
 _LIVES_PER_QUEUE = 200
 _LIVES_PER_CLOSING = 25

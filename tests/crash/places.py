@@ -10,14 +10,14 @@ import random
 from collections.abc import Callable
 from contextlib import nullcontext
 
-from persistentqueue import fsck
-from persistentqueue.catalog import delete_queue
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings
 from persistentqueue.errors import DataMissingError, DataPathError, QueueNotFoundError, ResourceError
-from persistentqueue.move import move_data
-from persistentqueue.opening import open_store
-from persistentqueue.place import OWN, read_record
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings
+from persistentqueue.recovery import check
+from persistentqueue.recovery.catalog import delete_queue
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.locations import OWN, read_record
+from persistentqueue.storage.relocation import move_data
 
 from .disk import SimulatedDisk
 
@@ -106,7 +106,7 @@ class Places:
         calls: list[Callable[[], object]] = [
             lambda: self._open(disk, settings, self._data_path if self._data_path == place.path else None),
             lambda: delete_queue(self._path, self._name, disk=disk.disk),
-            lambda: fsck.repair(self._path, self._name, disk=disk.disk),
+            lambda: check.repair(self._path, self._name, disk=disk.disk),
             lambda: move_data(self._path, self._name, data_path=None, disk=disk.disk),
         ]
         try:

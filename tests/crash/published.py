@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from persistentqueue.publication import LATEST, Draft, Part, Request
+from persistentqueue.storage.publication import LATEST, Draft, Part, Request
 
 from .content import Content
 from .disk import SimulatedDisk

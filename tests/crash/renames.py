@@ -18,9 +18,9 @@ from dataclasses import replace
 from itertools import count
 from typing import NamedTuple
 
-from persistentqueue.opening import open_store
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
 
 from .content import Content
 from .disk import SimulatedDisk

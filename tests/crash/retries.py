@@ -22,10 +22,10 @@ from unittest.mock import patch
 from weakref import WeakSet
 
 from persistentqueue import queue as queue_module
-from persistentqueue.deadletter import DeadLetter
-from persistentqueue.group import Group
-from persistentqueue.header import HEADER_BYTES
+from persistentqueue.core.dead_letter import DeadLetter
+from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.queue import PersistentQueue
+from persistentqueue.runtime.open_queue import Group
 from persistentqueue.session import Session
 
 from .disk import SimulatedDisk

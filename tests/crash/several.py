@@ -22,9 +22,11 @@ from contextlib import nullcontext, suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
 
-from persistentqueue.catalog import delete_queue
-from persistentqueue.directory import DELETED_DIRECTORY
-from persistentqueue.disk import basename
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.reader import Reader
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.engine.two_phase import Part, commit_several
 from persistentqueue.errors import (
     BrokenQueueError,
     CorruptionError,
@@ -35,12 +37,10 @@ from persistentqueue.errors import (
     QueueNotFoundError,
     ResourceError,
 )
-from persistentqueue.header import HEADER_BYTES
-from persistentqueue.opening import Others, open_store
-from persistentqueue.reader import Reader
-from persistentqueue.several import Part, commit_several
-from persistentqueue.store import Store
-from persistentqueue.transaction import Settings, Transaction
+from persistentqueue.recovery.catalog import delete_queue
+from persistentqueue.recovery.opening import Others, open_store
+from persistentqueue.storage.layout import DELETED_DIRECTORY
+from persistentqueue.system.disk import basename
 
 from .content import Content
 from .disk import SimulatedDisk

@@ -40,15 +40,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
-from persistentqueue import (
-    BrokenQueueError,
-    PersistentQueue,
-    PersistentQueueError,
-    QueueLockedError,
-    ResourceError,
-)
-from persistentqueue.disk import DISK
+from persistentqueue import BrokenQueueError, PersistentQueue, PersistentQueueError, QueueLockedError, ResourceError
 from persistentqueue.session import Session
+from persistentqueue.system.disk import DISK
 
 from .exploring import ViolationError
 from .kills import Ledger, close_and_check, fast_directory, fork, item

@@ -28,9 +28,9 @@ from persistentqueue import (
     codecs,
     transaction,
 )
-from persistentqueue.block import ITEM_BYTES_MAX
 from persistentqueue.compat import ShutDown
-from persistentqueue.disk import DISK
+from persistentqueue.core.block import ITEM_BYTES_MAX
+from persistentqueue.system.disk import DISK
 
 from .exploring import ViolationError
 

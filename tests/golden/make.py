@@ -29,11 +29,11 @@ from pathlib import Path
 from typing import Any
 
 from persistentqueue import Encryption, PersistentQueue, Producer, Session, transaction
-from persistentqueue.disk import DISK, Disk
-from persistentqueue.log import replay
-from persistentqueue.parts import PartWriter, publish_parts
-from persistentqueue.remote import request_subscription
-from persistentqueue.upkeep import Upkeep
+from persistentqueue.interprocess.consumer_requests import request_subscription
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.storage.log import replay
+from persistentqueue.system.disk import DISK, Disk
 
 ROOT = "/golden"
 """Where the queues are as far as they know."""

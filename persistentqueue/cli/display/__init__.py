@@ -1,0 +1,1 @@
+"""What the command line draws: tables that are watched, and a page of charts."""

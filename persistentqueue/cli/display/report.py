@@ -1,0 +1,241 @@
+"""``report``: one HTML page that shows how queues are. It needs nothing else, neither scripts nor a network."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from html import escape
+from math import inf
+from types import MappingProxyType
+
+from persistentqueue import PersistentQueue, SegmentSnapshot
+
+from ..formatting import bound_text, many, printable, share_text, size_text, span_text, time_text
+from ..style import STYLE
+from ..summary import Sight, disk_parts, findings, owner_text, resident_bytes, see_inside
+from .charts import MANY_DEAD, share_of, tiles
+from .svg import age_chart, bar, columns, segment_map, share_bar, table
+
+TILES = 240
+"""How many pieces the map has at most."""
+_WORST = 12
+_OUTSIDE = """<p class="dim small">Looked at from outside: what sessions have on hold, and what is in the owner's
+memory, only the owner's process knows. There, <code>persistentqueue.cli.report_html(queue)</code> makes this page with
+both.</p>"""
+_AGES = """<p class="below">For how long the items have waited, from the first in the queue to the last. High bars at
+the left, and low ones behind them, are old items that others have overtaken.</p>"""
+_TILED = """It is filled as far as it lives: a tile that is nearly empty is a file that takes much and holds little."""
+_WHOLE = """A data file goes as a whole, when nothing in it lives any more; what is sparse is gathered by compaction.
+The logs grow with the rate of commits, and shrink when the queue rests."""
+_HELD = """What is on hold is nobody else's, and its file stays, until the session flushes, rolls back or ends."""
+
+
+def report_html(*queues: PersistentQueue) -> str:
+    """The page that ``persistentqueue report`` writes, of queues that this process has open: with what their sessions
+    have on hold, and what is in memory, which nobody sees from outside.
+
+    For any thread, and while others use the queues. Raises what ``View``, ``PersistentQueue.stats`` and
+    ``PersistentQueue.explain`` raise. Needs neither typer nor rich.
+    """
+    return page(list(map(see_inside, queues)))
+
+
+def page(sights: Sequence[Sight], unread: Mapping[str, str] = MappingProxyType({})) -> str:
+    """The page of these queues, and of what is wrong with those that cannot be read."""
+    made = time_text(max((sight.snapshot.time_ns for sight in sights), default=0))[:19].replace("T", " ")
+    title = escape(sights[0].snapshot.directory if len(sights) == 1 else many(len(sights), "queue"))
+    lines = [
+        '<!doctype html><html lang="en"><head><meta charset="utf-8">',
+        '<meta name="viewport" content="width=device-width, initial-scale=1"><link rel="icon" href="data:,">',
+        f"<title>persistentqueue: {title}</title><style>{STYLE}</style></head><body><main><h1>{title}</h1>",
+        f'<p class="dim">persistentqueue report of {made} UTC. It shows one moment: make it again to see another.</p>',
+    ]
+    if len(sights) > 1:
+        lines.append(_card("All of them", _overview(sights)))
+    if unread:
+        lines.append(_card("What cannot be read", "".join(f"<p>{escape(problem)}</p>" for problem in unread.values())))
+    for sight in sights:
+        if len(sights) > 1:
+            lines.append(f'<h2 id="{escape(sight.name)}">{escape(sight.name)}</h2>')
+        lines += [_card(heading, content) for heading, content in _cards(sight)]
+    return "\n".join([*lines, "</main></body></html>", ""])
+
+
+def _cards(sight: Sight) -> Iterator[tuple[str, str]]:
+    yield "", _facts(sight)
+    yield "What there is to know, and to do", _advice(sight)
+    yield "The backlog", _backlog(sight)
+    yield "The data files", _files(sight)
+    if sight.is_inside:
+        yield "What sessions keep", _holders(sight)
+        yield "How long it takes", _latencies(sight)
+    yield "The disk", _disk(sight)
+    if sight.snapshot.subscriptions:
+        yield "Who consumes it", _consumers(sight)
+
+
+def _card(heading: str, content: str) -> str:
+    head = f"<h3>{escape(heading)}</h3>" if heading else ""
+    return f'<section class="card">{head}{content}</section>'
+
+
+def _overview(sights: Sequence[Sight]) -> str:
+    rows = (
+        [
+            f'<a href="#{escape(sight.name)}">{escape(sight.name)}</a>',
+            f"{sight.snapshot.depth:,}",
+            span_text(sight.oldest_seconds),
+            size_text(sight.snapshot.disk_bytes),
+        ]
+        for sight in sights
+    )
+    return table(["queue", "left", "oldest waits", "disk"], rows)
+
+
+def _facts(sight: Sight) -> str:
+    seen, stats, memory_bytes = sight.snapshot, sight.stats, resident_bytes(sight.snapshot)
+    facts = [("items left", f"{seen.depth:,}")]
+    if stats is not None:
+        facts += [("of them ready", f"{stats.ready:,}"), ("of them on hold", f"{stats.held:,}")]
+    else:
+        facts += [("of them overtaken by others", f"{seen.overtaken:,}")]
+    facts += [
+        ("the oldest waits for", span_text(sight.oldest_seconds)),
+        ("items that are left, on disk", size_text(seen.live_bytes)),
+        ("all files", size_text(seen.disk_bytes)),
+        ("has it open", owner_text(seen)),
+    ]
+    if memory_bytes is not None:
+        facts.append(("memory of the owner's process, all of it", size_text(memory_bytes)))
+    cells = (f'<div><b>{escape(value)}</b><span class="dim small">{what}</span></div>' for what, value in facts)
+    return f'<div class="facts">{"".join(cells)}</div>'
+
+
+def _advice(sight: Sight) -> str:
+    items = "".join(
+        f'<li class="{"urgent" if each.is_urgent else "well"}"><b>{escape(each.what)}</b>'
+        f'<span class="dim">{escape(each.advice)}</span></li>'
+        for each in findings(sight)
+    )
+    found = f'<ul class="todo">{items}</ul>' if items else "<p>All is well: there is nothing to do.</p>"
+    return found if sight.is_inside else found + _OUTSIDE
+
+
+def _backlog(sight: Sight) -> str:
+    stats, parts = sight.stats, []
+    if not sight.snapshot.depth:
+        return "<p>Nothing waits.</p>"
+    if stats is not None and stats.ready:
+        share = share_text(stats.cached / stats.ready)
+        parts += [
+            f"<p>Of {many(stats.ready, 'ready item')}, {stats.cached:,} ({share}) are in memory, where they take "
+            f"{size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} that they may. The others are on "
+            "disk only, and are read when their turn comes.</p>",
+            bar([("cached", "in memory", stats.cached), ("live", "on disk only", stats.ready - stats.cached)], "items"),
+        ]
+    memory_bytes = resident_bytes(sight.snapshot)
+    if stats is None and memory_bytes is not None and sight.snapshot.live_bytes > memory_bytes:
+        parts.append(
+            f"<p>The items that are left take {size_text(sight.snapshot.live_bytes)}, which is more than the owner's "
+            f"process has memory in all, {size_text(memory_bytes)}: most of them are on disk only, and are read when "
+            "their turn comes.</p>"
+        )
+    if sight.ages:
+        parts += [_AGES, age_chart(sight.ages)]
+    return "".join(parts)
+
+
+def _files(sight: Sight) -> str:
+    seen = sight.snapshot
+    if not seen.segments:
+        return "<p>There is none.</p>"
+    found = tiles(seen.segments, TILES, sight.held)
+    most = max(tile.files for tile in found)
+    each = "one of them" if most == 1 else f"up to {most} of them"
+    parts = [
+        f"<p>{many(len(seen.segments), 'file')}, the oldest first; a tile is {each}. {_TILED}</p>",
+        segment_map(found),
+    ]
+    worst = sorted((each for each in seen.segments if each.live and not each.is_youngest), key=share_of)
+    worst = [each for each in worst if each.number in sight.held or share_of(each) < MANY_DEAD][:_WORST]
+    if worst:
+        rows = (
+            [
+                f'<b>segment {segment.number}</b><br><span class="dim">{escape(_why(segment, sight))}</span>',
+                share_text(share_of(segment)),
+                size_text(segment.size_bytes),
+                f"{segment.live:,}",
+            ]
+            for segment in worst
+        )
+        parts.append('<p class="below">Those that hold least for what they take:</p>')
+        parts.append(table(["why it is there", "lives", "file", "items"], rows))
+    return "".join(parts)
+
+
+def _why(segment: SegmentSnapshot, sight: Sight) -> str:
+    """What keeps a data file, as far as is known."""
+    use = next((use for use in sight.uses if use.number == segment.number), None)
+    reasons = []
+    if use is not None:
+        reasons += [
+            f"session {holder.session!r} holds {many(holder.items, 'item')} for {span_text(holder.seconds)}"
+            for holder in use.holders
+            if holder.items
+        ]
+        reasons += [f"{many(use.ready, 'item')} ready"] if use.ready else []
+        reasons += [f"{many(use.damaged, 'item')} that cannot be read"] if use.damaged else []
+    elif any(not name for name, _ in segment.left):
+        reasons.append(f"{many(dict(segment.left)[''], 'item')} left, ready or on hold")
+    reasons += [f"{many(left, 'item')} left to {name!r}" for name, left in segment.left if name]
+    return "; ".join(reasons)
+
+
+def _holders(sight: Sight) -> str:
+    holders = sight.holders()
+    if not holders:
+        return "<p>Nothing: every session has flushed, or rolled back, what it had dequeued.</p>"
+    rows = (
+        [
+            f'<b>{escape(printable(holder.session))}</b><br><span class="dim">in segment '
+            f"{', '.join(map(str, numbers[:_WORST]))}{' …' if len(numbers) > _WORST else ''}</span>",
+            f"{holder.items:,}",
+            f"{holder.written:,}",
+            span_text(holder.seconds),
+            size_text(size_bytes),
+        ]
+        for holder, numbers, size_bytes in holders
+    )
+    return f"<p>{_HELD}</p>" + table(["session", "on hold", "written ahead", "for", "files"], rows)
+
+
+def _latencies(sight: Sight) -> str:
+    stats, rows = sight.stats, []
+    assert stats is not None
+    for what, histogram in (
+        ("a flush, as its caller sees it", stats.flush_seconds),
+        ("the commit of a group of flushes, with its sync", stats.commit_seconds),
+        ("a dequeue that reads from a file", stats.read_seconds),
+    ):
+        if histogram.count:
+            bounds = [bound_text(bound, histogram.bounds[-1]) for bound in (*histogram.bounds, inf)]
+            titles = [f"{count:,} up to {bound}" for count, bound in zip(histogram.counts, bounds, strict=True)]
+            quantiles = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
+            rows.append([what + columns(histogram.counts, titles), f"{histogram.count:,}", *quantiles])
+    if not rows:
+        return "<p>Nothing was flushed, or read from a file, since it was opened.</p>"
+    words = f"<p>Since it was opened. The columns go from {bounds[0]} at the left to {bounds[-1]} at the right.</p>"
+    return words + table(["", "how often", "half within", "99 % within", "all within"], rows)
+
+
+def _disk(sight: Sight) -> str:
+    parts = [(part.key, part.what, part.size_bytes) for part in disk_parts(sight.snapshot)]
+    return f"<p>{size_text(sight.snapshot.disk_bytes)} in all. {_WHOLE}</p>{bar(parts, 'bytes')}"
+
+
+def _consumers(sight: Sight) -> str:
+    seen = sight.snapshot
+    everybody = [*seen.subscriptions, *([] if seen.fan_out else [("(no subscription)", seen.depth)])]
+    most = max(left for _, left in everybody) or 1
+    rows = ([f"{escape(printable(name))}{share_bar(left / most)}", f"{left:,}"] for name, left in everybody)
+    words = "<p>Each of them gets every item; an item is kept until the last of them has consumed it.</p>"
+    return words + table(["consumer", "left to it"], rows)

@@ -1,0 +1,171 @@
+"""The picture of ``top``, drawn for a terminal; it can be read without its colours."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import datetime
+
+from rich.console import Group, RenderableType
+from rich.panel import Panel
+from rich.table import Table
+from rich.text import Text
+
+from ..formatting import many, printable, rate_text, share_text, size_text, span_text
+from ..summary import Finding, Part, Sight, age_of, disk_parts, findings, owner_text
+from .charts import LEVELS, is_sparse, portions, share_of, sparkline, tiles
+from .watch import Watched
+
+_COLUMNS = (
+    ("queue", 0),
+    ("left", 0),
+    ("overtaken", 96),
+    ("in/s", 0),
+    ("out/s", 0),
+    ("oldest waits", 0),
+    ("consumed waited: half / max", 120),
+    ("disk", 64),
+    ("owner's memory", 136),
+    ("owner", 80),
+)
+"""What the table has, and how wide the terminal must be for it."""
+_TEXTS = (0, 9)
+TILES = 480
+"""How many pieces the map has at most."""
+_ROW = 60
+_MARGIN = 20
+"""What stands left and right of a picture."""
+_BAR = 40
+_WORST = 3
+
+
+def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int) -> RenderableType:
+    """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
+    now = datetime.now().astimezone().strftime("%H:%M:%S")
+    title = Text.assemble(
+        ("persistentqueue top", "bold"), f"  {printable(path)}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
+    )
+    parts: list[RenderableType] = [title, "", _table(queues, width)]
+    parts += [
+        Text(f"{queue.name}: {printable(queue.error)}", style="red", overflow="fold") for queue in queues if queue.error
+    ]
+    seen = [queue for queue in queues if queue.snapshot is not None]
+    if seen:
+        chosen = seen[0] if is_chosen else max(seen, key=lambda queue: queue.snapshot.depth if queue.snapshot else 0)
+        sight = chosen.sight()
+        if sight is not None:
+            parts += [
+                "",
+                Panel(
+                    _large(chosen, sight, width - _MARGIN),
+                    title=f"queue {chosen.name}",
+                    title_align="left",
+                    padding=(0, 1),
+                ),
+            ]
+    return Group(*parts)
+
+
+def _table(queues: Sequence[Watched], width: int) -> Table:
+    table = Table(box=None, header_style="bold", pad_edge=False, padding=(0, 2, 0, 0))
+    shown = [at for at, (_, least) in enumerate(_COLUMNS) if width >= least]
+    for at in shown:
+        table.add_column(
+            _COLUMNS[at][0],
+            justify="left" if at in _TEXTS else "right",
+            no_wrap=True,
+            max_width=width // 4 if not at else None,  # a long name takes no room from the numbers
+        )
+    for queue in queues:
+        cells = _row(queue)
+        table.add_row(*(cells[at] for at in shown))
+    return table
+
+
+def _row(queue: Watched) -> list[str]:
+    seen, pace = queue.snapshot, queue.pace
+    if seen is None:
+        return [queue.name, *["?"] * (len(_COLUMNS) - 1)]
+    waited = span_text(pace.waited_half_seconds)
+    if pace.waited_longest_seconds is not None:
+        waited += f" / {span_text(pace.waited_longest_seconds)}"
+    return [
+        queue.name,
+        f"{seen.depth:,}",
+        f"{seen.overtaken:,}",
+        rate_text(pace.in_per_second),
+        rate_text(pace.out_per_second),
+        span_text(age_of(seen)),
+        waited,
+        size_text(seen.disk_bytes),
+        size_text(queue.resident_bytes) if queue.resident_bytes is not None else "-",
+        owner_text(seen),
+    ]
+
+
+def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
+    seen = sight.snapshot
+    grid = Table.grid(padding=(0, 2, 1, 0))
+    grid.add_column(style="bold", no_wrap=True)
+    grid.add_column(overflow="fold")
+    depth = Text(f"{many(seen.depth, 'item')} left, {size_text(seen.live_bytes)}")
+    if queue.resident_bytes is not None and seen.live_bytes > queue.resident_bytes:
+        depth.append(
+            f": more than the owner's whole memory, {size_text(queue.resident_bytes)}, so most is on disk only"
+        )
+    if len(queue.depths) > 1:
+        span = f"  what was left in the last {len(queue.depths)} looks, {max(queue.depths):,} at most"
+        depth.append("\n").append(sparkline(list(queue.depths)), "cyan").append(span, "dim")
+    grid.add_row("backlog", depth)
+    if sight.ages:
+        curve = Text.assemble((sparkline(sight.ages), "yellow"))
+        curve.append(f"  from the first, {span_text(sight.ages[0])}, to the last, {span_text(sight.ages[-1])}", "dim")
+        grid.add_row("waiting", curve)
+    grid.add_row("data files", _map(sight, width))
+    for at, finding in enumerate(findings(sight)):
+        grid.add_row("to know" if not at else "", _finding(finding))
+    grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
+    return grid
+
+
+def _disk(parts: Sequence[Part], disk_bytes: int, width: int) -> Text:
+    bar, there = Text(), [part for part in parts if part.size_bytes]
+    for part, places in zip(there, portions([part.size_bytes for part in there], _BAR), strict=True):
+        bar.append(part.glyph * places, style=part.colour)
+    bar.append(f"  {size_text(disk_bytes)}")
+    entries = [(part.glyph, part.colour, f"{part.what} {size_text(part.size_bytes)}") for part in there]
+    _add_legend(bar, entries, width)
+    return bar
+
+
+def _map(sight: Sight, width: int) -> Text:
+    """A character for each data file, or for some beside each other, with a legend, and the worst of them in words."""
+    seen = sight.snapshot
+    found = tiles(seen.segments, TILES, sight.held)
+    each = max((tile.files for tile in found), default=1)
+    text = Text(f"{many(len(seen.segments), 'file')}, the oldest first; a character is {many(each, 'file')}")
+    digits = len(f"{found[-1].first}") if found else 1
+    for at in range(0, len(found), _ROW):
+        row = found[at : at + _ROW]
+        text.append("\n").append(f"{row[0].first:>{digits}} ", "dim")
+        for tile in row:
+            text.append(tile.level.glyph, tile.level.colour)
+    used = [level for level in LEVELS if any(tile.level == level for tile in found)]
+    _add_legend(text, [(level.glyph, level.colour, level.words) for level in used], width)
+    for segment in sorted((each for each in seen.segments if is_sparse(each)), key=share_of)[:_WORST]:
+        size = f"{share_text(share_of(segment))} of {size_text(segment.size_bytes)} lives"
+        text.append(f"\nsegment {segment.number}: {size}, {many(segment.live, 'item')}")
+    return text
+
+
+def _add_legend(text: Text, entries: Sequence[tuple[str, str, str]], width: int) -> None:
+    """Say below a picture what its glyphs mean; what belongs together stays on one line."""
+    room = 0
+    for glyph, colour, words in entries:
+        length = len(words) + 5
+        text.append("\n" if length > room else "   ").append(glyph, colour).append(f" {words}", "dim")
+        room = (width if length > room else room) - length
+
+
+def _finding(finding: Finding) -> Text:
+    mark = ("! ", "bold red") if finding.is_urgent else ("• ", "dim")
+    return Text.assemble(mark, finding.what, " ", (finding.advice, "dim"))

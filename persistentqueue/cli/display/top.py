@@ -1,0 +1,70 @@
+"""``top``: queues at work, looked at again and again from outside."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from itertools import count, islice
+
+from rich.live import Live
+
+from persistentqueue import QueueNotFoundError, View
+
+from ..app import PROBLEMS, WELL, answer, console, is_live
+from ..summary import named, queues_in
+from .screen import draw
+from .watch import Watched, document_of_look
+
+
+def watch(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
+    """Look, and show, until somebody interrupts, or twice if only ``once``; the exit status.
+
+    Raises what the first look raises, if it does so for each of the queues.
+    """
+    looks = islice(_looks(path, names, interval), 2 if once else None)
+    queues: list[Watched] = []
+    try:
+        if as_json:
+            for queues in looks:
+                answer({"queues": [document_of_look(queue) for queue in queues]})
+        elif once:
+            *_, queues = looks
+            screen = console()
+            screen.print(draw(path, queues, bool(names), interval, screen.width))
+        else:
+            _show(looks, path, bool(names), interval)
+    except KeyboardInterrupt:
+        return WELL
+    return PROBLEMS if any(queue.error for queue in queues) else WELL
+
+
+def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Watched]]:
+    """The queues, each time looked at again: those that were named, or whichever are there then."""
+    known: dict[str, Watched] = {}
+    due = time.monotonic()
+    for number in count():
+        time.sleep(max(due - time.monotonic(), 0))
+        due = max(due + interval, time.monotonic())
+        meant = list(names) or queues_in(path)
+        # One that is gone may be made anew: that is another queue, with a past of its own.
+        kept = {name: each for name, each in known.items() if not isinstance(each.failure, QueueNotFoundError)}
+        known = {name: kept.get(name) or Watched(name, View(path, named(name))) for name in meant}
+        for queue in known.values():
+            queue.look()
+        failures = [queue.failure for queue in known.values() if queue.failure is not None]
+        if not number and len(failures) == len(known):
+            raise failures[0]
+        yield list(known.values())
+
+
+def _show(looks: Iterator[Sequence[Watched]], path: str, is_chosen: bool, interval: float) -> None:
+    """Draw in place, where that goes, or one picture below the other."""
+    screen = console()
+    if not is_live(sys.stdout):
+        for queues in looks:
+            screen.print(draw(path, queues, is_chosen, interval, screen.width))
+        return
+    with Live(console=screen, screen=True, auto_refresh=False) as live:
+        for queues in looks:
+            live.update(draw(path, queues, is_chosen, interval, screen.width), refresh=True)

@@ -1,0 +1,139 @@
+"""Queues at work: what happened between two looks at them, how fast, and how long items waited."""
+
+from __future__ import annotations
+
+from bisect import bisect_right, insort
+from collections import deque
+from dataclasses import dataclass, field
+
+from persistentqueue import PersistentQueueError, Snapshot, View
+
+from ..summary import Sight, document_of, document_of_error, resident_bytes
+from .charts import positions
+
+HISTORY = 60
+"""How many looks the curves go back."""
+AGES = 32
+"""At how many places of what is left its age is known."""
+_POINTS_MAX = 4096
+
+
+class Arrivals:
+    """When items were enqueued: of some it was seen, of those between them it is estimated."""
+
+    def __init__(self) -> None:
+        self._points: list[tuple[int, int]] = []
+
+    def add(self, sequence: int, time_ns: int) -> None:
+        """The item with this sequence was written then."""
+        at = bisect_right(self._points, (sequence, 0))
+        if at == len(self._points) or self._points[at][0] != sequence:
+            insort(self._points, (sequence, time_ns))
+        if len(self._points) > _POINTS_MAX:
+            del self._points[1 : len(self._points) // 2 : 2]
+
+    def time_ns(self, sequence: int) -> int:
+        """When the item was written, about. Something must have been added."""
+        at = bisect_right(self._points, (sequence, 2**63))
+        if at == 0 or at == len(self._points):
+            return self._points[max(at - 1, 0)][1]
+        (low, begin_ns), (high, end_ns) = self._points[at - 1 : at + 1]
+        return begin_ns + (end_ns - begin_ns) * (sequence - low) // (high - low)
+
+
+@dataclass(frozen=True)
+class Pace:
+    """What happened between two looks. Rates are in items a second; None where there was no look before."""
+
+    seconds: float | None = None
+    in_per_second: float | None = None
+    out_per_second: float | None = None
+    consumed: int = 0
+    waited_half_seconds: float | None = None
+    """So long half of what was consumed has waited, at most."""
+    waited_longest_seconds: float | None = None
+
+
+@dataclass
+class Watched:
+    """A queue that is watched, and what was seen of it so far."""
+
+    name: str
+    view: View
+    snapshot: Snapshot | None = None
+    failure: Exception | None = None
+    """What the last look raised."""
+    pace: Pace = field(default_factory=Pace)
+    resident_bytes: int | None = None
+    depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
+    arrivals: Arrivals = field(default_factory=Arrivals)
+
+    @property
+    def error(self) -> str:
+        """What is wrong, in words; "" where nothing is."""
+        return f"{type(self.failure).__name__}: {self.failure}" if self.failure is not None else ""
+
+    def look(self) -> None:
+        """Look again. What goes wrong is remembered, and is over with the next look that goes well."""
+        before = self.snapshot
+        try:
+            snapshot = self.view.look()
+            self._learn(before, snapshot)
+        except (PersistentQueueError, OSError) as error:
+            self.snapshot, self.failure, self.pace = None, error, Pace()
+            return
+        self.pace = pace_of(before, snapshot, self.arrivals) if before is not None else Pace()
+        self.snapshot, self.failure = snapshot, None
+        self.depths.append(snapshot.depth)
+        self.resident_bytes = resident_bytes(snapshot)
+
+    def _learn(self, before: Snapshot | None, snapshot: Snapshot) -> None:
+        """Learn when items were written: those that wait, at first, and then whatever comes."""
+        if before is None:
+            for sequence, time_ns in self.view.times_of(positions(snapshot.runs, AGES)).items():
+                self.arrivals.add(sequence, time_ns)
+        if before is None or snapshot.enqueued > before.enqueued:
+            self.arrivals.add(snapshot.enqueued, snapshot.time_ns)
+        if snapshot.oldest_ns is not None:
+            self.arrivals.add(snapshot.runs[0][0], snapshot.oldest_ns)
+
+    def sight(self) -> Sight | None:
+        """What is to be shown at large."""
+        if self.snapshot is None:
+            return None
+        now_ns = self.snapshot.time_ns
+        times = map(self.arrivals.time_ns, positions(self.snapshot.runs, AGES))
+        return Sight(self.name, self.snapshot, tuple(max(now_ns - each, 0) / 1e9 for each in times))
+
+
+def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:
+    """What happened between two looks at the same queue."""
+    seconds = max(now.time_ns - before.time_ns, 1) / 1e9
+    came, went = now.enqueued - before.enqueued, now.enqueued - now.depth - (before.enqueued - before.depth)
+    waits = []
+    for first, length in now.consumed_since(before):
+        mean_ns = (arrivals.time_ns(first) + arrivals.time_ns(first + length - 1)) // 2
+        waits.append((max(now.time_ns - mean_ns, 0) / 1e9, length))
+        waits.append((max(now.time_ns - arrivals.time_ns(first), 0) / 1e9, 0))
+    # What came and went between the two looks was never seen to wait: it did so for less than that.
+    unseen = went - sum(length for _, length in waits)
+    if unseen > 0:
+        waits.append((seconds, unseen))
+    half = longest = None
+    left = went / 2
+    for wait, length in sorted(waits):
+        left -= length
+        half = wait if half is None and left <= 0 else half
+        longest = wait
+    return Pace(seconds, came / seconds, went / seconds, went, half, longest)
+
+
+def document_of_look(queue: Watched) -> dict[str, object]:
+    """A look as JSON has it: without the data files, of which there may be many."""
+    if queue.failure is not None:
+        return {"name": queue.name, "error": document_of_error(queue.failure)}
+    assert queue.snapshot is not None  # there was a look
+    seen = document_of(queue.snapshot, queue.name)
+    del seen["segments"]
+    more = {"segments": len(queue.snapshot.segments), "owner_resident_bytes": queue.resident_bytes}
+    return seen | more | vars(queue.pace)

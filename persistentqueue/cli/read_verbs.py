@@ -1,0 +1,317 @@
+"""The verbs that only look: they need no lock, work while another process owns the queue, and change nothing on disk.
+
+``list``, ``stat``, ``peek``, ``dump``, ``check``, ``explain``, ``top``, ``report``.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from persistentqueue import CorruptionError, PersistentQueueError, View, ViewedItem, check
+
+from .app import (
+    PROBLEMS,
+    WELL,
+    JsonOption,
+    KeyOption,
+    NameArgument,
+    NamesArgument,
+    PathArgument,
+    SubscriptionOption,
+    answer,
+    encryption_of,
+    is_live,
+    note,
+    progress,
+    say,
+    show,
+    verb,
+)
+from .display import top as top_room
+from .display.charts import share_of
+from .display.report import page
+from .files import stdout, written_to
+from .formatting import item_json, item_text, lost_text, many, share_text, size_text, span_text, time_text
+from .summary import (
+    age_of,
+    disk_parts,
+    document_of,
+    document_of_error,
+    findings,
+    named,
+    owner_text,
+    queues_in,
+    resident_bytes,
+    see,
+)
+
+LOOK = "Look: without the lock, without a trace"
+_ITEM_WIDTH = 100
+_PROGRESS_ITEMS = 1000
+
+
+@verb(LOOK, "list")
+def list_(path: PathArgument, as_json: JsonOption = False) -> int:
+    """List the queues of a directory: depth, bytes, the age of the oldest item, who has them open.
+
+    Status 1: one of them cannot be read.
+
+    Disk: nothing is changed. Lock: not needed.
+    """
+    rows, documents, problems = [], [], []
+    for name in queues_in(path):
+        try:
+            seen = View(path, named(name)).look()
+        except (PersistentQueueError, OSError) as error:
+            if name == ".":
+                raise
+            problems.append(str(error))
+            rows.append((name, "?", "", "", "", f"{type(error).__name__}: see persistentqueue check"))
+            documents.append({"name": name, "error": document_of_error(error)})
+            continue
+        published = f"+ {many(seen.published, 'publication')}" if seen.published else ""
+        age = span_text(age_of(seen))
+        rows.append((name, f"{seen.depth:,}", published, size_text(seen.disk_bytes), age, owner_text(seen)))
+        documents.append(document_of(seen, name))
+    if as_json:
+        answer({"path": path, "queues": documents})
+    else:
+        show(["queue", "depth", "", "disk", "oldest", "owner"], rows)
+    return PROBLEMS if problems else WELL
+
+
+@verb(LOOK)
+def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+    """Say how one queue is: depth, consumers, data files, disk by kind, markers, owner.
+
+    What sessions have on hold counts as left: only the owner can tell.
+
+    Disk: nothing is changed. Lock: not needed.
+    """
+    seen = View(path, named(name)).look()
+    memory_bytes = resident_bytes(seen)
+    if as_json:
+        answer(document_of(seen, name or ".") | {"owner_resident_bytes": memory_bytes})
+        return WELL
+    ages = f", the oldest for {span_text(age_of(seen))}" if seen.depth else ""
+    owner = owner_text(seen) + (f", which takes {size_text(memory_bytes)} of memory" if memory_bytes else "")
+    if seen.owner is not None and seen.is_owned is not False:
+        owner += f", since {seen.owner.since}"
+    rows = [
+        ("queue", seen.directory),
+        ("identity", seen.identity),
+        ("owner", owner),
+        ("left", f"{many(seen.depth, 'item')}, {size_text(seen.live_bytes)}{ages}"),
+        ("overtaken", f"{many(seen.overtaken, 'item')}, in {many(seen.gaps, 'gap')}"),
+        ("ever", f"{seen.enqueued:,} enqueued, {seen.dequeued:,} gone"),
+        ("published", f"{many(seen.published, 'transaction')} for the owner to take in"),
+        *((f"subscription {who}", f"{many(left, 'item')} left") for who, left in seen.subscriptions),
+        *((f"marker {marker}", str(version)) for marker, version in sorted(seen.markers.items())),
+        ("log", f"generation {seen.generation}, {many(seen.transactions, 'transaction')} behind its checkpoint"),
+        ("flushes", "durable against a power cut" if seen.is_synced else "sync=False: a power cut may take the latest"),
+        ("data files", f"{len(seen.segments):,} in {os.path.join(seen.data_path, 'data')}"),
+        ("disk", size_text(seen.disk_bytes)),
+        *((f"  {part.what}", size_text(part.size_bytes)) for part in disk_parts(seen) if part.size_bytes),
+    ]
+    show(["", ""], rows, 2)
+    return WELL
+
+
+@verb(LOOK)
+def peek(
+    path: PathArgument,
+    name: NameArgument = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="How many items.")] = 10,
+    subscription: SubscriptionOption = "",
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Show the first items, which stay where they are; --json: one line for each.
+
+    Items that a session has on hold are shown, too.
+
+    Disk: nothing is changed. Lock: not needed.
+    """
+    items = View(path, named(name), encryption=encryption_of(keys)).peek(count, subscription)
+    if as_json:
+        for item in items:
+            answer(_line(item))
+        return WELL
+    width = _ITEM_WIDTH
+    rows = [
+        (f"{item.sequence:,}", time_text(item.time_ns)[:19], size_text(len(item.data)), item_text(item.data, width))
+        for item in items
+    ]
+    show(["sequence", "written (UTC)", "size", "item"], rows, 0)
+    return WELL
+
+
+@verb(LOOK)
+def dump(
+    path: PathArgument,
+    name: NameArgument = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to; - is stdout.")] = "-",
+    subscription: SubscriptionOption = "",
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Write all items that are left as JSON lines, which `load` understands; they stay where they are.
+
+    {"sequence": 0, "time": "2026-01-31T12:00:00.000000+00:00", "text": "…"}; an item that is not UTF-8 has "base64"
+    instead of "text". Every block is checked; of what is damaged it says on stderr which sequences are lost, and goes
+    on behind it. Items on hold are written, too. --json: the summary, on stderr, in JSON. Status 1: something is lost.
+
+    Disk: nothing is changed but FILE, which is there when it is complete. Lock: not needed.
+    """
+    view = View(path, named(name), encryption=encryption_of(keys))
+    seen = view.look()
+    total = dict(seen.subscriptions).get(subscription, seen.depth)
+    written = 0
+    lost: list[tuple[int, int]] = []
+
+    def damaged(error: CorruptionError, runs: Sequence[tuple[int, int]]) -> None:
+        """Say what is wrong, and go on."""
+        lost.extend(runs)
+        if not as_json:
+            note(str(error))
+
+    quiet = output == "-" and is_live(sys.stdout)
+    with written_to(output) if output != "-" else stdout() as file, progress("dump", total, quiet) as at:
+        for item in view.browse(subscription, damaged):
+            file.write(json.dumps(_line(item), ensure_ascii=False).encode() + b"\n")
+            written += 1
+            if not written % _PROGRESS_ITEMS:
+                at(written)
+        file.flush()
+    if as_json:
+        note(json.dumps({"items": written, "published": seen.published, "lost": lost}))
+        return PROBLEMS if lost else WELL
+    for first, length in lost:
+        note(lost_text(first, length))
+    if output != "-":
+        note(f"{many(written, 'item')} written to {output}")
+    if seen.published:
+        note(
+            f"not among them: {many(seen.published, 'transaction')} in the inbox, which the owner has not taken in yet"
+        )
+    return PROBLEMS if lost else WELL
+
+
+def _line(item: ViewedItem) -> dict[str, object]:
+    return {"sequence": item.sequence, "time": time_text(item.time_ns), **item_json(item.data)}
+
+
+@verb(LOOK, "check")
+def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+    """Read everything and report what is wrong.
+
+    Of a queue that is in use, what its owner changes meanwhile may show as a problem. Status 1: there are problems.
+
+    Disk: nothing is changed. Lock: not needed.
+    """
+    report = check(path, named(name))
+    if as_json:
+        answer(asdict(report) | {"ok": report.ok})
+        return WELL if report.ok else PROBLEMS
+    for problem in report.problems:
+        say(problem)
+    ending = (
+        "closed cleanly" if report.sealed else f"in use or not closed, {report.transactions} transactions to replay"
+    )
+    say(f"{report.items} items read and checked; {ending}; {len(report.problems)} problems")
+    if report.torn_bytes:
+        say(f"{report.torn_bytes} bytes of an unfinished group, which the next opening drops")
+    if report.published:
+        say(f"{report.published} items were published by others, and wait for the owner")
+    for each in report.untrusted:
+        say(f"not trusted: {each}")
+    for leftover in report.leftovers:
+        say(f"leftover: {leftover}")
+    return WELL if report.ok else PROBLEMS
+
+
+@verb(LOOK)
+def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
+    """Say why each data file is there, and what there is to do.
+
+    Which sessions hold what, only the owner's process knows: there, ask queue.explain().
+
+    Disk: nothing is changed. Lock: not needed.
+    """
+    sight = see(View(path, named(name)), name or ".", 0)
+    snapshot, found = sight.snapshot, findings(sight)
+    if as_json:
+        segments = document_of(snapshot, sight.name)["segments"]
+        answer({"name": sight.name, "segments": segments, "findings": [finding._asdict() for finding in found]})
+        return WELL
+    for segment in snapshot.segments:
+        reasons = [f"{many(left, 'item')} left" + (f" to {who!r}" if who else "") for who, left in segment.left]
+        reasons += ["it is the youngest, most likely written on"] if segment.is_youngest else []
+        reasons += [] if segment.live or segment.is_youngest else ["it is drained, and goes with the next trim"]
+        size = (
+            f"{size_text(segment.live_bytes)} of {size_text(segment.size_bytes)} live ({share_text(share_of(segment))})"
+        )
+        say(f"segment {segment.number}: {size}: {'; '.join(reasons)}")
+    for finding in found:
+        say(f"{'!' if finding.is_urgent else '-'} {finding.what} {finding.advice}")
+    return WELL
+
+
+@verb(LOOK)
+def top(
+    path: PathArgument,
+    names: NamesArgument = None,
+    interval: Annotated[float, typer.Option(min=0.05, max=86400, help="Seconds between two looks.")] = 1.0,
+    once: Annotated[bool, typer.Option("--once", help="Two looks, one picture, and out.")] = False,
+    as_json: JsonOption = False,
+) -> int:
+    """Watch queues at work: depth, rates, how long items wait, disk, the owner's memory, and a map of the data files.
+
+    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown at large. Where stdout is no
+    terminal each picture follows the one before; --json: one line for each look.
+
+    Disk: nothing is changed. Lock: not needed.
+    """
+    return top_room.watch(path, names or (), interval, once, as_json)
+
+
+@verb(LOOK)
+def report(
+    path: PathArgument,
+    names: NamesArgument = None,
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = "report.html",
+    as_json: JsonOption = False,
+) -> int:
+    """Write one HTML page that shows how queues are, with pictures, and what there is to do.
+
+    The page needs nothing else, and no network. From outside nobody sees what sessions have on hold: in the owner's
+    process, persistentqueue.cli.report_html(queue) has that, too. Status 1: one of them cannot be read.
+
+    Disk: nothing is changed but FILE. Lock: not needed.
+    """
+    sights, unread = [], {}
+    for name in queues_in(path, names or ()):
+        try:
+            sights.append(see(View(path, named(name)), name))
+        except (PersistentQueueError, OSError) as error:
+            unread[name] = error
+    if not sights:
+        raise next(iter(unread.values()))
+    with written_to(output) as file:
+        file.write(page(sights, {name: str(error) for name, error in unread.items()}).encode(errors="replace"))
+    if as_json:
+        found = {sight.name: [finding._asdict() for finding in findings(sight)] for sight in sights}
+        failed = {name: document_of_error(error) for name, error in unread.items()}
+        answer({"output": output, "findings": found, "errors": failed})
+    else:
+        say(f"{output}: {many(len(sights), 'queue')}")
+        for problem in unread.values():
+            say(f"left out: {problem}")
+    return PROBLEMS if unread else WELL

@@ -1,0 +1,327 @@
+"""The verbs that put items in and take them out: ``put`` and ``load`` beside an owner, ``get``, ``move`` and
+``requeue`` with the lock."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import asdict
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from persistentqueue import (
+    PersistentQueue,
+    PersistentQueueError,
+    Producer,
+    QueueLockedError,
+    Session,
+    SubscriptionNotFoundError,
+    View,
+    move_data,
+    transaction,
+)
+
+from .app import (
+    LOCK_SECONDS,
+    PROBLEMS,
+    WELL,
+    JsonOption,
+    KeyOption,
+    LockOption,
+    NameArgument,
+    NameNeeded,
+    PathArgument,
+    SubscriptionOption,
+    TrustOption,
+    UsageError,
+    answer,
+    encryption_of,
+    note,
+    own,
+    progress,
+    say,
+    verb,
+    write,
+)
+from .formatting import item_json, item_of, many
+from .streams import await_reader, is_piped
+from .summary import named
+
+USE = "Use"
+BATCH_BYTES = 4 * 1024 * 1024
+"""What one transaction of a load has at least, unless it is the last: the batches of a file are always the same."""
+BATCH_ITEMS = 1000
+"""What one transaction of a get, or of a move, has at most."""
+CreateOption = Annotated[bool, typer.Option("--create/--no-create", help="Make a queue that is not there.")]
+
+
+@verb(USE)
+def put(
+    path: PathArgument,
+    name: NameNeeded,
+    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Items; else lines of stdin.")] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one item, with its line ends.")] = False,
+    create: CreateOption = True,
+    trust: TrustOption = False,
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Enqueue items: arguments, or else each line of stdin, as one transaction, durable when it returns.
+
+    Whoever owns the queue takes them in; where nobody does, this opens it for a moment.
+
+    Disk: the items are published in the queue's inbox; a queue that is not there is made. Lock: not needed.
+    """
+    if items and whole:
+        raise UsageError("--whole takes the item from stdin: leave the ITEMs away")
+    with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
+        producer.enqueue_many(_given(items, whole))
+        count = producer.pending
+        producer.flush()
+    return _taken_in(path, name, count, trust, as_json)
+
+
+def _given(items: Sequence[str] | None, whole: bool) -> Iterable[bytes]:
+    if items:
+        return [item.encode(errors="surrogateescape") for item in items]
+    if whole:
+        return [sys.stdin.buffer.read()]
+    return (line.removesuffix(b"\n") for line in sys.stdin.buffer)
+
+
+@verb(USE)
+def load(
+    path: PathArgument,
+    name: NameArgument = None,
+    source: Annotated[str, typer.Option("-i", "--input", metavar="FILE", help="JSON lines; - is stdin.")] = "-",
+    marker: Annotated[str, typer.Option("--marker", metavar="NAME", help="Remember in the queue how far it is.")] = "",
+    create: CreateOption = True,
+    trust: TrustOption = False,
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Enqueue the items of JSON lines, as `dump` writes them, in transactions of some MiB, each durable and atomic.
+
+    {"text": "…"} or {"base64": "…"}; other fields are passed over. With --marker a load that was cut short, and is run
+    again with the same lines and marker, puts nothing in twice: the marker reaches the number of the line up to which
+    it is done. A line that is none ends it; what came before is in the queue, transaction by transaction.
+
+    Disk: the items are published in the queue's inbox; a queue that is not there is made. Lock: not needed, like `put`.
+    """
+    total = Path(source).stat().st_size if source != "-" else None
+    loaded = skipped = read_bytes = 0
+    with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
+        done = View(path, named(name)).look().markers.get(marker, 0) if marker else 0
+        file = sys.stdin.buffer if source == "-" else Path(source).open("rb")  # noqa: SIM115 - closed below
+        try:
+            with progress("load", total) as at:
+                for number, items, length_bytes in _batches(file, done):
+                    read_bytes += length_bytes
+                    producer.enqueue_many(items)
+                    if producer.flush((marker, number) if marker else None):
+                        loaded += len(items)
+                    else:
+                        skipped += len(items)
+                    at(read_bytes)
+        finally:
+            if source != "-":
+                file.close()
+            if not as_json and (done or skipped):
+                note(f"{many(done + skipped, 'line')} of it were in the queue, by the marker {marker!r}")
+    return _taken_in(path, name or ".", loaded, trust, as_json, {"skipped": done + skipped} if marker else {})
+
+
+def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[bytes], int]]:
+    """The items behind the first ``done`` lines in batches: the number of the last line, the items, and what was read.
+
+    Raises ``ValueError`` for a line that is no item, behind the batches before.
+    """
+    items: list[bytes] = []
+    size_bytes = read_bytes = number = 0
+    for number, line in enumerate(lines, 1):
+        read_bytes += len(line)
+        if number <= done or not line.strip():
+            continue
+        try:
+            items.append(item_of(json.loads(line)))
+        except (ValueError, RecursionError) as error:
+            raise ValueError(f"line {number}: {error}; what came before the batch it is in is in the queue") from None
+        size_bytes += len(items[-1])
+        if size_bytes >= BATCH_BYTES:
+            yield number, items, read_bytes
+            items, size_bytes, read_bytes = [], 0, 0
+    if items:
+        yield number, items, read_bytes
+
+
+def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more: dict[str, Any] | None = None) -> int:
+    """Have what was published taken in, by the owner or, where there is none, here and now."""
+    waits = ""
+    try:
+        own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, trust=trust).close()
+    except QueueLockedError as locked:
+        who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "somebody"
+        waits = f"published: {who} has the queue, and takes them in"
+    except (PersistentQueueError, OSError) as error:  # they are durable all the same
+        waits = f"published: who opens the queue next takes them in; now it does not open: {error}"
+    if as_json:
+        answer({"items": count, "published": bool(waits), **(more or {})})
+    else:
+        note(f"{many(count, 'item')}: {waits or 'in the queue'}")
+    return WELL
+
+
+@verb(USE)
+def get(
+    path: PathArgument,
+    name: NameArgument = None,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="How many items at most.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
+    timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first item.")] = 0.0,
+    subscription: SubscriptionOption = "",
+    lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Take items out: print them, a line each, then consume them; --json: a JSON line each.
+
+    Each transaction, of up to 1,000 items, is consumed when stdout has taken all of it: what reads it may get items
+    twice, after a crash between the two, and never loses one. Into a pipe the first transaction has one item, each
+    further one up to twice as many, and begins when the pipe's reader has taken the one before. Status 1: there was
+    nothing.
+
+    Disk: the items are consumed, durably. Lock: needed.
+    """
+    left, taken = 2**62 if every else count, 0
+    piped = is_piped(sys.stdout)
+    batch = 1 if piped else BATCH_ITEMS
+    opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    with (
+        opened(path, named(name)) as queue,
+        _session(queue, subscription) as session,
+    ):
+        while left and (items := session.dequeue_many(min(left, batch), timeout)):
+            if as_json:
+                write(b"".join(json.dumps(item_json(item), ensure_ascii=False).encode() + b"\n" for item in items))
+            else:
+                write(b"".join(item + b"\n" for item in items))
+            session.flush()
+            left, taken, timeout = left - len(items), taken + len(items), 0.0
+            batch = min(2 * batch, BATCH_ITEMS)
+            if piped and left:
+                await_reader(sys.stdout)
+    return WELL if taken or not count else PROBLEMS
+
+
+def _session(queue: PersistentQueue, subscription: str) -> Session:
+    """A session of the subscription, which must be there: a name that was mistyped makes none."""
+    if not subscription:
+        return queue.session("get")
+    if subscription not in queue.subscriptions():
+        raise SubscriptionNotFoundError(subscription, queue.subscriptions())
+    return queue.subscribe(subscription).session("get")
+
+
+@verb(USE)
+def move(
+    path: PathArgument,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")] = None,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Items: into this queue beside it.")] = "",
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Items: how many; all of them.")] = 2**62,
+    data_path: Annotated[str, typer.Option(metavar="NEW", help="Segments: to a directory of each name there.")] = "",
+    back: Annotated[bool, typer.Option("--back", help="Segments: into the queues' own directories.")] = False,
+    lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
+
+    Items go in transactions of up to 1,000 over both queues: killed at any moment, each is in one of them. Segments are
+    copied, synced, and deleted where they were, which may be cut short at any moment, too. Status 1: what is left
+    elsewhere could not be swept.
+
+    Disk: both queues, of which TARGET is made if it is not there; or the place of the segments. Lock: that of each.
+    """
+    if sum((bool(to), bool(data_path), back)) != 1:
+        raise UsageError("one of --to TARGET, --data-path NEW, --back")
+    if not to:
+        return _move_segments(path, names or ["."], data_path or None, lock_timeout, trust, as_json)
+    if names is None or len(names) != 1:
+        raise UsageError("--to needs the one NAME of the queue that the items are in")
+    opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    return _move_items(opened, names[0], to, count, as_json)
+
+
+def _move_items(
+    opened: Callable[..., PersistentQueue[bytes]], name: str, target: str, count: int, as_json: bool
+) -> int:
+    moved = 0
+    with (
+        opened(name, create=False) as source,
+        opened(target) as other,
+        progress("move", min(count, len(source))) as at,
+    ):
+        while moved < count:
+            with transaction(source, other) as (taker, giver):
+                items = taker.dequeue_many(min(count - moved, BATCH_ITEMS))
+                giver.enqueue_many(items)
+            if not items:
+                break
+            moved += len(items)
+            at(moved)
+    if as_json:
+        answer({"items": moved, "source": name, "target": target})
+    else:
+        say(f"moved: {many(moved, 'item')} from {name} to {target}")
+    return WELL
+
+
+def _move_segments(
+    path: str, names: Sequence[str], data_path: str | None, lock_timeout: float, trust: bool, as_json: bool
+) -> int:
+    left: list[str] = []
+    documents = []
+    for name in names:
+        moved = move_data(path, named(name), data_path=data_path, lock_timeout=lock_timeout, trust=trust)
+        left += moved.left
+        documents.append({"name": name, **asdict(moved)})
+        if not as_json:
+            say(f"moved: {moved.files} files, {moved.copied_bytes} bytes, from {moved.source} to {moved.target}")
+            for place in moved.left:
+                say(f"left: {place} is not there, or could not be swept; it may hold files that do not count")
+    if as_json:
+        answer({"moved": documents})
+    return PROBLEMS if left else WELL
+
+
+@verb(USE)
+def requeue(
+    path: PathArgument,
+    name: NameNeeded,
+    dead_letter: Annotated[str, typer.Option("--from", metavar="DEAD", help="The queue of the dead letters.")],
+    count: Annotated[int | None, typer.Option("-n", "--count", min=0, help="How many; all of them.")] = None,
+    lock_timeout: LockOption = LOCK_SECONDS,
+    trust: TrustOption = False,
+    keys: KeyOption = None,
+    as_json: JsonOption = False,
+) -> int:
+    """Take dead letters back to the end of the queue that they came from, for attempts that are counted anew.
+
+    One transaction over both queues. What came from other queues, or is no dead letter, stays. Status 1: no item.
+
+    Disk: both queues. Lock: that of each.
+    """
+    opened = partial(own, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
+    with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:
+        moved = queue.requeue(count)
+    if as_json:
+        answer({"items": moved, "source": dead_letter, "target": name})
+    else:
+        say(f"requeued: {many(moved, 'item')} from {dead_letter} to {name}")
+    return WELL if moved or count == 0 else PROBLEMS

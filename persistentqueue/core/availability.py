@@ -1,0 +1,220 @@
+"""The volatile half of the state: what one subscription may dequeue now, and what its sessions hold. Pure data.
+
+The first ready items may stand in the *lane*, each with its sequence. Any thread takes one of them by a single call of
+C code, without the mutex: to take and release the mutex would be a third of a dequeue. Everything else needs the mutex.
+
+1. A session that finds the lane empty fills it, and takes the first item from there.
+2. Each method that hands out, takes back or sets aside sequences recalls the lane first. It takes from the end while
+   other threads take from the beginning. The rest is one run, which ends where the other ready sequences begin.
+3. A method that only looks counts the lane as ready. Its answer may be older than an item that was taken meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+
+from .intervals import Cursor, Intervals, Run, append_run
+from .state import State
+
+Taken = tuple[int, bytes]
+"""A sequence and its item."""
+LANE_ITEMS = 64
+"""How many items stand in the lane at most."""
+_ROOM_ITEMS = 2
+"""How many items are put into the lane first, and after a recall."""
+_LANE_BYTES = 64 * 1024
+"""How many bytes stand there at most, by the average of their page. They stay in memory even if their page goes."""
+
+
+class Ready:
+    """What a subscription may dequeue now. Everything from ``position`` on was never handed out.
+
+    ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read;
+    ``delayed`` came back, and is not due yet (see ``counting``). At any time ready, held, damaged, delayed and consumed
+    ones are together as many as the next sequence.
+    """
+
+    def __init__(self, state: State, number: int = 0, cursor: Cursor | None = None) -> None:
+        """For the subscription of this number, 0 for the plain queue; or for who is as far as another ``cursor``."""
+        cursor = state.subscriptions[number] if cursor is None else cursor
+        self._state = state
+        self.number = number
+        self.name = cursor.name
+        self.is_closed = False
+        """Whether the subscription was removed."""
+        self.returned = Intervals()
+        self.damaged = Intervals()
+        self.delayed = Intervals()
+        self.lane: deque[Taken] = deque()
+        """Any thread may take from the left."""
+        self._recalled: list[Taken] = []
+        """The items that were in the lane, the last one first; empty unless a recall was interrupted."""
+        self._laid = 0
+        """How many items were put into the lane, and not recalled."""
+        self._room = _ROOM_ITEMS
+        """How many items may be put into the lane next. It doubles until a recall."""
+        self._behind = cursor.frontier
+        """The first sequence behind the lane that was never handed out."""
+        for first, count in cursor.consumed:
+            self.returned.add(self._behind, first - self._behind)
+            self._behind = first + count
+
+    def __len__(self) -> int:
+        return len(self.returned) + self._state.next_sequence - self.position
+
+    @property
+    def position(self) -> int:
+        """From here on nothing was ever handed out."""
+        if self.lane:
+            with suppress(IndexError):  # other threads have taken the rest meanwhile
+                return self.lane[0][0]
+        return self._recalled[-1][0] if self._recalled else self._behind
+
+    @property
+    def passed(self) -> int:
+        """How many items were taken from the lane."""
+        return self._laid - len(self._recalled) - len(self.lane)
+
+    @property
+    def held(self) -> int:
+        """How many sequences are on hold: neither ready nor set aside nor delayed nor consumed."""
+        cursor = self._state.subscriptions.get(self.number)
+        if cursor is None:
+            return 0
+        others = Ready.__len__(self) + len(self.damaged) + len(self.delayed)
+        return self._state.next_sequence - cursor.count - others
+
+    def front(self) -> int:
+        """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
+        firsts = self.returned.firsts
+        return firsts[0] if firsts else self.position
+
+    def runs(self) -> list[Run]:
+        """All that may be handed out, in order."""
+        first = self.position
+        return [*self.returned.runs(), (first, self._state.next_sequence - first)]
+
+    def hold(self, count: int, runs: list[Run] | None = None) -> list[Run]:
+        """Hand out up to ``count`` ready sequences, lowest first: append them to ``runs``, which is returned.
+
+        An interruption, by a signal handler for instance, finds each sequence either ready or in ``runs``.
+        """
+        if self.lane or self._recalled:
+            self.recall()
+        runs = [] if runs is None else runs
+        left, returned = count, self.returned
+        while left and returned.firsts:
+            left -= returned.move_lowest(left, runs)
+        first = self._behind
+        ahead = min(left, self._state.next_sequence - first)
+        if ahead > 0:
+            at, last = append_run(runs, first, ahead) if runs else (0, ((first, ahead),))
+            # From here on without a call: nothing interrupts that.
+            runs[at:] = last
+            self._behind = first + ahead
+        return runs
+
+    def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
+        """Hand out what a consumer gets that asks for ``count`` sequences; otherwise like ``hold``."""
+        return self.hold(count, runs)
+
+    def hold_below(self, end: int) -> list[Run]:
+        """Hand out all that is ready below ``end``."""
+        self.recall()
+        ahead = min(end, self._state.next_sequence) - self.position
+        return self.hold(self.returned.overlap(0, end) + max(ahead, 0))
+
+    def release(self, runs: Iterable[Run]) -> None:
+        """Take back what was handed out: it comes out again, in its old order."""
+        self.recall()
+        for first, count in runs:
+            self.returned.add(first, count)
+
+    def give_back(self, runs: list[Run], count: int) -> None:
+        """Take back the last ``count`` sequences of ``runs``, which were handed out."""
+        self.recall()
+        while count:
+            first, held = runs[-1]
+            part = min(count, held)
+            self.returned.add(first + held - part, part)
+            runs[-1:] = [(first, held - part)] if part < held else []
+            count -= part
+
+    def set_aside(self, first: int, end: int) -> None:
+        """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""
+        self._take_out(first, end, self.damaged)
+
+    def close(self) -> None:
+        """Hand out nothing more, since the subscription was removed."""
+        self.is_closed = True
+        self.recall()
+
+    def lay(self, items: Sequence[bytes], at: int, cost_bytes: int) -> None:
+        """Put items of a page into the lane, from ``items[at]`` on, which is the item at ``position``.
+
+        The lane must be empty, and ``returned`` too. The room of the lane counts each item as ``cost_bytes``.
+        """
+        fitting = items[at : at + max(min(self._room, _LANE_BYTES // cost_bytes), 1)]
+        first, count, lane = self._behind, len(fitting), self.lane
+        pairs = enumerate(fitting, first)
+        self._room = min(2 * self._room, LANE_ITEMS)
+        # From here on without a call: nothing interrupts that.
+        lane += pairs
+        self._laid += count
+        self._behind = first + count
+
+    def recall(self) -> None:
+        """Take back the items in the lane: until the lane is filled again, no thread takes an item without the mutex.
+
+        After an interruption all of them are ready, and the next recall goes on.
+        """
+        if self.lane or self._recalled:
+            from_the_end = iter(self.lane.pop, None)
+            while self.lane:
+                with suppress(IndexError):  # that is how it ends
+                    self._recalled.extend(from_the_end)
+            first, count = self.position, len(self._recalled)
+            # From here on without a call: nothing interrupts that.
+            self._behind, self._recalled = first, []
+            self._laid -= count
+            self._room = _ROOM_ITEMS
+
+    def _take_out(self, first: int, end: int, into: Intervals) -> None:
+        self.recall()
+        if end > self._behind:
+            start = max(first, self._behind)
+            if start > self._behind:
+                self.returned.add(self._behind, start - self._behind)
+            self._behind = end
+            into.add(start, end - start)
+        for start, count in self.returned.runs():
+            low, high = max(start, first), min(start + count, end)
+            if low < high:
+                self.returned.remove(low, high - low)
+                into.add(low, high - low)
+
+    def next_run(self, sequence: int) -> Run | None:
+        """What is ready from ``sequence`` on: the first run of it, in order; nothing where it was removed."""
+        if self.is_closed:
+            return None
+        run = self.returned.run_from(sequence)
+        if run is not None:
+            return run
+        low = max(self.position, sequence)
+        return (low, self._state.next_sequence - low) if low < self._state.next_sequence else None
+
+
+class Remaining(Ready):
+    """What anybody may still dequeue, on hold or not, for who only looks: what is gone meanwhile is not there."""
+
+    def __init__(self, state: State) -> None:
+        super().__init__(state, -1, Cursor("", state.gone.frontier))
+
+    def __len__(self) -> int:
+        return self._state.next_sequence - self._state.gone.count
+
+    def next_run(self, sequence: int) -> Run | None:
+        """The first run of it from ``sequence`` on, as the state is now."""
+        return self._state.gone.next_unconsumed(sequence, self._state.next_sequence)

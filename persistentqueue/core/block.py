@@ -1,0 +1,401 @@
+"""The block format: how items lie in a segment. Pure bytes, no files.
+
+A segment (``data/<number>.seg``) is a header (see ``header``; magic ``PQ-SEG\\r\\n``, no flags), then blocks back to
+back, then unused space. It is written from front to back and never edited. A block is the unit of writing, checking
+and reading: a 44-byte header and a columnar body.
+
+::
+
+    offset  bytes  field
+         0      4  magic             ``PQBk``
+         4      4  flags             1 = uniform, 2 = with holes; beside them 4 = compressed, 8 = encrypted; no other is
+                                     defined
+         8      4  count             items in the block, 1 to 65,536
+        12      4  body checksum     CRC-32 of the body
+        16      8  ordinal           how many items stand before this block in its segment
+        24      8  body length       bytes of the body, as it is stored
+        32      8  time              nanoseconds since the epoch when the block was written; for people only
+        40      4  header checksum   CRC-32 of the 40 bytes before it
+        44         body              lengths, then payloads
+                     uniform:        one u32, the length of every item
+                     otherwise:      ``count`` u32, the length of each item
+                     with holes:     and a bit for each of them, in ``(count + 7) // 8`` bytes, the lowest bit of the
+                                     first byte for the first item: 1 where there is none, and its length is 0
+                     then            all payloads back to back, in order
+
+The body of a compressed or encrypted block is an *envelope*, in the clear, and behind it the *content*: the lengths and
+payloads, compressed if that makes them smaller, then encrypted::
+
+         0      8  raw length        bytes of lengths and payloads, as they were; what is put back never has more
+         8         holes             with holes: their bits, which are not in the content then
+                encrypted:
+               16  salt              random, drawn by whoever writes: whenever he opens, and for each compaction
+                8  counter           how many pieces he has encrypted before under this salt
+                1  key id length     1 to 255
+                   key id            UTF-8
+
+Compressed is one zstd frame (RFC 8878) that tells its content's size, which is the raw length, in a window of at most 8
+MiB, without a dictionary. The raw length is that of the lengths and at most ``BLOCK_BYTES`` of payloads, but for a
+single item, which has up to 4 GiB - 1: all that is checked before anything is made room for.
+
+Encrypted is AES-GCM (NIST SP 800-38D), in pieces of a gibibyte, the last one shorter, each followed by its tag of 16
+bytes. Its key is HKDF-SHA256 (RFC 5869) of the queue's key, as long as that, with the salt, for the use
+``persistentqueue block``. The nonce is four zeros and the counter, its highest byte first, one more for each piece. A
+salt is drawn once and its counter only goes up, so that no nonce is used twice under one key, whatever fails or is
+tried again; what is copied to another place is encrypted anew. The associated data is flags and count (two u32), the
+length of the content (u64), and the envelope. So which items a block holds, in which order, and which holes, is
+authenticated. Its place is not, nor is the log: who can write to the files cannot read such a block, nor make one, but
+leave it out, repeat it, move it, or put a plain one there. In the clear are lengths, counts and times, key ids, names
+and markers.
+
+Both checksums are of what is stored: neither key nor library is needed to tell what is damaged, to copy or to repair.
+
+A hole is an item that was consumed before the block was written, by a compaction, which left it out and kept its place.
+
+Both checksums begin with the CRC-32 of the segment's salt and the block's offset (two u64), so that a block that is
+stale, recycled or misplaced does not check out. The header's checksum covers the body's.
+
+Why columnar: lengths and payloads are each one join, one write and one run of the checksum at C speed; a frame around
+each item costs 5 to 10 times as much. Why the ordinal: behind a damaged header the next valid one tells exactly how
+many items were lost, so that a damaged block costs its own items only.
+
+Worked example: the items ``a`` and ``bc`` give the body ``01000000 02000000 61 6263``, 11 bytes; the block is 55 long.
+The items ``ab`` and ``cd`` are uniform: ``02000000 6162 6364``, 8 bytes; the block is 52 long. The items ``a`` and
+``b`` with a hole between them: ``01000000 00000000 01000000 02 61 62``, 15 bytes; the block is 59 long. Encrypted
+with a key called ``k`` the same has its hole in the envelope, ``0e00000000000000 02``, then salt and counter, 24 bytes,
+``01 6b``; and of the other 14 bytes what AES-GCM makes of them, with its tag 30: the block is 109 long.
+
+Nothing in a block says which sequences its items have: a large session writes blocks before it knows. The log does
+(see ``frame``), and until it does a block is dead bytes. That is also what a crash here leaves behind.
+"""
+
+from __future__ import annotations
+
+import struct
+import sys
+from array import array
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from itertools import accumulate
+from typing import NamedTuple, Protocol
+
+from ..errors import CorruptionError
+from .checksum import crc32
+from .header import seed
+
+SEGMENT_MAGIC = b"PQ-SEG\r\n"
+BLOCK_MAGIC = b"PQBk"
+BLOCK_HEADER_BYTES = 44
+BLOCK_BYTES = 256 * 1024
+"""Payload bytes that a block aims at; a larger item gets a block of its own."""
+BLOCK_ITEMS = 65_536
+"""Items that a block has at most, so that a count is bounded even where all items are empty."""
+ITEM_BYTES_MAX = 2**32 - 1
+
+UNIFORM = 1
+HOLES = 2
+COMPRESSED = 4
+ENCRYPTED = 8
+ENVELOPED = COMPRESSED | ENCRYPTED
+"""Either of them: the body is an envelope and a content."""
+ENVELOPE_SALT_BYTES = 16
+TAG_BYTES = 16
+PIECE_BYTES = 2**30
+"""How much is encrypted at once: libraries take less than 2 GiB."""
+KEY_ID_BYTES_MAX = 255
+
+_FIELDS = struct.Struct("<4sIIIQQQ")
+_CHECKSUM = struct.Struct("<I")
+_LENGTH = struct.Struct("<I")
+_RAW_LENGTH = struct.Struct("<Q")
+_ENCRYPTED_BY = struct.Struct(f"<{ENVELOPE_SALT_BYTES}sQB")
+_AUTHENTICATED = struct.Struct("<IIQ")
+_MANY, _TOGETHER = 512, 64
+
+assert _FIELDS.size + _CHECKSUM.size == BLOCK_HEADER_BYTES
+LENGTH_BYTES = _LENGTH.size
+RAW_LENGTH_BYTES = _RAW_LENGTH.size
+ENVELOPE_BYTES_MAX = RAW_LENGTH_BYTES + _ENCRYPTED_BY.size + TAG_BYTES
+"""What an encrypted block has more than a plain one, beside its key id: more by a tag for each further piece."""
+
+assert array("I").itemsize == LENGTH_BYTES
+
+
+class BlockHeader(NamedTuple):
+    """A decoded block header. ``checksum`` is the header's own: it stands for the whole block."""
+
+    flags: int
+    count: int  # type: ignore[assignment]
+    body_checksum: int
+    ordinal: int
+    body_bytes: int
+    time_ns: int
+    checksum: int
+
+    @property
+    def payload_bytes(self) -> int:
+        """The bytes of the items, without their lengths, of a block that is neither compressed nor encrypted."""
+        return self.body_bytes - _lengths_bytes(self.flags, self.count)
+
+
+class Envelope(NamedTuple):
+    """What a compressed or encrypted block says of its content. Without a key id it is not encrypted."""
+
+    raw_bytes: int
+    holes: bytes = b""
+    salt: bytes = b""
+    counter: int = 0
+    key_id: str = ""
+
+
+class Encoded(NamedTuple):
+    """A block ready to be written: ``buffers`` back to back are its ``length_bytes`` bytes."""
+
+    buffers: list[bytes]
+    length_bytes: int
+    checksum: int
+
+
+def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequence[bytes], int]]:
+    """Cut the items, ``payload_bytes`` in all, into what goes into one block each and its bytes, keeping their
+    order."""
+    if payload_bytes <= BLOCK_BYTES and len(items) <= BLOCK_ITEMS:
+        return [(items, payload_bytes)]
+    parts: list[tuple[Sequence[bytes], int]] = []
+    ends = list(accumulate(map(len, items)))
+    start = base = 0
+    while start < len(items):
+        stop = bisect_right(ends, base + BLOCK_BYTES, start, min(len(items), start + BLOCK_ITEMS))
+        stop = max(stop, start + 1)
+        parts.append((items[start:stop], ends[stop - 1] - base))
+        base = ends[stop - 1]
+        start = stop
+    return parts
+
+
+class Encode(Protocol):
+    """Something that encodes blocks as ``encode_block`` does."""
+
+    def __call__(
+        self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
+    ) -> Encoded:
+        """Encode one block."""
+
+
+Enclose = Callable[[int, int, bytes, bytes, bytes], tuple[int, bytes, bytes]]
+"""Puts a body into an envelope: of flags, count, lengths, the bits of the holes, and all payloads it makes flags and a
+body in two parts."""
+
+
+def encode_block(
+    items: Sequence[bytes],
+    salt: int,
+    offset: int,
+    ordinal: int,
+    time_ns: int,
+    holes: Sequence[int] = (),
+    enclose: Enclose | None = None,
+) -> Encoded:
+    """Encode one block that will stand at ``offset`` of the segment with this salt, behind ``ordinal`` items. The items
+    at ``holes`` are none: they must be empty."""
+    start = seed(salt, offset)
+    count, bits = len(items), b""
+    if holes:
+        bits = sum(1 << hole for hole in holes).to_bytes(_bits_bytes(count), "little")
+        flags, payload = HOLES, b"".join(items)
+        lengths = _little_endian(array("I", map(len, items))).tobytes()
+    elif count == 1:
+        flags, payload = UNIFORM, items[0]
+        lengths = _LENGTH.pack(len(payload))
+    else:
+        sizes = array("I", map(len, items))
+        payload = b"".join(items)
+        if sizes.count(sizes[0]) == count:
+            flags, lengths = UNIFORM, _LENGTH.pack(sizes[0])
+        else:
+            flags, lengths = 0, _little_endian(sizes).tobytes()
+    if enclose is None:
+        lengths += bits
+    else:
+        flags, lengths, payload = enclose(flags, count, lengths, bits, payload)
+    body_bytes = len(lengths) + len(payload)
+    body_checksum = crc32(payload, crc32(lengths, start))
+    fields = _FIELDS.pack(BLOCK_MAGIC, flags, count, body_checksum, ordinal, body_bytes, time_ns)
+    checksum = crc32(fields, start)
+    header = fields + _CHECKSUM.pack(checksum) + lengths
+    return Encoded([header, payload], BLOCK_HEADER_BYTES + body_bytes, checksum)
+
+
+def encode_envelope(envelope: Envelope) -> bytes:
+    """What stands before the content of a compressed or encrypted block."""
+    raw_bytes, holes, salt, counter, key_id = envelope
+    data = _RAW_LENGTH.pack(raw_bytes) + holes
+    if key_id:
+        name = key_id.encode()
+        data += _ENCRYPTED_BY.pack(salt, counter, len(name)) + name
+    return data
+
+
+def decode_envelope(body: bytes, header: BlockHeader, offset: int, file: str) -> tuple[Envelope, int]:
+    """The envelope that begins this body, which was checked, and where the content begins; ``offset`` is the block's.
+
+    Raises ``CorruptionError``: it contradicts itself, or promises more than such a block may hold.
+    """
+    (raw_bytes,) = _RAW_LENGTH.unpack_from(body)
+    at = RAW_LENGTH_BYTES
+    holes = b""
+    if header.flags & HOLES:
+        holes = body[at : at + _bits_bytes(header.count)]
+        at += _bits_bytes(header.count)
+    salt, counter, key_id, is_text = b"", 0, "", True
+    if header.flags & ENCRYPTED and at + _ENCRYPTED_BY.size <= len(body):
+        salt, counter, length_bytes = _ENCRYPTED_BY.unpack_from(body, at)
+        at += _ENCRYPTED_BY.size
+        key_id = body[at : at + length_bytes].decode(errors="ignore")
+        at += len(key_id.encode())
+        is_text = len(key_id.encode()) == length_bytes
+    least_bytes = _lengths_bytes(header.flags & UNIFORM, header.count)
+    most_bytes = least_bytes + (ITEM_BYTES_MAX if header.count == 1 else BLOCK_BYTES)
+    makes_sense = at < len(body) and is_text and bool(key_id) == bool(header.flags & ENCRYPTED)
+    if not makes_sense or not least_bytes <= raw_bytes <= most_bytes:
+        raise CorruptionError(
+            file,
+            offset,
+            f"an envelope of {least_bytes} to {most_bytes} bytes that makes sense",
+            f"one of {raw_bytes} for {header.count} items in {len(body)}, key {key_id!r}",
+        )
+    return Envelope(raw_bytes, holes, salt, counter, key_id), at
+
+
+def peek_payload_bytes(data: bytes, header: BlockHeader) -> int:
+    """The bytes of the items by the raw length that begins this envelope, before anything of it was checked."""
+    return max(int.from_bytes(data, "little") - _lengths_bytes(header.flags & UNIFORM, header.count), 0)
+
+
+def associated_data(flags: int, count: int, content_bytes: int, envelope: bytes) -> bytes:
+    """What is authenticated with an encrypted content of this length, beside it."""
+    return _AUTHENTICATED.pack(flags, count, content_bytes) + envelope
+
+
+def decode_block_header(data: bytes, position: int, salt: int, offset: int, file: str) -> BlockHeader:
+    """Check and decode the header at ``position`` of ``data``, which stands at ``offset`` of ``file``.
+
+    Raises ``CorruptionError``; nothing of a header that fails is to be believed.
+    """
+    end = position + BLOCK_HEADER_BYTES
+    if len(data) < end:
+        raise CorruptionError(file, offset, "a block header", f"the end of the file, {len(data) - position} bytes on")
+    (checksum,) = _CHECKSUM.unpack_from(data, end - _CHECKSUM.size)
+    found = crc32(data[position : end - _CHECKSUM.size], seed(salt, offset))
+    if found != checksum:
+        raise CorruptionError(file, offset, f"a block header with checksum {found:#010x}", f"{checksum:#010x}")
+    magic, flags, count, body_checksum, ordinal, body_bytes, time_ns = _FIELDS.unpack_from(data, position)
+    makes_sense = magic == BLOCK_MAGIC and flags & ~ENVELOPED in {0, UNIFORM, HOLES} and 0 < count <= BLOCK_ITEMS
+    if not makes_sense or body_bytes < (_lengths_bytes(flags, count) if flags < COMPRESSED else RAW_LENGTH_BYTES):
+        raise CorruptionError(
+            file, offset, "a block header that makes sense", f"flags {flags}, {count} items in {body_bytes} bytes"
+        )
+    return BlockHeader(flags, count, body_checksum, ordinal, body_bytes, time_ns, checksum)
+
+
+def check_item(length: bytes, item: bytes, header: BlockHeader, salt: int, offset: int, file: str) -> bytes:
+    """The item of a block that holds one, read in two parts, its length and itself. Raises ``CorruptionError``."""
+    _check_body((length, item), header, salt, offset, file)
+    if int.from_bytes(length, "little") != len(item):
+        raise CorruptionError(file, offset, f"an item of {header.body_bytes - LENGTH_BYTES} bytes", "another length")
+    return item
+
+
+def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offset: int, file: str) -> list[bytes]:
+    """Check the body at ``position`` of ``data`` and return its items; ``offset`` is the block's in ``file``. It is
+    neither compressed nor encrypted.
+
+    Raises ``CorruptionError``. Allocates no more than the body's own size.
+    """
+    end = position + header.body_bytes
+    _check_body((memoryview(data)[position:end],), header, salt, offset, file)
+    return _decode_items(data, position, end, header.flags, header.count, offset, file)
+
+
+def check_body(data: bytes, header: BlockHeader, salt: int, offset: int, file: str) -> None:
+    """Raise ``CorruptionError`` unless this is the body that was written behind this header."""
+    _check_body((data,), header, salt, offset, file)
+
+
+def decode_raw(raw: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
+    """The items of a compressed or encrypted block whose content was this. Raises ``CorruptionError``."""
+    return _decode_items(raw, 0, len(raw), header.flags & UNIFORM, header.count, offset, file)
+
+
+def _decode_items(data: bytes, position: int, end: int, flags: int, count: int, offset: int, file: str) -> list[bytes]:
+    if flags == UNIFORM:
+        (size,) = _LENGTH.unpack_from(data, position)
+        start = position + LENGTH_BYTES
+        if start + size * count == end:
+            if size == 0:
+                return [b""] * count
+            return _cut(data, start, end, size)
+    else:
+        start = position + _lengths_bytes(flags, count)
+        sizes = array("I")
+        sizes.frombytes(data[position : position + LENGTH_BYTES * count])
+        ends = list(accumulate(_little_endian(sizes), initial=start))
+        if ends[-1] == end:
+            return list(map(data.__getitem__, map(slice, ends, ends[1:])))
+    raise CorruptionError(file, offset, f"lengths that add up to {end - position} bytes", "others")
+
+
+def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:
+    """Which items of the body at ``position`` of ``data``, which was checked, are none."""
+    if not header.flags & HOLES:
+        return []
+    start = position + (RAW_LENGTH_BYTES if header.flags & ENVELOPED else LENGTH_BYTES * header.count)
+    bits = int.from_bytes(data[start : start + _bits_bytes(header.count)], "little")
+    return [item for item in range(header.count) if bits >> item & 1]
+
+
+def _lengths_bytes(flags: int, count: int) -> int:
+    """What stands before the payloads."""
+    if flags == UNIFORM:
+        return LENGTH_BYTES
+    return LENGTH_BYTES * count + (_bits_bytes(count) if flags == HOLES else 0)
+
+
+def _bits_bytes(count: int) -> int:
+    return (count + 7) // 8
+
+
+def _cut(data: bytes, start: int, end: int, size: int) -> list[bytes]:
+    """The items of ``size`` bytes each from ``start`` to ``end``."""
+    items: list[bytes] = []
+    if end - start >= _MANY * size:  # many at once are cut in a third of the time
+        together = struct.Struct(f"{size}s" * _TOGETHER)
+        behind = end - (end - start) % together.size
+        for some in together.iter_unpack(memoryview(data)[start:behind]):
+            items += some
+        start = behind
+    items += [data[at : at + size] for at in range(start, end, size)]
+    return items
+
+
+def _check_body(parts: Sequence[bytes | memoryview], header: BlockHeader, salt: int, offset: int, file: str) -> None:
+    """Raise ``CorruptionError`` unless the parts are the body that was written behind this header."""
+    found = seed(salt, offset)
+    for part in parts:
+        found = crc32(part, found)
+    size_bytes = sum(map(len, parts))
+    if size_bytes < header.body_bytes:
+        raise CorruptionError(file, offset, f"a body of {header.body_bytes} bytes", f"{size_bytes} bytes")
+    if found != header.body_checksum:
+        raise CorruptionError(file, offset, f"a body with checksum {header.body_checksum:#010x}", f"{found:#010x}")
+
+
+def combine_checksums(combined: int, checksum: int) -> int:
+    """One checksum for several blocks: the CRC-32 of their header checksums, each as a u32, one more at a time."""
+    return crc32(_CHECKSUM.pack(checksum), combined)
+
+
+def _little_endian(numbers: array[int]) -> array[int]:
+    if sys.byteorder == "big":  # pragma: no cover - no such machine at hand
+        numbers.byteswap()
+    return numbers

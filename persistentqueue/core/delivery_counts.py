@@ -1,0 +1,123 @@
+"""How often items were delivered and not consumed, and which are not due yet: kept by runs, so that memory follows the
+number of runs that differ, never the number of items. Pure data, not synchronized."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from typing import Generic, TypeVar
+
+from .operations import TIMES_MAX
+
+Value = TypeVar("Value")
+Valued = tuple[int, int, Value]
+"""``(first, count, value)``: what the sequences ``first … first + count - 1`` have."""
+
+
+class Runs(Generic[Value]):
+    """A mapping of sequences to values, as sorted, disjoint runs; neighbours with the same value are one."""
+
+    __slots__ = ("_ends", "_firsts", "_values")
+
+    def __init__(self) -> None:
+        self._firsts: list[int] = []
+        self._ends: list[int] = []
+        self._values: list[Value] = []
+
+    def __len__(self) -> int:
+        """How many runs there are: what it costs in memory."""
+        return len(self._firsts)
+
+    def __iter__(self) -> Iterator[Valued[Value]]:
+        for first, end, value in zip(self._firsts, self._ends, self._values, strict=True):
+            yield first, end - first, value
+
+    def get(self, sequence: int) -> Value | None:
+        """The value of this one; None if it has none."""
+        at = bisect_right(self._firsts, sequence) - 1
+        return self._values[at] if at >= 0 and sequence < self._ends[at] else None
+
+    def next_from(self, sequence: int) -> int | None:
+        """The lowest from ``sequence`` on that has a value; None if there is none."""
+        at = bisect_right(self._ends, sequence)
+        return max(self._firsts[at], sequence) if at < len(self._ends) else None
+
+    def pieces(self, first: int, count: int) -> list[tuple[int, int, Value | None]]:
+        """The run, in order, in parts that have the same value, or none."""
+        found: list[tuple[int, int, Value | None]] = []
+        at, end = bisect_right(self._ends, first), first + count
+        while first < end:
+            if at == len(self._firsts) or end <= self._firsts[at]:
+                found.append((first, end - first, None))
+                break
+            if first < self._firsts[at]:
+                found.append((first, self._firsts[at] - first, None))
+                first = self._firsts[at]
+            stop = min(self._ends[at], end)
+            found.append((first, stop - first, self._values[at]))
+            first, at = stop, at + 1
+        return found
+
+    def put(self, first: int, count: int, value: Value) -> None:
+        """Give all of the run this value, whatever it had."""
+        self.drop(first, count)
+        at, end = bisect_left(self._firsts, first), first + count
+        if at < len(self._firsts) and self._firsts[at] == end and self._values[at] == value:
+            end = self._ends[at]
+            self._delete(at, at + 1)
+        if at and self._ends[at - 1] == first and self._values[at - 1] == value:
+            self._ends[at - 1] = end
+            return
+        self._insert(at, first, end, value)
+
+    def drop(self, first: int, count: int) -> None:
+        """Nothing of the run has a value any more."""
+        end = first + count
+        at, stop = bisect_right(self._ends, first), bisect_left(self._firsts, end)
+        if at >= stop:
+            return
+        low, high = self._firsts[at], self._ends[stop - 1]
+        before, behind = self._values[at], self._values[stop - 1]
+        self._delete(at, stop)
+        if end < high:
+            self._insert(at, end, high, behind)
+        if low < first:
+            self._insert(at, low, first, before)
+
+    def _insert(self, at: int, first: int, end: int, value: Value) -> None:
+        self._firsts.insert(at, first)
+        self._ends.insert(at, end)
+        self._values.insert(at, value)
+
+    def _delete(self, at: int, stop: int) -> None:
+        del self._firsts[at:stop], self._ends[at:stop], self._values[at:stop]
+
+
+class Attempts:
+    """What is known of the deliveries of one subscription, of what it has not consumed."""
+
+    __slots__ = ("delays", "times")
+
+    def __init__(self) -> None:
+        self.times: Runs[int] = Runs()
+        """How often each was delivered."""
+        self.delays: Runs[tuple[int, int]] = Runs()
+        """When each is due, in nanoseconds since the epoch, and how far off that was when it was said."""
+
+    def __bool__(self) -> bool:
+        return bool(self.times or self.delays)
+
+    def deliver(self, first: int, count: int, times: int = 1) -> None:
+        """They were delivered so many times more, and are not delayed any longer."""
+        for start, length, before in self.times.pieces(first, count):
+            self.times.put(start, length, min((before or 0) + times, TIMES_MAX))
+        self.delays.drop(first, count)
+
+    def delay(self, first: int, count: int, due_ns: int, delay_ns: int) -> None:
+        """They are not to be delivered before then."""
+        self.delays.put(first, count, (due_ns, delay_ns))
+
+    def drop(self, first: int, count: int) -> None:
+        """They are consumed."""
+        self.times.drop(first, count)
+        self.delays.drop(first, count)

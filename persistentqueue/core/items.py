@@ -1,0 +1,151 @@
+"""What users hand over: items, markers and names, checked before anything is buffered, and items in memory."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate, islice
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from ..errors import ItemTooLargeError
+from .block import ITEM_BYTES_MAX
+from .page_cache import ITEM_OVERHEAD_BYTES
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer
+
+    Buffer: TypeAlias = ReadableBuffer
+else:
+    Buffer = object
+
+_CHUNK_ITEMS = 8192
+_VERSION_MAX = 2**64 - 1
+_MARKER_FIELDS = 2
+_NAME_BYTES_MAX = 2**16 - 1
+
+
+def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
+    """A list or a tuple as a whole, anything else in parts."""
+    if isinstance(items, list | tuple):
+        yield list(items)
+        return
+    iterator = iter(items)
+    while chunk := list(islice(iterator, _CHUNK_ITEMS)):
+        yield chunk
+
+
+def as_bytes(item: Buffer) -> bytes:
+    """The item as it is now. Raises ``TypeError``, ``ItemTooLargeError``."""
+    try:
+        view = memoryview(item)
+    except TypeError:
+        raise TypeError(f"an item must be a bytes-like object, not {type(item).__name__}") from None
+    if view.nbytes > ITEM_BYTES_MAX:
+        raise too_large(view.nbytes)
+    return view.tobytes()
+
+
+def too_large(size_bytes: int) -> ItemTooLargeError:
+    """What to raise for an item of so many bytes."""
+    return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the {ITEM_BYTES_MAX} that an item may have")
+
+
+class Batch:
+    """Items in memory that wait to be written to a file: as many as cost ``most_bytes``, or one."""
+
+    __slots__ = ("_most_bytes", "items", "payload_bytes")
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self.items: list[bytes] = []
+        self.payload_bytes = 0
+
+    def add(self, item: bytes, spill: Callable[[], None]) -> None:
+        """Take one item; like ``extend``."""
+        size_bytes = len(item)
+        if size_bytes > ITEM_BYTES_MAX:
+            raise too_large(size_bytes)
+        if self.items and self._cost_bytes(1, size_bytes) > self._most_bytes:
+            spill()
+        self.items.append(item)
+        self.payload_bytes += size_bytes
+
+    def extend(self, items: list[bytes], spill: Callable[[], None]) -> None:
+        """Take the items, in order; before there are too many ``spill`` is called, which writes what is here and drops
+        it.
+
+        Raises ``ItemTooLargeError``, and none is taken; and what ``spill`` raises, and those are not that it was to
+        make room for, nor what is behind them.
+        """
+        size_bytes = sum(map(len, items))
+        if size_bytes > ITEM_BYTES_MAX and (longest_bytes := max(map(len, items))) > ITEM_BYTES_MAX:
+            raise too_large(longest_bytes)
+        if self._cost_bytes(len(items), size_bytes) <= self._most_bytes:
+            self.items += items
+            self.payload_bytes += size_bytes
+            return
+        ends = list(accumulate(map(len, items), initial=0))
+        start = 0
+        while start < len(items):
+            stop = self._fitting(ends, start)
+            if stop == start and self.items:
+                spill()
+                continue
+            stop = max(stop, start + 1)
+            self.items += items[start:stop]
+            self.payload_bytes += ends[stop] - ends[start]
+            start = stop
+
+    def clear(self) -> None:
+        """Let go of all of them."""
+        self.items, self.payload_bytes = [], 0
+
+    def drop(self, count: int) -> None:
+        """Let go of the first ones, which were written."""
+        del self.items[:count]
+        self.payload_bytes = sum(map(len, self.items))
+
+    def _cost_bytes(self, count: int, size_bytes: int) -> int:
+        """What so many more would make it cost."""
+        return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self.items) + count)
+
+    def _fitting(self, ends: list[int], start: int) -> int:
+        """Up to where items fit that end there, one behind the other, from ``start`` on."""
+        room_bytes = self._most_bytes - self._cost_bytes(-start, -ends[start])
+        fits = bisect_right(range(start + 1, len(ends)), room_bytes, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
+        return start + fits
+
+
+def checked_marker(marker: object) -> tuple[str, int]:
+    """Return the marker if it can be recorded. Raises ``TypeError``, ``ValueError``."""
+    name, version = marker if isinstance(marker, tuple) and len(marker) == _MARKER_FIELDS else (None, None)
+    if not isinstance(name, str) or not isinstance(version, int):
+        raise TypeError(f"a marker is a tuple of a name and a version, (str, int), not {_shown(marker)}")
+    if not 0 <= version <= _VERSION_MAX or not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
+        what = "a marker has a name of 1 to 65,535 bytes in UTF-8 and a version from 0 to 2**64 - 1"
+        raise ValueError(f"{what}, not {_shown(marker)}")
+    return name, version
+
+
+def checked_name(name: str) -> str:
+    """The name, if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
+    if not isinstance(name, str):
+        raise TypeError(f"a subscription's name must be text, not {name!r}")
+    if not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
+        raise ValueError(f"a subscription has a name of 1 to 65,535 bytes in UTF-8, not {name!r}")
+    return name
+
+
+def _shown(marker: object) -> str:
+    try:
+        return repr(marker)
+    except ValueError:  # a number of more digits than are converted
+        return f"this {type(marker).__name__}, with a number too long to be shown"
+
+
+def _length_bytes(name: str) -> int:
+    """Return the length of the name in UTF-8; 0 if it has lone surrogates, which have none."""
+    try:
+        return len(name.encode())
+    except UnicodeEncodeError:
+        return 0

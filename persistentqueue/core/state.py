@@ -1,0 +1,662 @@
+"""The state machine: what the operations of the log add up to. Pure data: no files, clocks, threads.
+
+The same code applies a frame that was just written and one that recovery reads. This is the durable half, what a
+checkpoint holds; ``ready`` is the volatile one. Items are numbered by a *sequence*, given at commit, counted from 0. An
+*extent* is a run of sequences that lies contiguously in a segment.
+
+Each *subscription* has a cursor: what it has consumed. An item is *gone* when all of them have consumed it: then
+nothing keeps it on the disk. Where there is one, what it consumes is gone, and both are the same cursor; where there is
+none, nothing goes. The plain queue is subscription 0.
+
+Memory follows the number of extents and gaps, never the number of items. Invariants, checked by ``fsck``:
+
+1. Extents are disjoint and sorted; each sequence below ``next_sequence`` that is not gone lies in exactly one.
+2. An extent's ``live`` is the number of its sequences that are not gone, and above 0.
+3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0. ``live_bytes`` is summed
+   up over extents and segments alike.
+4. What is gone is what all cursors have in common.
+5. Deliveries are counted of what a subscription has not consumed, and of nothing else.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Container, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from operator import attrgetter
+from typing import NamedTuple
+
+from .delivery_counts import Attempts
+from .frame import Frame
+from .header import HEADER_BYTES
+from .intervals import Cursor, Run
+from .operations import (
+    Adoption,
+    Checkpoint,
+    Compaction,
+    Decision,
+    Delayed,
+    Delivered,
+    Dequeue,
+    Enqueue,
+    ExtentRow,
+    Identity,
+    MarkerSet,
+    Move,
+    Operation,
+    Participant,
+    Prepare,
+    Resolution,
+    SegmentCreated,
+    SegmentRow,
+    SubscriptionClosed,
+    SubscriptionOpened,
+)
+
+
+class StateError(ValueError):
+    """An operation contradicts the state: the log is not what was written. Arguments: expected, found."""
+
+
+class Extent:
+    """Sequences ``first … end - 1``: ``length_bytes`` of blocks at ``offset`` of a segment, behind ``ordinal``
+    items."""
+
+    __slots__ = ("count", "first", "length_bytes", "live", "live_bytes", "offset", "ordinal", "segment")
+
+    def __init__(self, row: ExtentRow) -> None:
+        self.first, self.count, self.segment, self.offset, self.length_bytes, self.ordinal, self.live, _ = row
+        self.live_bytes = row.live_bytes
+
+    @property
+    def end(self) -> int:
+        """The sequence behind the last."""
+        return self.first + self.count
+
+    def row(self) -> ExtentRow:
+        """As a checkpoint writes it."""
+        return ExtentRow(
+            self.first,
+            self.count,
+            self.segment,
+            self.offset,
+            self.length_bytes,
+            self.ordinal,
+            self.live,
+            self.live_bytes,
+        )
+
+
+class SegmentInfo:
+    """What the log knows of a segment. ``end`` and ``ordinal`` are behind its last logged block."""
+
+    __slots__ = ("capacity_bytes", "end", "live", "live_bytes", "number", "ordinal", "salt")
+
+    def __init__(self, row: SegmentRow) -> None:
+        self.number, self.salt, self.capacity_bytes, self.end, self.ordinal = row
+        self.live = 0
+        self.live_bytes = 0
+
+
+class State:
+    """The durable half. ``apply`` is the only way to change it."""
+
+    def __init__(self) -> None:
+        self.next_sequence = 0
+        self.next_segment = 1
+        self.current_segment = 0
+        self.gone = Cursor()
+        """What nobody needs any more."""
+        self.subscriptions: dict[int, Cursor] = {0: self.gone}
+        self.segments: dict[int, SegmentInfo] = {}
+        self.drained: set[int] = set()
+        self.extents: list[Extent] = []
+        self.markers: dict[str, int] = {}
+        self.live_bytes = 0
+        """Bytes of blocks that hold items which are not gone; within a block of which a part is, by average."""
+        self.decisions: dict[bytes, frozenset[Participant]] = {}
+        """The transactions over several queues that were decided here, and who may have to ask for each."""
+        self.asked_for: dict[Participant, bytes] = {}
+        """By the name of who may have to ask, the transaction: there is one for each."""
+        self.identity = b""
+        """Which queue this is; empty of one whose log was written before there were any."""
+        self.forgotten = 0
+        """The frames up to this one may have held decisions that somebody may come and ask for."""
+        self.attempts: dict[int, Attempts] = {}
+        """By subscription what is known of deliveries that were not consumed, where they are counted."""
+        self._firsts: list[int] = []
+
+    @property
+    def gone_count(self) -> int:
+        """How many items are gone, since the queue was made."""
+        return self.gone.count
+
+    def apply(self, operation: Operation) -> None:
+        """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
+        if isinstance(operation, Enqueue):
+            self.enqueue(*operation[:6])
+        elif isinstance(operation, Dequeue):
+            self.dequeue(*operation)
+        elif isinstance(operation, SegmentCreated | Adoption):
+            self._add_segment(*operation[:3])
+        elif isinstance(operation, MarkerSet):
+            self.markers[operation.name] = operation.version
+        elif isinstance(operation, Compaction):
+            self.compact(*operation)
+        elif isinstance(operation, Decision):
+            self.decide(operation.transaction, operation.asking())
+        elif isinstance(operation, SubscriptionOpened):
+            self._subscribe(*operation)
+        elif isinstance(operation, SubscriptionClosed):
+            self._unsubscribe(operation.number)
+        elif isinstance(operation, Delivered):
+            self._counted(*operation[:3]).deliver(*operation[1:])
+        elif isinstance(operation, Delayed):
+            self._counted(*operation[:3]).delay(*operation[1:])
+        else:
+            raise StateError("an operation of a transaction", f"a {type(operation).__name__.lower()}")
+
+    def _add_segment(self, number: int, salt: int, capacity_bytes: int) -> None:
+        if number in self.segments:
+            raise StateError("a segment that is not known", f"{number}")
+        # One that was copied to is told of when the copy is done, and younger ones may have been before.
+        self.next_segment = max(self.next_segment, number + 1)
+        self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
+        self.drained.add(number)
+
+    def skip(self, count: int) -> None:
+        """Give out sequences that no item has: as if they were enqueued, and consumed by all."""
+        first = self.next_sequence
+        if first + count >= 2**63:
+            raise StateError("a number of items that a queue can have had", f"{first + count}")
+        self.next_sequence += count
+        for cursor in self._cursors():
+            cursor.consume(first, count)
+
+    def enqueue(self, first: int, count: int, number: int, offset: int, length_bytes: int, ordinal: int) -> None:
+        """Apply the fields of an ``Enqueue``; ``number`` is its segment's."""
+        segment = self.segments.get(number)
+        if segment is None or first != self.next_sequence or count == 0 or offset < HEADER_BYTES:
+            raise StateError(
+                f"sequence {self.next_sequence}, in a known segment, behind its header",
+                f"{count} from sequence {first} at offset {offset} of segment {number}",
+            )
+        self.next_sequence = first + count
+        # Blocks that a session spilled may be committed after blocks that were written behind them.
+        end, end_ordinal = offset + length_bytes, ordinal + count
+        if end > segment.end:
+            segment.end = end
+        if end_ordinal > segment.ordinal:
+            segment.ordinal = end_ordinal
+        if segment.live == 0:
+            self.drained.discard(number)
+        segment.live += count
+        segment.live_bytes += length_bytes
+        self.live_bytes += length_bytes
+        if self.extents:
+            last = self.extents[-1]
+            if (
+                last.offset + last.length_bytes == offset
+                and last.segment == number
+                and last.first + last.count == first
+                and last.ordinal + last.count == ordinal
+            ):
+                last.count += count
+                last.length_bytes += length_bytes
+                last.live += count
+                last.live_bytes += length_bytes
+                return
+        self.extents.append(Extent(ExtentRow(first, count, number, offset, length_bytes, ordinal, count, length_bytes)))
+        self._firsts.append(first)
+
+    def check(self, operation: Operation, created: Container[int] = ()) -> None:
+        """Raise ``StateError`` if ``apply`` would; change nothing. For what a transaction holds beside its items.
+
+        The segments ``created`` are those that the transaction makes known before.
+        """
+        if isinstance(operation, Dequeue):
+            self.check_dequeue(*operation)
+        elif isinstance(operation, Delivered | Delayed):
+            self._check_delivery(*operation[:3])
+        elif isinstance(operation, Compaction):
+            self._compacted(*operation, created)
+        elif isinstance(operation, SubscriptionOpened):
+            self._check_new(*operation)
+        elif isinstance(operation, SubscriptionClosed):
+            self._check_known(operation.number)
+
+    def become(self, other: State) -> None:
+        """Be what another one is, which the caller gives up: by one step, which nothing interrupts."""
+        vars(self).update(vars(other))
+
+    def check_dequeue(self, subscription: int, first: int, count: int) -> None:
+        """Raise ``StateError`` if the subscription cannot consume these sequences; change nothing."""
+        end, cursor = first + count, self.subscriptions.get(subscription)
+        if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
+            above = "no subscription" if cursor is None else cursor.frontier
+            raise StateError(
+                f"sequences of {above} to {self.next_sequence} that are not consumed",
+                f"{count} from {first} of subscription {subscription}",
+            )
+
+    def dequeue(self, subscription: int, first: int, count: int) -> None:
+        """Apply the fields of a ``Dequeue``."""
+        self.check_dequeue(subscription, first, count)
+        self.consume(subscription, first, count)
+
+    def consume(self, subscription: int, first: int, count: int) -> None:
+        """Apply the fields of a ``Dequeue`` that ``check_dequeue`` has passed."""
+        end, cursor = first + count, self.subscriptions[subscription]
+        cursor.consume(first, count)
+        if self.attempts:
+            self._uncount(subscription, first, count)
+        if cursor is self.gone:
+            self._release(first, end)
+        else:
+            self._let_go(self._done_by_all([(first, count)]))
+
+    def would_free(self, subscription: int, runs: Iterable[Run]) -> Iterable[Run]:
+        """What would be gone if the subscription consumed these runs now."""
+        cursor = self.subscriptions.get(subscription)
+        return runs if cursor is self.gone else self._done_by_all(runs, cursor)
+
+    def compact(self, sources: Sequence[int], moves: Sequence[Move]) -> None:
+        """Apply the fields of a ``Compaction``. What was consumed since it was copied does not move."""
+        gone, moved, extents = self._compacted(sources, moves)
+        for number in gone:
+            self.live_bytes -= self.segments[number].live_bytes
+            self.segments[number].live = self.segments[number].live_bytes = 0
+        for move in moves:
+            segment = self.segments[move.segment]
+            segment.end = max(segment.end, move.offset + move.length_bytes)
+            segment.ordinal = max(segment.ordinal, move.ordinal + move.count)
+        for extent in moved:
+            segment = self.segments[extent.segment]
+            segment.live += extent.live
+            segment.live_bytes += extent.live_bytes
+            self.live_bytes += extent.live_bytes
+            self.drained.discard(extent.segment)
+        self.drained |= gone
+        self.extents = extents
+        self._firsts = [extent.first for extent in extents]
+
+    def _compacted(
+        self, sources: Sequence[int], moves: Sequence[Move], created: Container[int] = ()
+    ) -> tuple[set[int], list[Extent], list[Extent]]:
+        """The sources of a ``Compaction``, the extents that it makes, and all that there are behind it."""
+        gone = set(sources)
+        if not gone <= self.segments.keys():
+            raise StateError("a compaction of known segments", f"{sorted(gone)}")
+        extents = [extent for extent in self.extents if extent.segment not in gone]
+        moved = [extent for move in moves if (extent := self._moved(move, gone, created)) is not None]
+        extents = sorted(extents + moved, key=attrgetter("first"))
+        live = sum(self.segments[number].live for number in gone)
+        if live != sum(extent.live for extent in moved) or any(a.end > b.first for a, b in pairwise(extents)):
+            raise StateError(f"moves of all {live} live items of the segments {sorted(gone)}", f"{len(moves)} moves")
+        return gone, moved, extents
+
+    def _moved(self, move: Move, gone: set[int], created: Container[int]) -> Extent | None:
+        """The extent that a move makes; None where nothing of it is unconsumed any more."""
+        first, count, number, offset, length_bytes, ordinal, _, copied = move
+        is_known, end = number in self.segments or number in created, first + count
+        if not is_known or number in gone or offset < HEADER_BYTES or not 0 < copied <= count:
+            raise StateError("a move to a known segment that stays, behind its header", f"{move}")
+        if end > self.next_sequence:
+            raise StateError(f"moves of sequences below {self.next_sequence}", f"{move}")
+        live = self.gone.live_between(first, end)
+        if live > copied:
+            raise StateError(f"no more than {copied} live items in {move}", f"{live}")
+        if not live:
+            return None
+        return Extent(
+            ExtentRow(first, count, number, offset, length_bytes, ordinal, live, length_bytes * live // copied)
+        )
+
+    def decide(self, transaction: bytes, participants: Sequence[Participant]) -> None:
+        """Apply the fields of a ``Decision``. Who takes part has settled what was decided for him before: his log says
+        so, in the frame that prepares this one."""
+        if transaction in self.decisions or not participants:
+            raise StateError("a decision for somebody, and no other", f"{transaction.hex()} for {participants}")
+        for name in participants:
+            if name in self.asked_for:
+                self.forget(self.asked_for[name], name)
+            self.asked_for[name] = transaction
+        self.decisions[transaction] = frozenset(participants)
+
+    def forget(self, transaction: bytes, name: Participant) -> None:
+        """This participant needs the decision no more, if there is one."""
+        if self.asked_for.get(name) == transaction:
+            del self.asked_for[name]
+        left = self.decisions.pop(transaction, frozenset()) - {name}
+        if left:
+            self.decisions[transaction] = left
+
+    def find(self, sequence: int) -> Extent:
+        """The extent that holds the sequence."""
+        at = bisect_right(self._firsts, sequence) - 1
+        if at < 0 or sequence >= self.extents[at].end:
+            raise StateError(f"an extent with sequence {sequence}", "none")
+        return self.extents[at]
+
+    def extents_from(self, sequence: int) -> Iterator[Extent]:
+        """The extents from the one on that holds the sequence, or the last one before it."""
+        for at in range(max(bisect_right(self._firsts, sequence) - 1, 0), len(self.extents)):
+            yield self.extents[at]
+
+    def share_bytes(self, runs: Iterable[Run]) -> int:
+        """What consuming these runs would take off ``live_bytes``, if it were done now."""
+        total_bytes = 0
+        for first, count in runs:
+            at, left = bisect_right(self._firsts, first) - 1, count
+            while left:
+                extent = self.extents[at]
+                part = min(left, extent.end - max(first, extent.first))
+                total_bytes += extent.live_bytes * part // extent.live
+                left -= part
+                at += 1
+        return total_bytes
+
+    def checkpoint(self, time_ns: int, current: SegmentRow | None, kept: Iterable[int]) -> Checkpoint:
+        """The whole state as one operation.
+
+        ``current`` is the segment that is being written. Drained segments are left out, which is
+        what retires them, except for the current one and those in ``kept``.
+        """
+        rows = [
+            SegmentRow(segment.number, segment.salt, segment.capacity_bytes, segment.end, segment.ordinal)
+            for segment in self.segments.values()
+            if segment.live or segment.number in kept
+        ]
+        if current is not None:
+            rows = [row for row in rows if row.number != current.number] + [current]
+        markers = [MarkerSet(name, version) for name, version in self.markers.items()]
+        return Checkpoint(
+            time_ns,
+            self.next_sequence,
+            self.next_segment,
+            current.number if current is not None else 0,
+            self.gone.frontier,
+            self.gone.consumed.runs(),
+            rows,
+            [extent.row() for extent in self.extents],
+            markers,
+        )
+
+    def supplement(self) -> list[Operation]:
+        """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
+        rest: list[Operation] = [Identity(self.identity, self.forgotten)] if self.identity else []
+        rest += [_decision(transaction, asking) for transaction, asking in self.decisions.items()]
+        for number, attempts in self.attempts.items():
+            rest += [Delivered(number, *run) for run in attempts.times]
+            rest += [Delayed(number, first, count, *delay) for first, count, delay in attempts.delays]
+        if self.subscriptions.keys() == {0}:
+            return rest
+        if not self.subscriptions:
+            return [SubscriptionClosed(0), *rest]
+        operations: list[Operation] = [
+            SubscriptionOpened(number, cursor.frontier, cursor.name) for number, cursor in self.subscriptions.items()
+        ]
+        for number, cursor in self.subscriptions.items():
+            for first, count in cursor.consumed:
+                operations += [Dequeue(number, *run) for run in self.gone.unconsumed(first, first + count)]
+        return operations + rest
+
+    def retire(self, number: int) -> None:
+        """Forget a drained segment; a checkpoint without it is durable."""
+        del self.segments[number]
+        self.drained.remove(number)
+
+    @classmethod
+    def restore(cls, checkpoint: Checkpoint, supplement: Sequence[Operation] = ()) -> State:
+        """The state that a checkpoint and its supplement hold. Raises ``StateError`` when it contradicts itself."""
+        state = cls()
+        state.next_sequence = checkpoint.next_sequence
+        state.next_segment = checkpoint.next_segment
+        state.current_segment = checkpoint.current_segment
+        state.gone.frontier = above = checkpoint.frontier
+        for first, count in checkpoint.consumed:
+            if first <= above or not 0 < count <= checkpoint.next_sequence - first:
+                raise StateError("consumed runs in order, with gaps", f"{count} from {first}, behind {above}")
+            state.gone.consumed.add(first, count)
+            above = first + count
+        for row in checkpoint.segments:
+            state.segments[row.number] = SegmentInfo(row)
+        for extent_row in checkpoint.extents:
+            state._restore_extent(Extent(extent_row))
+        state.drained = {number for number, segment in state.segments.items() if not segment.live}
+        state.markers = {marker.name: marker.version for marker in checkpoint.markers}
+        live = sum(extent.live for extent in state.extents)
+        if live + state.gone_count != state.next_sequence:
+            raise StateError(f"extents with {state.next_sequence - state.gone_count} live items", f"{live}")
+        decisions = [operation for operation in supplement if isinstance(operation, Decision)]
+        for decision in decisions:
+            state.decide(decision.transaction, decision.asking())
+        if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
+            raise StateError("one decision for each who may have to ask", f"{decisions}")
+        for each in supplement:
+            if isinstance(each, Identity):
+                state.identity, state.forgotten = each
+        others = [each for each in supplement if not isinstance(each, Decision | Identity | Delivered | Delayed)]
+        if others:
+            state._restore_subscriptions(others)
+        state._restore_attempts([each for each in supplement if isinstance(each, Delivered | Delayed)])
+        return state
+
+    def _restore_extent(self, extent: Extent) -> None:
+        above = self.extents[-1].end if self.extents else 0
+        segment = self.segments.get(extent.segment)
+        if segment is None or extent.first < above or extent.end > self.next_sequence:
+            raise StateError("extents in order, in known segments", f"one from {extent.first} in {extent.segment}")
+        if extent.offset + extent.length_bytes > segment.end:
+            raise StateError(f"an extent up to the end of its segment, {segment.end}", f"{extent.row()}")
+        live = self.gone.live_between(extent.first, extent.end)
+        if live != extent.live or live == 0:
+            raise StateError(f"{live} live items in the extent from {extent.first}", f"{extent.live}")
+        segment.live += extent.live
+        segment.live_bytes += extent.live_bytes
+        self.live_bytes += extent.live_bytes
+        self.extents.append(extent)
+        self._firsts.append(extent.first)
+
+    # --- subscriptions -----------------------------------------------------------------------------------------------
+
+    def number_of(self, name: str) -> int | None:
+        """The number of the subscription with this name; None if there is none."""
+        return next((number for number, cursor in self.subscriptions.items() if cursor.name == name), None)
+
+    def next_subscription(self, name: str, first: int) -> SubscriptionOpened:
+        """What makes a new subscription, from ``first`` on, or from what is enqueued next if that is beyond."""
+        return SubscriptionOpened(max(self.subscriptions, default=0) + 1, min(first, self.next_sequence), name)
+
+    def _subscribe(self, number: int, first: int, name: str) -> None:
+        self._check_new(number, first, name)
+        cursor, others = self.gone.copy(name), len(self.subscriptions)
+        skipped = cursor.consume_rest(cursor.frontier, first)
+        self.subscriptions[number] = cursor
+        if others == 1:
+            self.gone = self.gone.copy()
+        elif others == 0:
+            self._let_go(skipped)
+            self.gone = cursor
+
+    def _check_new(self, number: int, first: int, name: str) -> None:
+        if number in self.subscriptions or self.number_of(name) is not None or first > self.next_sequence:
+            raise StateError(f"a new subscription, from {self.next_sequence} on or before", f"{number}, {name!r}")
+
+    def _check_known(self, number: int) -> None:
+        if number not in self.subscriptions:
+            raise StateError(f"one of the subscriptions {sorted(self.subscriptions)}", f"{number}")
+
+    def _unsubscribe(self, number: int) -> None:
+        self._check_known(number)
+        cursor = self.subscriptions.pop(number)
+        self.attempts.pop(number, None)
+        if cursor is self.gone:
+            self.gone = cursor.copy()
+        else:
+            self._let_go(self._done_by_all(cursor.unconsumed(self.gone.frontier, self.next_sequence)))
+            self._share_alone()
+
+    def _restore_subscriptions(self, supplement: Sequence[Operation]) -> None:
+        self.subscriptions = {}
+        for operation in supplement:
+            if isinstance(operation, SubscriptionOpened):
+                cursor = self.gone.copy(operation.name)
+                cursor.consume_rest(cursor.frontier, operation.first)
+                self.subscriptions[operation.number] = cursor
+            elif isinstance(operation, Dequeue) and operation.subscription in self.subscriptions:
+                first, count = operation[1:]  # a repair may have lost a part of it for all
+                self.subscriptions[operation.subscription].consume_rest(first, first + count)
+            elif operation != SubscriptionClosed(0):
+                raise StateError("what a checkpoint has no place for", f"{operation}")
+        frontier = self.gone.frontier
+        remaining = [(frontier, self.next_sequence - frontier)] if self.subscriptions else []
+        for cursor in self._cursors():
+            if cursor.count > self.next_sequence or len(cursor.consumed.between(self.next_sequence, 2**64)):
+                raise StateError(f"subscriptions up to {self.next_sequence}", f"{cursor.name!r} beyond it")
+        if self._done_by_all(remaining) != (self.gone.consumed.runs() if remaining else []):
+            raise StateError("subscriptions that have in common what is gone", f"{supplement}")
+        self._share_alone()
+
+    def _share_alone(self) -> None:
+        """Whoever is alone decides what is gone."""
+        if len(self.subscriptions) == 1:
+            (self.gone,) = self.subscriptions.values()
+
+    def _cursors(self) -> list[Cursor]:
+        """All that there are, each once."""
+        return [self.gone, *(cursor for cursor in self.subscriptions.values() if cursor is not self.gone)]
+
+    def _done_by_all(self, runs: Iterable[Run], but: Cursor | None = None) -> list[Run]:
+        """What all subscriptions have consumed of these runs, or all ``but`` one."""
+        done = list(runs)
+        for cursor in self.subscriptions.values():
+            if cursor is not but:
+                done = cursor.done_of(done)
+        return done
+
+    def _let_go(self, runs: Iterable[Run]) -> None:
+        """Nobody needs these any more."""
+        for first, count in runs:
+            self.gone.consume(first, count)
+            self._release(first, first + count)
+
+    # --- deliveries --------------------------------------------------------------------------------------------------
+
+    def times(self, subscription: int, sequence: int) -> int:
+        """How often it was delivered to the subscription, as far as that was counted."""
+        attempts = self.attempts.get(subscription)
+        return attempts.times.get(sequence) or 0 if attempts is not None else 0
+
+    def _counted(self, subscription: int, first: int, count: int) -> Attempts:
+        """What is known of deliveries to the subscription, which has these to come."""
+        self._check_delivery(subscription, first, count)
+        return self.attempts.setdefault(subscription, Attempts())
+
+    def _check_delivery(self, subscription: int, first: int, count: int) -> None:
+        cursor, end = self.subscriptions.get(subscription), first + count
+        if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
+            raise StateError(
+                f"a delivery of what is below {self.next_sequence}, and not consumed",
+                f"{count} from {first} to subscription {subscription}",
+            )
+
+    def _uncount(self, subscription: int, first: int, count: int) -> None:
+        """They are consumed: nothing is to be known of them any more."""
+        attempts = self.attempts.get(subscription)
+        if attempts is not None:
+            attempts.drop(first, count)
+            if not attempts:
+                del self.attempts[subscription]
+
+    def _restore_attempts(self, supplement: Sequence[Delivered | Delayed]) -> None:
+        for operation in supplement:
+            cursor = self.subscriptions.get(operation.subscription)
+            end = operation.first + operation.count
+            if cursor is None or end > self.next_sequence:
+                raise StateError(f"deliveries of what is below {self.next_sequence}", f"{operation}")
+            for first, count in cursor.unconsumed(operation.first, end):  # a repair may have lost a part of it
+                self.apply(operation._replace(first=first, count=count))
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def _release(self, first: int, end: int) -> None:
+        """Take sequences that are gone off their extents and segments, by average size within an extent."""
+        at = start = bisect_right(self._firsts, first) - 1
+        emptied: list[int] = []
+        while first < end:
+            extent = self.extents[at]
+            count = min(end, extent.end) - first
+            share_bytes = extent.live_bytes * count // extent.live
+            extent.live -= count
+            extent.live_bytes -= share_bytes
+            segment = self.segments[extent.segment]
+            segment.live -= count
+            segment.live_bytes -= share_bytes
+            self.live_bytes -= share_bytes
+            if extent.live == 0:
+                emptied.append(at)
+            if segment.live == 0:
+                self.drained.add(extent.segment)
+            first += count
+            at += 1
+        if len(emptied) == at - start:
+            del self.extents[start:at], self._firsts[start:at]
+        else:
+            for at in reversed(emptied):
+                del self.extents[at], self._firsts[at]
+
+
+def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:
+    """Return what a checkpoint says of a decision; of one that an older log has, without identities."""
+    names, queues = zip(*sorted(asking), strict=True)
+    return Decision(transaction, names, queues if all(queues) else ())
+
+
+class Prepared(NamedTuple):
+    """A transaction that was prepared and not resolved."""
+
+    prepare: Prepare
+    operations: list[Operation]
+
+
+@dataclass
+class Unfolding:
+    """What of a log's transactions counts, frame by frame."""
+
+    prepared: Prepared | None = None
+    """What counts only if the next frame says so."""
+    aborted: int = 0
+    """How many transactions did not count."""
+
+    def counting(self, frame: Frame) -> list[Operation]:
+        """The operations that count from this frame on, those it resolves among them. Raises ``StateError``."""
+        counting: list[Operation] = []
+        for transaction in frame.transactions:
+            operations = transaction
+            if self.prepared is not None:
+                (prepare, held), first = self.prepared, operations[0] if operations else None
+                if not isinstance(first, Resolution) or first.transaction != prepare.transaction:
+                    raise StateError(f"what became of the transaction {prepare.transaction.hex()}", f"{first}")
+                if first.committed:
+                    counting += held
+                else:
+                    self.aborted += 1
+                self.prepared, operations = None, operations[1:]
+            if operations and isinstance(operations[0], Prepare):
+                self.prepared = Prepared(operations[0], operations[1:])
+            else:
+                counting += operations
+        return counting
+
+    def counting_anyway(self, frame: Frame, next_sequence: int) -> list[Operation]:
+        """The same of a log that lacks frames. Where it is lost what became of a transaction, it counts if what comes
+        next is numbered as if it did."""
+        try:
+            return self.counting(frame)
+        except StateError:
+            prepared, self.prepared = self.prepared, None
+        rest = [each for transaction in frame.transactions for each in transaction if not isinstance(each, Resolution)]
+        first = next((each.first for each in rest if isinstance(each, Enqueue)), next_sequence)
+        return (prepared.operations if prepared is not None and first > next_sequence else []) + rest

@@ -1,0 +1,1 @@
+"""One writer, without threads: commits, reads, trims, compaction, and the adoption of what was published."""

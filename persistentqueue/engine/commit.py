@@ -1,0 +1,492 @@
+"""How a group of transactions becomes durable, then visible: the steps of a commit.
+
+The write order (the numbers are those of the failpoints, ``commit.1`` …):
+
+1. Write the group's enqueues as blocks behind the current segment's last one, beginning a new segment where it is full.
+   Of a small group they may stay in memory until more have come. *A crash leaves dead bytes that no frame names.*
+2. Large group (over ``inline_bytes``, or spilled before): sync the segments. Small group: put the blocks' bytes into
+   the frame as well. Either way the names and headers of new segments are made durable. *A crash leaves the same.*
+3. Write the frame with one durable call. **This is the commit point.** *A crash before its end leaves a torn tail,
+   which recovery drops; after it, the whole group is there, small ones by writing the frame's blocks once more.*
+4. Apply the operations to the state in memory; those who wait may see them.
+
+What a group enqueues shares blocks, and its runs are joined; the first transaction that a block or a run is of has it.
+
+The long way goes through the steps for any group. The short way is for one whose transactions together are one small
+block to enqueue, or one run to consume: the same steps and the same bytes (a test compares them) without the loops and
+the objects. That is the commonest, and after a sync a processor comes back with cold caches: each line costs twice.
+
+A signal handler may raise between any two steps, and within them. Before the frame that leaves dead bytes, as a crash
+does, and the group may be committed again. From the beginning of step 3 on the group is committed: the frame is written
+once more, with the same bytes at the same place, and the state in memory is read from the log. Then the error goes on.
+
+An ``OSError`` out of any of this means that only recovery can tell what is durable; what merely lacks room says so in
+the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the memory and is never held over a write.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from operator import attrgetter
+from typing import NamedTuple
+
+from ..core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, LENGTH_BYTES, combine_checksums
+from ..core.intervals import Intervals, Run, joined
+from ..core.operations import (
+    COUNT_BYTES,
+    LONE_DEQUEUE_BYTES,
+    LONE_ENQUEUE_BYTES,
+    Dequeue,
+    Enqueue,
+    MarkerSet,
+    Operation,
+    SegmentCreated,
+    encode_lone_dequeue,
+    encode_lone_enqueue,
+)
+from ..core.page_cache import ITEM_OVERHEAD_BYTES, Pages
+from ..core.state import State, StateError
+from ..errors import InvalidTransactionError, ResourceError, SubscriptionNotFoundError, lacking
+from ..storage.log import Log
+from ..storage.segment_files import DEFERRED_BYTES, Segments
+from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk
+from ..system.signal_shield import Insist, call_once, is_interruption
+from .admission import Limits, Tally
+from .reader import Guard
+from .transaction import Settings, Transaction
+
+_LENGTH_BYTES = attrgetter("length_bytes")
+
+
+class Written(NamedTuple):
+    """A group whose blocks are as durable as they must be, and the body of its frame, for which there is room."""
+
+    group: Sequence[Transaction]
+    operations: list[list[Operation]]
+    """What is applied, by transaction."""
+    body: bytes
+    count: int  # type: ignore[assignment]
+    """The operations in the frame."""
+
+
+class Committer:
+    """The steps of a commit, on the parts that a store is made of."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        settings: Settings,
+        state: State,
+        pages: Pages,
+        segments: Segments,
+        mutex: Guard,
+        limits: Limits,
+        make_room: Callable[[OSError], bool],
+        rebuild: Callable[[], None],
+        insist: Insist = call_once,
+    ) -> None:
+        self._disk = disk
+        self._settings = settings
+        self._state = state
+        self._pages = pages
+        self._segments = segments
+        self._mutex = mutex
+        self._limits = limits
+        self._counted = limits if (limits.max_items, limits.max_bytes) != (None, None) else None
+        self._block_bytes = BLOCK_HEADER_BYTES + segments.envelopes.most_bytes
+        self._short_bytes = min(settings.inline_bytes, BLOCK_BYTES)
+        self._make_room = make_room
+        """Called on a full disk, with what said so: whether it is worth to try again."""
+        self._rebuild = rebuild
+        """Makes the state in memory what the log says, with the mutex held."""
+        self._insist = insist
+        self.syncs = 0
+        """How many frames were written durably."""
+        self.enqueued_bytes = 0
+        """Bytes of the blocks that were committed."""
+
+    # --- the long way ------------------------------------------------------------------------------------------------
+
+    def write_blocks(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
+        """Step 1: those of the transactions that are to be committed, and whether they are a small group.
+
+        The others are ``skipped``, or have their ``error`` set.
+        """
+        self._disk.failpoint("commit.1 write blocks")
+        self._segments.touched = set()
+        return self._write_blocks(self.admit(group), self._disk.time_ns(), may_defer=True)
+
+    def come_again(self, group: Sequence[Transaction]) -> None:
+        """Who was skipped for another of its group, which then was refused, is not: it was not tried at all."""
+        for transaction in group:
+            if transaction.skipped and transaction.marker is not None:
+                name, version = transaction.marker
+                if version > self._state.markers.get(name, -1):
+                    transaction.skipped = transaction.settled = False
+
+    def spill_blocks(self, transaction: Transaction) -> None:
+        """Step 1 ahead of time, for a transaction that is to be committed later."""
+        self._segments.touched = set()
+        self._write_blocks([transaction], self._disk.time_ns(), may_defer=False)
+
+    def sync_blocks(self, group: Sequence[Transaction], inline: bool) -> bool:
+        """Step 2. False if the system lacked something before a sync: each of the group has its ``error`` set.
+
+        Its blocks are then dead bytes, as of a group for which the log has no room.
+        """
+        self._disk.failpoint("commit.2 sync blocks")
+        try:
+            if self._settings.sync and not inline:
+                self._segments.sync()
+            elif self._settings.sync and self._segments.new:
+                self._segments.sync_new()
+        except ResourceError as error:
+            for transaction in group:
+                transaction.error, transaction.staged = error, ()
+            return False
+        return True
+
+    def number(self, group: Sequence[Transaction], inline: bool) -> list[list[Operation]]:
+        """The operations of each transaction, its items numbered from the next sequence on."""
+        sequence = self._state.next_sequence
+        result: list[list[Operation]] = []
+        unlogged: list[Operation] = list(self._segments.unlogged)
+        runs: list[Operation] = []
+        for transaction in group:
+            operations, unlogged = [*unlogged, *transaction.adoptions], []
+            for piece in (*transaction.pieces, *transaction.staged):
+                number, offset, length_bytes, count, ordinal, checksum, blocks = piece
+                content = b"".join(blocks) if inline else None
+                operations.append(Enqueue(sequence, count, number, offset, length_bytes, ordinal, checksum, content))
+                sequence += count
+            for first, count in transaction.runs:
+                subscription = transaction.ready.number if transaction.ready is not None else 0
+                last = runs[-1] if runs else None
+                if isinstance(last, Dequeue) and (last.subscription, last.first + last.count) == (subscription, first):
+                    runs[-1] = last._replace(count=last.count + count)
+                else:
+                    runs = operations
+                    runs.append(Dequeue(subscription, first, count))
+            if transaction.marker is not None:
+                operations.append(MarkerSet(*transaction.marker))
+            operations += transaction.operations
+            result.append(operations)
+        return result
+
+    def take_back(self, group: Sequence[Transaction]) -> None:
+        """Forget what was done for a group that was interrupted before its frame: it may be committed again.
+
+        Blocks that are written already are dead bytes, as those of a session that was rolled back.
+        """
+        self._segments.unstage()
+        self._segments.touched = set()
+        for transaction in group:
+            if not transaction.settled:
+                transaction.staged = ()
+        self.come_again(group)
+
+    def write_frame(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
+        """Step 3, into a log that has room."""
+        self._disk.failpoint("commit.3 write frame")
+        self._append(log, body, transactions, operations)
+
+    def _append(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
+        log.append(body, transactions, operations)
+        self.syncs += self._settings.sync
+
+    def commit_frame(self, log: Log, written: Written) -> None:
+        """Steps 3 and 4, into a log that has room. An interruption is raised when both are done."""
+        group, before = written.group, log.number
+        counts = len(written.operations), written.count
+        self._disk.failpoint("commit.3 write frame")
+        try:
+            self._append(log, written.body, *counts)
+            self.apply(group, written.operations)
+        except BaseException as error:
+            self._finish(error, group, log, before, written.body, *counts)
+            raise
+
+    def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
+        """Step 4."""
+        self._disk.failpoint("commit.4 apply")
+        self._segments.unlogged, self._segments.touched = [], set()
+        with self._mutex:
+            if any(transaction.pieces for transaction in group):  # of which the pins are counted
+                self._insist(partial(self._apply, group, operations))
+                return
+            try:
+                self._apply(group, operations)
+            except BaseException:
+                self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                raise
+
+    def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
+        sequence = self._state.next_sequence
+        for transaction, its_operations in zip(group, operations, strict=True):
+            for operation in its_operations:
+                self._state.apply(operation)
+            self.enqueued_bytes += sum(map(_LENGTH_BYTES, (*transaction.pieces, *transaction.staged)))
+            if transaction.pieces:
+                sequence += sum(piece.count for piece in transaction.pieces)
+                self._segments.unpin(piece.segment for piece in transaction.pieces)
+            if transaction.items:
+                self._pages.append(sequence, transaction.items, transaction.cost_bytes)
+                sequence += len(transaction.items)
+        self._pages.drop_below(self._state.gone.frontier)
+        for transaction in group:
+            transaction.settled = True
+
+    def _settle(self, group: Sequence[Transaction]) -> None:
+        """Step 4 once more, from the log, since it was interrupted; the mutex is held."""
+        self._rebuild()
+        self._pages.clear()
+        for transaction in group:
+            transaction.settled = True
+
+    def _finish(
+        self,
+        error: BaseException,
+        group: Sequence[Transaction],
+        log: Log,
+        before: int,
+        body: bytes,
+        transactions: int,
+        operations: int,
+    ) -> None:
+        """Do what is left of steps 3 and 4, which an interruption has ended; not behind a failure of the disk."""
+        if not is_interruption(error) or all(transaction.settled for transaction in group):
+            return
+
+        def finish() -> None:
+            log.append_again(before, body, transactions, operations)
+            self._segments.unlogged, self._segments.touched = [], set()
+            with self._mutex:
+                for transaction in group:
+                    self._segments.unpin(piece.segment for piece in transaction.pieces)
+                self._settle(group)
+
+        self._insist(finish)
+
+    # --- the short way -----------------------------------------------------------------------------------------------
+
+    def commit_short(self, group: Sequence[Transaction], log: Log | None) -> bool:
+        """All steps for a group that is short enough. False: it is not, or something is due first; nothing was done.
+
+        Raises ``OSError``.
+        """
+        if log is None or self._segments.unlogged or (self._segments.new and self._settings.sync):
+            return False
+        first = group[0]
+        items, runs, cost_bytes = first.items, first.runs, first.cost_bytes
+        if first.pieces or first.marker is not None or first.operations or not (items or runs):
+            return False  # it has the block, or the run, of the whole group
+        if len(group) > 1:
+            items, runs = items.copy(), runs.copy()
+            for transaction in group[1:]:
+                if transaction.pieces or transaction.marker is not None or transaction.operations:
+                    return False
+                cost_bytes += transaction.cost_bytes
+                items += transaction.items
+                if transaction.runs:
+                    if transaction.ready is not first.ready:
+                        return False
+                    runs += transaction.runs
+        if runs:
+            return not items and self._commit_run(group, runs, log)
+        return self._commit_block(group, items, cost_bytes, log)
+
+    def _commit_block(self, group: Sequence[Transaction], items: list[bytes], cost_bytes: int, log: Log) -> bool:
+        segment, count = self._segments.current, len(items)
+        payload_bytes = cost_bytes - ITEM_OVERHEAD_BYTES * count
+        room_bytes = self._block_bytes + LENGTH_BYTES * count + payload_bytes
+        if (
+            segment is None
+            or room_bytes > self._short_bytes  # and so there are no more than BLOCK_ITEMS
+            or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
+            or not segment.has_room(0, room_bytes)
+            or (self._counted is not None and not self._counted.fits(count, room_bytes))
+            or not log.has_room(LONE_ENQUEUE_BYTES + room_bytes + COUNT_BYTES * (len(group) - 1), True)
+        ):
+            return False
+        disk, state, number, offset, ordinal = self._disk, self._state, segment.number, segment.end, segment.ordinal
+        first = state.next_sequence
+        disk.failpoint("commit.1 write blocks")
+        blocks, length_bytes, checksum = self._segments.encode(items, segment.salt, offset, ordinal, disk.time_ns())
+        segment.defer(blocks, length_bytes, count)
+        disk.failpoint("commit.2 sync blocks")
+        checksum = combine_checksums(0, checksum)
+        body = encode_lone_enqueue(first, count, number, offset, length_bytes, ordinal, checksum, blocks, len(group))
+        before = log.number
+        disk.failpoint("commit.3 write frame")
+        try:
+            log.append(body, len(group), 1)
+            self.syncs += self._settings.sync
+            disk.failpoint("commit.4 apply")
+            with self._mutex:
+                try:
+                    state.enqueue(first, count, number, offset, length_bytes, ordinal)
+                    self.enqueued_bytes += length_bytes
+                    self._pages.append(first, items, cost_bytes)
+                    for transaction in group:
+                        transaction.settled = True
+                except BaseException:
+                    self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                    raise
+        except BaseException as error:
+            self._finish(error, group, log, before, body, len(group), 1)
+            raise
+        return True
+
+    def _commit_run(self, group: Sequence[Transaction], runs: list[Run], log: Log) -> bool:
+        ready = group[0].ready
+        if ready is None or ready.is_closed:
+            return False
+        if len(runs) > 1:
+            # Threads that take turns come here in any order. Runs that overlap do not touch, so they stay several.
+            runs = joined(runs)
+            if len(runs) > 1:
+                return False
+        if not log.has_room(LONE_DEQUEUE_BYTES + COUNT_BYTES * (len(group) - 1), False):
+            return False
+        disk, state, (first, count), subscription = self._disk, self._state, runs[0], ready.number
+        try:
+            state.check_dequeue(subscription, first, count)
+        except StateError:
+            return False  # the long way tells whose fault it is
+        disk.failpoint("commit.1 write blocks")
+        disk.failpoint("commit.2 sync blocks")
+        body, before = encode_lone_dequeue(subscription, first, count, len(group)), log.number
+        disk.failpoint("commit.3 write frame")
+        try:
+            log.append(body, len(group), 1)
+            self.syncs += self._settings.sync
+            disk.failpoint("commit.4 apply")
+            with self._mutex:
+                try:
+                    state.consume(subscription, first, count)
+                    self._pages.drop_below(state.gone.frontier)
+                    for transaction in group:
+                        transaction.settled = True
+                except BaseException:
+                    self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                    raise
+        except BaseException as error:
+            self._finish(error, group, log, before, body, len(group), 1)
+            raise
+        return True
+
+    # --- helpers -----------------------------------------------------------------------------------------------------
+
+    def admit(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
+        """The transactions of the group that are to be committed; the others are skipped, or have their ``error``."""
+        versions: dict[str, int] = {}
+        consumed: dict[int, Intervals] = {}
+        kept = []
+        tally = Tally(self._counted) if self._counted is not None else None
+        for transaction in group:
+            if transaction.marker is not None:
+                name, version = transaction.marker
+                recorded = versions.get(name, self._state.markers.get(name))
+                if recorded is not None and version <= recorded:
+                    transaction.skipped = transaction.settled = True
+                    continue
+            ready = transaction.ready
+            if ready is not None and ready.is_closed and (transaction.runs or transaction.operations):
+                transaction.error = SubscriptionNotFoundError(ready.name)
+                continue
+            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):
+                continue
+            if tally is not None and not tally.admit(transaction):
+                continue
+            if transaction.marker is not None:
+                versions[name] = version
+            kept.append(transaction)
+        return kept
+
+    def _is_valid(self, transaction: Transaction, consumed: dict[int, Intervals]) -> bool:
+        """Whether the state will take what the transaction consumes, and its operations; else its ``error`` is set.
+
+        ``consumed`` has what others of the group consume, by subscription, and gets what this one does. No frame is
+        written that the state would refuse: a log with one could not be opened any more.
+        """
+        number = transaction.ready.number if transaction.ready is not None else 0
+        taken = consumed.setdefault(number, Intervals())
+        noted = 0
+        try:
+            for first, count in transaction.runs:
+                self._state.check_dequeue(number, first, count)
+                if taken.firsts and taken.overlap(first, first + count):
+                    raise StateError("sequences that nobody else consumes", f"{count} from {first} once more")
+                taken.add(first, count)
+                noted += 1
+            if transaction.operations:
+                created = {each.number for each in transaction.operations if isinstance(each, SegmentCreated)}
+                for operation in transaction.operations:
+                    self._state.check(operation, created)
+        except StateError as error:
+            for run in transaction.runs[:noted]:
+                taken.remove(*run)
+            transaction.is_invalid = True
+            transaction.error = InvalidTransactionError(self._limits.directory, *error.args)
+            return False
+        return True
+
+    def _write_blocks(
+        self, group: Sequence[Transaction], time_ns: int, may_defer: bool, is_first: bool = True
+    ) -> tuple[Sequence[Transaction], bool]:
+        for transaction in group:
+            transaction.staged = ()  # it may have been tried before, in a group of which others were refused
+        next_number = self._segments.next_number
+        try:
+            for first, items, payload_bytes in _batches(group):
+                first.staged = self._segments.stage(items, payload_bytes, time_ns)
+            staged_bytes = sum(piece.length_bytes for transaction in group for piece in transaction.staged)
+            was_spilled = any(transaction.pieces for transaction in group)
+            is_small = may_defer and not was_spilled and staged_bytes <= self._settings.inline_bytes
+            self._segments.write(may_defer=is_small)
+        except OSError as error:
+            self._segments.unstage()
+            if error.errno not in LACKING:
+                raise
+            # First, so that what this try itself took does not count as room that was made. It may have gone to the
+            # pool, so that there is room to be made after each try: once is enough.
+            self._insist(partial(self._segments.drop_tried, next_number))
+            if is_first:
+                self._segments.touched = set()  # nothing of this group is to stay
+                if self._insist(partial(self._frees_some, error)):
+                    return self._write_blocks(group, time_ns, may_defer, is_first=False)
+            if error.errno in NO_SPACE and not self._segments.shrinks:
+                self._segments.shrinks = True
+                try:
+                    return self._write_blocks(group, time_ns, may_defer, is_first=False)
+                finally:
+                    self._segments.shrinks = False
+            if len(group) > 1:  # one that is too large must not fail the others
+                alone = [self._write_blocks([each], time_ns, False, is_first=False)[0] for each in group]
+                return [transaction for fitting in alone for transaction in fitting], False
+            lack = lacking(error, self._segments.directory, "for a segment's blocks")
+            assert lack is not None
+            lack.__cause__ = error
+            group[0].staged = ()
+            group[0].error = self._limits.explain(group[0], lack)
+            return [], False
+        return group, is_small
+
+    def _frees_some(self, refusal: OSError) -> bool:
+        """Give back what the call has refused for want of: space, or descriptors. Whether there was any of that."""
+        if refusal.errno in NO_SPACE:
+            return self._make_room(refusal)
+        return refusal.errno in NO_FILES and self._segments.close_idle()
+
+
+def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:
+    """Whose items follow each other without spilled blocks between them: the first one, the items, their bytes."""
+    batch: list[Transaction] = []
+    for transaction in [*group, None]:
+        if batch and (transaction is None or transaction.pieces):
+            items = batch[0].items if len(batch) == 1 else [item for each in batch for item in each.items]
+            yield batch[0], items, sum(each.payload_bytes for each in batch)
+            batch = []
+        if transaction is not None and transaction.items:
+            batch.append(transaction)

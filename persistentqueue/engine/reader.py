@@ -1,0 +1,413 @@
+"""The reading side: hands out what is ready, from memory or from the segments.
+
+Everything here is for any thread. The mutex guards the memory and is never held over a read; ``reading`` is held by
+whoever reads a file, so that two consumers do not read the same. Without threads both may be null contexts.
+
+A consumer that finds no page in memory reads its block and what follows, as far as that can be kept. Who browses reads
+the same way with a cursor of his own, keeps the page that he is at, and leaves others their memory.
+
+The reading side of a queue that counts deliveries (see ``retries``): what was delivered before comes out alone, so
+that a batch does not share the fate of one bad item, and what is not due yet waits.
+
+When an item is due is the wall clock's matter in the log, so that it outlives the process; from then on it is that of
+the monotonic clock, so that nobody waits for a clock that was set back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
+from heapq import heappop, heappush
+
+from ..core.availability import Ready
+from ..core.encryption import UNOPENED, Envelopes
+from ..core.intervals import Run
+from ..core.operations import ExtentRow
+from ..core.page_cache import Page, Pages
+from ..core.state import State, StateError
+from ..errors import ClosedError, CorruptionError, MemoryShortageError
+from ..storage.segment import NO_BOUND, Ahead, Loaded, Segment
+from ..storage.segment_files import Segments
+from ..system.disk import Disk
+from ..system.signal_shield import Insist, call_once
+
+Guard = AbstractContextManager[object]
+
+Cursors = dict[int, tuple[int, int]]
+"""Per segment the offset and the ordinal of the block where reading goes on."""
+
+
+class UnreadableError(Exception):
+    """Internal: the sequences ``first … end - 1`` are lost to this damage (none, if the file can still be read)."""
+
+    def __init__(self, damage: CorruptionError | MemoryShortageError, first: int, end: int) -> None:
+        self.damage, self.first, self.end = damage, first, end
+
+
+class Reader:
+    """Reads what a subscription may dequeue from the segments, through the page cache."""
+
+    def __init__(
+        self, state: State, ready: Ready, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
+    ) -> None:
+        self._state = state
+        self.ready = ready
+        self._segments = segments
+        self._pages = pages
+        self._mutex = mutex
+        self._reading = reading
+        self._cursors: Cursors = {}
+        self._hits = 0
+        self.page_reads = 0
+        """How often it was read from a file, also by those who browse."""
+
+    @property
+    def page_hits(self) -> int:
+        """How often a page that was asked for was in memory."""
+        return self._hits + self.ready.passed
+
+    def take(
+        self, max_items: int, runs: list[Run] | None = None, insist: Insist = call_once
+    ) -> tuple[list[Run], list[bytes]]:
+        """Hold up to ``max_items`` ready items, lowest first; append their runs to ``runs``, return it and the items.
+
+        What reads a file is called by ``insist``, which lets nothing interrupt it. An interruption may leave in
+        ``runs`` what was not returned: the caller gives it back (``Ready.give_back``).
+
+        Raises ``CorruptionError`` once for each damaged block, and ``MemoryShortageError`` once for each that is larger
+        than the memory: its items are set aside, nothing more is held. Raises ``MissingExtraError`` and
+        ``WrongKeyError`` for what cannot be opened: nothing more is held; it stays ready.
+        """
+        runs = [] if runs is None else runs
+        with self._mutex:
+            if runs:
+                before, last = len(runs), runs[-1]
+                self.ready.hand_out(max_items, runs)
+                taken = runs[before:]
+                if runs[before - 1] != last:  # the first one was joined to the last
+                    end, joined = sum(last), runs[before - 1]
+                    taken = [(end, sum(joined) - end), *taken]
+            else:
+                taken = self.ready.hand_out(max_items, runs).copy()
+            items = self._find_all(taken)
+        return runs, insist(partial(self._read_runs, taken, runs)) if items is None else items
+
+    def _find_all(self, taken: list[Run]) -> list[bytes] | None:
+        """The items of these runs, if all of them are in memory; the mutex is held."""
+        if len(taken) == 1:  # the usual case: one run, of one page
+            first, count = taken[0]
+            latest = self._pages.latest
+            page = latest if latest.first <= first < latest.end else self._pages.find(first)
+            if page is not None and first + count <= page.end:
+                self._pages.latest = page
+                self._hits += 1
+                at = first - page.first
+                return page.items[at : at + count]
+        items: list[bytes] = []
+        hits = 0
+        for first, count in taken:
+            at, end = first, first + count
+            while at < end:
+                page = self._pages.find(at)
+                if page is None:
+                    return None
+                self._pages.latest = page
+                part = page.items[at - page.first : end - page.first]
+                if items:
+                    items += part
+                else:
+                    items = part
+                at += len(part)
+                hits += 1
+        self._hits += hits
+        return items
+
+    def fill(self) -> None:
+        """Put the first ready items into the lane (see ``ready``), if they are in memory and the lane is empty."""
+        with self._mutex:
+            if not self.ready.lane:
+                page = self._first_page()
+                if page is not None:
+                    items = page.items
+                    self.ready.lay(items, self.ready.position - page.first, page.cost_bytes // len(items))
+
+    def take_cached(self, max_items: int, runs: list[Run]) -> list[bytes]:
+        """Hold up to ``max_items`` ready items, lowest first, as far as they are in memory; otherwise like ``take``."""
+        items: list[bytes] = []
+        with self._mutex:
+            while len(items) < max_items and (page := self._first_page()) is not None:
+                at = self.ready.position - page.first
+                part = page.items[at : at + max_items - len(items)]
+                self.ready.hold(len(part), runs)
+                items += part
+                self._hits += 1
+        return items
+
+    def _first_page(self) -> Page | None:
+        """Return the page with the first ready item; None if that is not in memory, or came back. Needs the mutex."""
+        self.ready.recall()
+        if self.ready.returned.firsts or self.ready.is_closed:
+            return None
+        first, page = self.ready.position, self._pages.latest
+        if not page.first <= first < page.end:
+            found = self._pages.find(first)
+            if found is None:
+                return None
+            self._pages.latest = page = found
+        return page
+
+    def browse(self, insist: Insist = call_once) -> Iterator[list[bytes]]:
+        """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
+        return (items for _, items in self.browse_numbered(insist))
+
+    def browse_numbered(self, insist: Insist = call_once) -> Iterator[tuple[int, list[bytes]]]:
+        """Return what ``browse`` returns, each list with the sequence of its first item. Raises like ``take``."""
+        sequence = 0
+        page: Page | None = None
+        cursors: Cursors = {}
+        while True:
+            with self._mutex:
+                run = self.ready.next_run(sequence)
+            if run is None:
+                return
+            first, count = run
+            if page is None or not page.first <= first < page.end:
+                page = None  # before the next one is read
+                try:
+                    page = insist(partial(self._page, first, cursors=cursors))
+                except StateError:
+                    continue  # it was consumed meanwhile, and is not ready any more
+                except UnreadableError as unreadable:
+                    self._set_aside(unreadable)
+                    raise unreadable.damage from None
+            at = first - page.first
+            items = page.items[at : at + count]
+            sequence = first + len(items)
+            yield first, items
+
+    def until_due(self, timeout_seconds: float | None) -> float | None:
+        """How long who waits may sleep at most, of a timeout (None: for ever); the mutex is held."""
+        return timeout_seconds
+
+    def in_memory(self) -> int:
+        """How many of the ready items are in memory; the mutex is held."""
+        pages = self._pages.runs()
+        at = found = 0
+        for first, count in self.ready.runs():
+            while at < len(pages) and pages[at][1] <= first:
+                at += 1
+            next_at = at
+            while next_at < len(pages) and pages[next_at][0] < first + count:
+                found += min(pages[next_at][1], first + count) - max(pages[next_at][0], first)
+                next_at += 1
+        return found
+
+    def forget(self, number: int) -> None:
+        """Forget where reading of a segment stopped, since it is retired; the mutex is held."""
+        self._cursors.pop(number, None)
+
+    def _read_runs(self, taken: list[Run], runs: list[Run]) -> list[bytes]:
+        """Read the items that were ``taken``, which are the last ones of ``runs``. What is not returned is given back
+        from there."""
+        items: list[bytes] = []
+        total = sum(count for _, count in taken)
+        left = list(taken)
+        try:
+            while left:
+                first, count = left[0]
+                page = self._page(first, count)
+                at = first - page.first
+                part = page.items[at : at + count]
+                items += part
+                left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
+        except UnreadableError as unreadable:
+            if items and unreadable.first < unreadable.end:
+                self._give_back(runs, total - len(items))  # what was read comes out first, and the damage is met again
+                return items
+            self._give_back(runs, total)
+            self._set_aside(unreadable)
+            raise unreadable.damage from None
+        except UNOPENED:
+            if not items:
+                self._give_back(runs, total)
+                raise
+            self._give_back(runs, total - len(items))  # what was read comes out first here, too
+        except BaseException:
+            self._give_back(runs, total)
+            raise
+        return items
+
+    def _page(self, sequence: int, takes: int = 0, cursors: Cursors | None = None) -> Page:
+        """The page with this unconsumed sequence, from memory or read from its segment.
+
+        Who takes says how many items he ``takes`` from it: a page whose rest he takes whole is not kept in memory. Who
+        browses has his own ``cursors``. Raises ``UnreadableError``, and ``StateError`` where the sequence was
+        consumed.
+        """
+        with self._reading:
+            if self._segments.is_closed:
+                raise ClosedError("the queue was closed while it was read")
+            with self._mutex:
+                page = self._pages.find(sequence)
+                if page is not None:
+                    self._hits += cursors is None
+                    return page
+                row = self._state.find(sequence).row()
+                try:
+                    segment = self._segments.pin(self._state.segments[row.segment])
+                except CorruptionError as damage:
+                    # Without its file the whole extent is lost; a damaged header is reported, and costs nothing.
+                    end = row.first if self._segments.is_plain(row.segment) else row.first + row.count
+                    raise UnreadableError(damage, row.first, end) from None
+                known = self._cursors if cursors is None else cursors
+                at = known.get(row.segment, (row.offset, row.ordinal))
+                base = row.first - row.ordinal
+                stop = self._pages.next_after(sequence)
+                ahead = Ahead(
+                    sequence + takes - base,
+                    NO_BOUND.stop if stop is None else stop - base,
+                    self._pages.read_ahead_bytes,
+                )
+            try:
+                loaded = self._load(segment, row, at, sequence - base, ahead, self._segments.envelopes)
+            finally:
+                with self._mutex:
+                    self._segments.unpin([row.segment])
+            if loaded.damage is not None:
+                lost_first = base + loaded.next_ordinal
+                raise UnreadableError(loaded.damage, lost_first, lost_first + loaded.lost)
+            page = Page(base + loaded.ordinal, loaded.items, loaded.cost_bytes)
+            with self._mutex:
+                self.page_reads += 1
+                end = page.end
+                if cursors is not None:
+                    self._pages.insert(page, sequence, sequence, displaces=sequence == self.ready.front())
+                elif end > sequence + takes:
+                    end = self._pages.insert(page, sequence, sequence + takes)
+                # Of a block that was kept in part the rest will be read again.
+                is_whole = end == page.end
+                known[row.segment] = (
+                    (loaded.next_offset, loaded.next_ordinal) if is_whole else (loaded.last_offset, loaded.last_ordinal)
+                )
+            return page
+
+    @staticmethod
+    def _load(
+        segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead, envelopes: Envelopes
+    ) -> Loaded:
+        """Read what is ``wanted`` of an extent, from ``at`` on if that is before it."""
+        end, end_ordinal = row.offset + row.length_bytes, row.ordinal + row.count
+        offset, ordinal = at
+        if not (row.offset <= offset < end and row.ordinal <= ordinal <= wanted):
+            offset, ordinal = row.offset, row.ordinal
+        return segment.load(offset, ordinal, end, end_ordinal, wanted, ahead, envelopes)
+
+    def _give_back(self, runs: list[Run], count: int) -> None:
+        with self._mutex:
+            self.ready.give_back(runs, count)
+
+    def _set_aside(self, unreadable: UnreadableError) -> None:
+        with self._mutex:
+            self.ready.set_aside(unreadable.first, unreadable.end)
+        self._segments.damage.tell(unreadable.damage)
+
+
+_NS = 10**9
+
+
+class CountedReady(Ready):
+    """What a subscription may dequeue now, where deliveries are counted."""
+
+    def __init__(self, disk: Disk, state: State, number: int) -> None:
+        super().__init__(state, number)
+        self._disk = disk
+        self._due: list[tuple[float, int, int]] = []
+        """A heap of what is delayed: by the monotonic clock, and the run."""
+        attempts, now_ns = state.attempts.get(number), disk.time_ns()
+        for first, count, (due_ns, delay_ns) in attempts.delays if attempts is not None else ():
+            left_ns = min(due_ns - now_ns, delay_ns)
+            if left_ns > 0:
+                self._take_out(first, first + count, self.delayed)
+                self._wait_for(first, count, left_ns / _NS)
+
+    def __len__(self) -> int:
+        self._see_what_is_due()
+        return super().__len__()
+
+    def runs(self) -> list[Run]:
+        """All that may be handed out, in order."""
+        self._see_what_is_due()
+        return super().runs()
+
+    def next_run(self, sequence: int) -> Run | None:
+        """What is ready from ``sequence`` on."""
+        self._see_what_is_due()
+        return super().next_run(sequence)
+
+    def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
+        """Hand out an item that was delivered before alone; of the others up to ``count``, up to the next such item."""
+        if not len(self):
+            return [] if runs is None else runs
+        attempts, front = self._state.attempts.get(self.number), self.front()
+        suspect = attempts.times.next_from(front) if attempts is not None else None
+        if suspect is not None:
+            ahead = max(min(suspect, self._state.next_sequence) - self.position, 0)
+            count = min(count, max(self.returned.overlap(0, suspect) + ahead, 1))
+        return self.hold(count, runs)
+
+    def postpone(self, runs: Iterable[Run], seconds: float) -> None:
+        """Take back what was handed out, to come again when so many seconds are over."""
+        for first, count in runs:
+            self.delayed.add(first, count)
+            self._wait_for(first, count, seconds)
+
+    def seconds_until_due(self) -> float | None:
+        """How long it is until something is due that is not; None where nothing is delayed."""
+        return max(self._due[0][0] - self._disk.monotonic(), 0.0) if self._due else None
+
+    def _wait_for(self, first: int, count: int, seconds: float) -> None:
+        heappush(self._due, (self._disk.monotonic() + seconds, first, count))
+
+    def _see_what_is_due(self) -> None:
+        while self._due and self._due[0][0] <= self._disk.monotonic():
+            _, first, count = heappop(self._due)
+            self.delayed.remove(first, count)
+            self.returned.add(first, count)
+
+
+class CountedReader(Reader):
+    """Reads what a subscription may dequeue, where deliveries are counted."""
+
+    def __init__(
+        self, state: State, ready: CountedReady, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
+    ) -> None:
+        super().__init__(state, ready, segments, pages, mutex, reading)
+        self.counted = ready
+
+    def _first_page(self) -> Page | None:
+        """None: there is no short way, since each delivery is to be logged first."""
+        return None
+
+    def until_due(self, timeout_seconds: float | None) -> float | None:
+        """The timeout, or the time until something is due, if that is less."""
+        due_seconds = self.counted.seconds_until_due()
+        if due_seconds is None or timeout_seconds is None:
+            return timeout_seconds if due_seconds is None else due_seconds
+        return min(timeout_seconds, due_seconds)
+
+    def read(self, runs: Iterable[Run]) -> Iterator[tuple[int, bytes]]:
+        """Each item of these runs, which are held, with its sequence; nothing of it stays in memory for that.
+
+        Raises ``CorruptionError``, and ``StateError`` where it is consumed.
+        """
+        for first, count in runs:
+            at, end = first, first + count
+            while at < end:
+                try:
+                    page = self._page(at, cursors={})
+                except UnreadableError as unreadable:
+                    raise unreadable.damage from None
+                items = page.items[at - page.first : end - page.first]
+                yield from enumerate(items, at)
+                at += len(items)

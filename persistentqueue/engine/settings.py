@@ -1,0 +1,71 @@
+"""What an owner may choose, and what not: the settings of a queue, checked before anything is opened."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from .admission import LOGS_LEAST
+from .transaction import Settings
+
+_LEAST = {
+    "segment_bytes": 1,
+    "memory_bytes": 0,
+    "inline_bytes": 0,
+    "log_bytes": 4096,
+    "pool_min_bytes": 0,
+    "compact_below": 0,
+    "compact_bytes_per_second": 1,
+    "max_items": 1,
+    "max_bytes": 1,
+    "min_free_bytes": 0,
+    "lock_timeout": 0,
+}
+_BYTES_MAX = 2**63 - 1
+"""The largest size and offset of a file. The limit keeps the queue from making files without end."""
+_KINDS: tuple[tuple[Any, str], ...] = (
+    (bool, "True or False"),
+    (int, "a whole number"),
+    (int | float, "a number"),
+    (str, "text"),
+)
+"""What a setting must be: what its default is, of the first of these."""
+
+
+def check_some(settings: Mapping[str, Any]) -> None:
+    """Raise ``TypeError``, or ``ValueError``, for one of these that is not of its kind, or less than it must be."""
+    for name, value in settings.items():
+        default = getattr(Settings, name, 0.0)
+        if default is None and value is None:
+            continue
+        kind, what = next((kind, what) for kind, what in _KINDS if isinstance(0 if default is None else default, kind))
+        if not isinstance(value, kind):
+            raise TypeError(f"{name} must be {what}, not {value!r}")
+    least_of = _LEAST | {"max_disk_bytes": LOGS_LEAST * settings.get("log_bytes", 0)}
+    for name, least in least_of.items():
+        value = settings.get(name)
+        if value is not None and not value >= least:
+            raise ValueError(f"{name} must be at least {least}, got {value}")
+    for name, value in settings.items():
+        if name.endswith("_bytes") and value is not None and value > _BYTES_MAX:
+            raise ValueError(f"{name} must be at most 2**63 - 1, got a number of {value.bit_length()} bits")
+
+
+def check_settings(settings: Settings, lock_timeout: float) -> None:
+    """The same for all of them, and for those that contradict each other, or are none of the values that there are."""
+    check_some(vars(settings) | {"lock_timeout": lock_timeout})
+    low_bytes, high_bytes = settings.pool_min_bytes, settings.pool_max_bytes
+    if not settings.compact_below <= 1:
+        raise ValueError(f"compact_below must be a share from 0 to 1, got {settings.compact_below}")
+    if settings.full not in {"raise", "block"}:
+        raise ValueError(f'full must be "raise" or "block", got {settings.full!r}')
+    if high_bytes < low_bytes:
+        raise ValueError(f"pool_max_bytes must be at least pool_min_bytes, {low_bytes}, got {high_bytes}")
+
+
+def refuse_retries(settings: Mapping[str, Any], face: str) -> None:
+    """Raise ``ValueError`` for a queue that is to count attempts, used through a face that takes items ahead
+    of its users, to look at them or to have them at hand: these would count as delivered."""
+    chosen = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if settings.get(name)]
+    if chosen:
+        raise ValueError(f"{chosen[0]} is not for {face}, which takes items ahead: use persistentqueue.PersistentQueue")

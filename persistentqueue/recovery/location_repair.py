@@ -1,0 +1,165 @@
+"""Mend what ties a queue to the place of its segments: ``data.path`` and ``queue.id`` (see ``place``).
+
+A place is taken for the queue's only if it holds segments that the queue's log names, with their salts, or if the log
+names none. So no segment of another queue is ever tied to this one. What is replaced is kept as ``*.damaged``.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from stat import S_ISREG
+from typing import NamedTuple
+
+from ..core.operations import SegmentCreated
+from ..errors import CorruptionError, DataMissingError, DataPathError
+from ..storage.layout import find_generations, keep_copy, names_in, set_aside
+from ..storage.locations import (
+    DATA_DIRECTORY,
+    ID_NAME,
+    LOG_DIRECTORY,
+    OWN,
+    PATH_NAME,
+    Place,
+    Places,
+    read_id,
+    read_places,
+    read_record,
+    renew_id,
+    write_id,
+    write_places,
+)
+from ..storage.lock import LOCK_NAME, Lock
+from ..storage.log import log_name, parse_log_name, read_log
+from ..storage.segment import find_salt, segment_name
+from ..system.disk import Disk, abspath, basename, join
+
+_COPIED_BYTES_MAX = 1024 * 1024
+"""A larger file is none of ours, and may consist of holes."""
+_ADVICE = "name the directory that the segments are in: repair(…, data_path=DIR), or repair --data-path DIR"
+
+
+class Mended(NamedTuple):
+    """What was wrong with the ties of a queue to its place, and which files were kept."""
+
+    problems: tuple[str, ...] = ()
+    kept: tuple[str, ...] = ()
+
+
+def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
+    """Mend ``data.path``, and the ``queue.id`` of the place, durably; ``data_path``, if given, is where that is.
+
+    Raises:
+        DataPathError: The segments are not where they are looked for: it says what is needed.
+        QueueLockedError: The queue is open.
+        OSError: A file could not be read or written.
+    """
+    try:
+        read_places(disk, directory)
+    except (CorruptionError, DataMissingError) as error:
+        problem = error
+    else:
+        return Mended()
+    lock = Lock(disk, join(directory, LOCK_NAME))
+    lock.acquire(0.0)
+    try:
+        return Mended((str(problem),), tuple(_mend(disk, directory, data_path, problem)))
+    finally:
+        lock.release()
+
+
+def _mend(disk: Disk, directory: str, data_path: str | None, problem: CorruptionError | DataMissingError) -> list[str]:
+    """Tie the queue to its place; return the names of the copies of what was replaced."""
+    record: Places | None = None
+    with suppress(CorruptionError):
+        record = read_record(disk, directory)
+    path = data_path or (record.place.path if record is not None else OWN.path)
+    root = directory if path == OWN.path else path
+    if isinstance(problem, DataMissingError) and data_path is None:
+        if not names_in(disk, root) or not _holds(disk, directory, root):
+            raise problem  # a medium that is not there: it is to be mounted, not mended
+    elif not _holds(disk, directory, root):
+        raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", _ADVICE)
+    copies: list[str | None] = []
+    place = OWN
+    if path != OWN.path:
+        recorded_id = record.place.id if record is not None else ""
+        place = Place(path, _mend_id(disk, directory, path, recorded_id, copies))
+    if record is None or record.place != place:
+        copies.append(_keep(disk, join(directory, PATH_NAME)))
+        write_places(disk, Places(directory, place, record.others if record is not None else ()))
+    return [basename(copy) for copy in copies if copy is not None]
+
+
+def _keep(disk: Disk, path: str) -> str | None:
+    """Keep what is written anew: a copy of a small file, and anything else under another name. Return that name's path,
+    None where there is nothing."""
+    try:
+        found = disk.lstat(path)
+    except FileNotFoundError:
+        return None
+    is_small_file = S_ISREG(found.st_mode) and found.st_size <= _COPIED_BYTES_MAX
+    return keep_copy(disk, path) if is_small_file else set_aside(disk, path)
+
+
+def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: list[str | None]) -> str:
+    """Return the id of the place, which gets one if its own is lost or damaged. Raises ``DataPathError``."""
+    try:
+        found = read_id(disk, root)
+    except CorruptionError:
+        found = None
+        copies.append(_keep(disk, join(root, ID_NAME)))
+    if found is None:
+        if not recorded_id:
+            return write_id(disk, directory, root).id
+        renew_id(disk, directory, Place(root, recorded_id))
+        return recorded_id
+    if found[0] != recorded_id and found[1] != abspath(directory):
+        what = f"the place of segments of {found[1]}"
+        advice = f"if that queue is gone, remove {join(root, ID_NAME)}, then repair again; else {_ADVICE}"
+        raise DataPathError(directory, f"in {root} the place of this queue's segments", what, advice)
+    return found[0]
+
+
+def _holds(disk: Disk, directory: str, root: str) -> bool:
+    """Return whether segments that the log names are there, or it names none; without a log whether any are there."""
+    salts = _salts(disk, directory)
+    if salts is None:
+        return bool(names_in(disk, root, DATA_DIRECTORY))
+    for number, salt in salts.items():
+        with suppress(CorruptionError):
+            if find_salt(disk, join(join(root, DATA_DIRECTORY), segment_name(number)), number) == salt:
+                return True
+    return not salts
+
+
+def _salts(disk: Disk, directory: str) -> dict[int, int] | None:
+    """Return the salts of the segments that the log names, by number; None if the log cannot be read."""
+    logs = [parse_log_name(name) for name in names_in(disk, directory, LOG_DIRECTORY)]
+    newest = max((number for number in logs if number is not None), default=0)
+    try:
+        replay = read_log(disk, join(join(directory, LOG_DIRECTORY), log_name(newest)))
+    except (CorruptionError, FileNotFoundError):
+        return None
+    salts = {row.number: row.salt for row in replay.checkpoint.segments}
+    for frame in replay.frames[1:]:
+        for transaction in frame.transactions:
+            salts |= {each.number: each.salt for each in transaction if isinstance(each, SegmentCreated)}
+    return salts
+
+
+def set_stray_id_aside(disk: Disk, directory: str) -> Mended:
+    """Set aside a ``queue.id`` that no queue records; keep one that its queue still does, whose place this is.
+
+    A directory with such a file, and without a log, is refused as the place of another queue's segments.
+    """
+    found = read_id(disk, directory) if ID_NAME in names_in(disk, directory) else None
+    if found is None or names_in(disk, directory, LOG_DIRECTORY) or names_in(disk, directory, DATA_DIRECTORY):
+        return Mended()
+    with suppress(CorruptionError, DataPathError, DataMissingError):
+        if not find_generations(disk, found[1]) or read_record(disk, found[1]).place.id != found[0]:
+            path = join(directory, ID_NAME)
+            copy = keep_copy(disk, path)
+            disk.unlink(path)
+            what = f"{path}: the place of segments of {found[1]}, which records another one, or is gone: set aside"
+            return Mended((what,), (basename(str(copy)),))
+    return Mended()

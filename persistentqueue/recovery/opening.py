@@ -1,0 +1,319 @@
+"""Opening a queue: take its lock, recover what is there or make a new queue, and adopt what was published.
+
+The steps of an opening, of which only those from 6 on write:
+
+1. Check the directory: its name, and that no other user has prepared it (see ``trust``).
+2. Take the lock. From here on the owner goes by the descriptors of its directories.
+3. Find the places of the segments, and read the log (``recovery``), which also says what is to be written once more.
+4. Ask the queue that coordinated a transaction in doubt what became of it (``doubt``). That queue is opened for this,
+   and closed, if nobody owns it.
+5. Refuse a copy of a queue that lies beside its original.
+6. Finish a deletion or a move of segments that was cut short.
+7. Make a ``Store`` of the state, and write on. After a clean close the same segment is written on. After a crash a new
+   generation of the log and a new segment begin. *A crash here leaves the log that was read: the next opening does all
+   of this again, with the same result.*
+8. Record the limits for producers, and adopt what they have published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext, suppress
+from dataclasses import replace
+from functools import partial
+from itertools import chain
+from logging import ERROR, WARNING
+from typing import NamedTuple
+
+from ..core.frame import DOUBTED
+from ..core.operations import IDENTITY_BYTES, SubscriptionClosed
+from ..core.state import State
+from ..engine.inbox_limits import record_limits
+from ..engine.reader import Guard
+from ..engine.store import RecoveryReport, Store
+from ..engine.transaction import Settings
+from ..errors import (
+    BrokenQueueError,
+    CopiedQueueError,
+    CorruptionError,
+    QueueLockedError,
+    QueueNotFoundError,
+    ResourceError,
+    unless_lacking,
+)
+from ..storage.layout import believed, delete_all, find_generations, need_own_directory, set_all_aside
+from ..storage.locations import DATA_DIRECTORY, LOG_DIRECTORY, OWN, Places
+from ..storage.lock import LOCK_NAME, Lock
+from ..storage.log import parse_log_name
+from ..storage.relocation import open_places, settle, sweep_others
+from ..system.disk import (
+    PAGE_BYTES,
+    Disk,
+    basename,
+    join,
+    make_directory,
+    make_parts,
+    relpath,
+    sync_directory,
+    sync_names,
+)
+from ..system.event_log import LOGGER
+from ..system.signal_shield import Insist, call_once
+from ..system.trust import need_trusted
+from .in_doubt import Decide, ask, find_copy, forget_settled
+from .replay import Recovered, finish_adoptions, recover
+
+
+def announce(directory: str, report: RecoveryReport) -> None:
+    """Say in the program's log what there was to recover in the queue in this directory."""
+    if not report.clean:
+        LOGGER.info("%s: recovered %s", directory, report)
+    if report.resolved is not None:
+        became = "committed" if report.resolved else "never committed"
+        LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
+    if report.torn_bytes or report.missing_bytes or report.lost_transactions:
+        # A crash tears a log, and takes what was not synced; it never cuts a file that was durable as a whole.
+        LOGGER.log(
+            ERROR if report.missing_bytes else WARNING,
+            "%s: the log ended in up to %d torn bytes and %d missing ones, %d transactions without data; set aside: %s",
+            directory,
+            report.torn_bytes,
+            report.missing_bytes,
+            report.lost_transactions,
+            ", ".join(report.set_aside) or "nothing",
+        )
+    else:
+        for name in report.set_aside:
+            LOGGER.error("%s: nothing refers to %s, which may hold something: renamed to *.damaged", directory, name)
+
+
+class Others(NamedTuple):
+    """The queues that one which is being opened may have to ask, by their directories."""
+
+    is_sound: Callable[[str], bool]
+    """Says of one whether this process owns it, and it is not broken."""
+    tell: Callable[[str, RecoveryReport], object]
+    """Hears what was found in one that had to be recovered, to be asked."""
+
+
+UNKNOWN = Others(lambda _directory: False, announce)
+"""Of whoever opens a queue, and knows of no other."""
+
+
+def open_store(
+    disk: Disk,
+    directory: str,
+    settings: Settings,
+    create: bool,
+    lock_timeout_seconds: float,
+    mutex: Guard,
+    reading: Guard,
+    read: Callable[[Disk, Places, Decide], Recovered | None] = recover,
+    data_path: str | None = None,
+    others: Others = UNKNOWN,
+    adopts: bool = True,
+    insist: Insist = call_once,
+) -> Store:
+    """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
+
+    ``others`` are the queues that this one may have to ask. Unless it ``adopts``, what other processes have
+    published is left to a later opening. What another user has prepared is opened only if the settings ``trust``.
+
+    On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
+    ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``, ``DataMissingError``,
+    ``CorruptionError``, ``UnsupportedFormatError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError`` and
+    ``OSError``; the lock is then free, and nothing is lost: what an opening writes says what the log said, and can
+    be written again.
+    """
+    with unless_lacking(directory, "to open the queue", "then open it"):
+        need_own_directory(disk, directory)
+        if not create and not find_generations(disk, directory):
+            raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
+        lock = Lock(disk, join(directory, LOCK_NAME))
+        while True:
+            make_directory(disk, directory)
+            _need_trusted(disk, settings, directory, data_path)
+            with suppress(FileNotFoundError):  # the queue was being deleted, and its directory with it
+                lock.acquire(lock_timeout_seconds)
+                break
+        store = None
+        own = lock.disk  # of this queue, whatever becomes of its name; its neighbours go by theirs
+        try:
+            _need_trusted(own, settings, directory, None)  # once more: from here on nobody else makes it
+            places = open_places(own, directory, data_path)
+            _need_trusted(own, settings, places.data_root, None)
+            recover_other = partial(_recover_other, disk, others, settings.trust)
+            recovered = read(own, places, lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound))
+            if recovered is not None and lock.is_moved:
+                _need_original(disk, lock, directory, recovered.state.identity)
+            if recovered is not None and recovered.state.decisions and lock.is_named():
+                forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
+            places = sweep_others(own, settle(own, places, data_path, recovered is None))
+            state = _new_state(settings) if recovered is None else recovered.state
+            # Logged before any frame of this opening.
+            state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
+            if settings.fan_out and 0 in state.subscriptions:
+                raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
+            store = Store(own, places, settings, lock, state, mutex, reading, insist)
+            _begin(store, recovered)
+            lock.settle()
+            if adopts:
+                record_limits(own, directory, settings)
+                _adopt(store)
+        except BaseException:
+            if store is not None:
+                store.abandon()
+            lock.release()
+            raise
+    return store
+
+
+def _need_trusted(disk: Disk, settings: Settings, root: str, data_path: str | None) -> None:
+    """Raise ``UntrustedError`` for what another user has prepared, unless the settings accept that."""
+    if not settings.trust:
+        roots = (root,) if data_path in {None, OWN.path} else (root, str(data_path))
+        need_trusted(disk, chain.from_iterable(believed(disk, each) for each in roots))
+
+
+def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> None:
+    """Raise ``CopiedQueueError`` if a neighbour has the same identity: what is said of one would be believed of the
+    other."""
+    with suppress(OSError):  # the directory above may not be listed: then nobody knows
+        other = find_copy(disk, directory, identity, lock.is_on) if identity else None
+        if other is not None:
+            raise CopiedQueueError(directory, other)
+
+
+def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> bool:
+    """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
+    # Nobody knows what its owner has chosen. No limit keeps it from saying what it knows, and it takes no more room
+    # for that than it must; what is given back may have been meant to be wiped.
+    settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
+    settings = replace(settings, trust=trust)
+    try:
+        store = open_store(disk, directory, settings, False, 0.0, free, free, others=others, adopts=False)
+    except QueueLockedError:
+        return False
+    others.tell(directory, store.recovery)
+    with suppress(ResourceError, BrokenQueueError):  # what it says is durable already
+        store.close()
+    return True
+
+
+def _begin(store: Store, recovered: Recovered | None) -> None:
+    """Make the directories that are missing, and the log that the store will write to."""
+    disk, parts, roots = store.disk, store.places.parts(), store.lock.roots
+    if store.settings.shared_pool:
+        store.lock.hold_above(store.places.data_root)
+    unsynced = make_parts(disk, dict.fromkeys([*parts, store.pool.directory]))
+    if store.settings.shared_pool:
+        roots.hold(store.pool.directory)
+    store.quota.learn(path for path in parts if path != store.adopter.directory)
+    store.quota.pressing = True
+    if recovered is None:
+        for path in dict.fromkeys((store.directory, store.places.data_root)):
+            sync_names(disk, path)
+        store.trim()
+        store.generations.spare.fill(store.settings.log_bytes)
+    else:
+        for path in unsynced:  # a copy may have lacked what was empty
+            sync_directory(disk, path)
+        _go_on(store, recovered)
+    roots.keep((store.directory, store.places.data_root, store.pool.directory))
+    store.quota.pressing = False
+    store.generations.make_spare()
+    store.quota.reserve_bytes = store.quota.reserve_bytes or store.limits.reserve_bytes(store.settings.log_bytes)
+
+
+def _adopt(store: Store) -> None:
+    """Adopt what other processes have published meanwhile."""
+    if store.adopter.sweep():
+        # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
+        # hear of it. A sync that fails does, as any that an opening makes.
+        with suppress(OSError, ResourceError):
+            store.inbox.adopt(insists=True)
+
+
+def _go_on(store: Store, recovered: Recovered) -> None:
+    """Let the store write on behind what was recovered, then delete what nothing refers to."""
+    replay, disk, places = recovered.replay, store.disk, store.places
+    store.generations.follow(replay)
+    store.segments.follow(store.state.segments.values())
+    if recovered.sweep or recovered.set_aside:
+        # This generation's name may so far survive in the page cache only, and an older one must not go before it.
+        sync_directory(disk, places.path(LOG_DIRECTORY))
+    logs = [name for name in map(places.path, recovered.sweep) if parse_log_name(basename(name)) is not None]
+    spare = store.generations.find_spare(logs)
+    sweep = [name for name in recovered.sweep if places.path(name) != spare]
+    if replay.sealed:
+        store.recovery = _go_on_sealed(store, recovered, sweep)
+    else:
+        store.recovery = _go_on_crashed(store, recovered, sweep)
+    delete_all(disk, places, sweep, store.settings.wipe)
+
+
+def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
+    """After a clean close: write on in the segment that was written last."""
+    current = store.state.segments.get(store.state.current_segment)
+    if current is not None:
+        with suppress(CorruptionError):  # whoever reads from it will hear of it
+            store.segments.write_on(current)
+    set_all_aside(store.disk, store.places, recovered.set_aside)
+    return RecoveryReport(
+        generation=recovered.replay.header.number, swept=tuple(sweep), set_aside=tuple(recovered.set_aside)
+    )
+
+
+def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
+    """After a crash: write once more what may not be durable, then begin a generation of the log."""
+    replay, disk, places = recovered.replay, store.disk, store.places
+    finish_adoptions(disk, places, recovered)
+    store.adopter.sync()  # what a killed owner has deleted there is not to come back once this one has served
+    store.segments.has_adopted = bool(recovered.adoptions)
+    if recovered.orphans:
+        store.adopter.take_back(recovered.orphans)
+    if not replay.synced:
+        try:
+            store.segments.sync_again(store.state.segments, recovered.unsynced)
+        except OSError as error:
+            raise store.break_off(error) from error
+    redone_bytes = store.segments.redo(store.state.segments, recovered.redo, are_new=not replay.synced)
+    doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
+    was_in_doubt = recovered.resolved is not None
+    if not doubtful and not was_in_doubt:
+        _cut(store, recovered)
+    set_all_aside(disk, places, recovered.set_aside)
+    if doubtful or replay.header.flags & DOUBTED:
+        # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
+        for part in (LOG_DIRECTORY, DATA_DIRECTORY):
+            sync_directory(disk, places.path(part))
+    store.quota.pressing = False  # the trim takes no more than it needs
+    # A fresh generation, since what was read may so far survive in the page cache only.
+    store.trim(keep_old=bool(doubtful))
+    if not doubtful and was_in_doubt:
+        _cut(store, recovered)  # a log that ends in doubt still names what is behind the last block
+    aside = [*recovered.set_aside, *([relpath(replay.file, store.directory)] if doubtful else [])]
+    return RecoveryReport(
+        clean=False,
+        generation=replay.header.number,
+        transactions=recovered.transactions,
+        torn_bytes=replay.torn_bytes,
+        missing_bytes=replay.missing_bytes,
+        lost_transactions=recovered.lost_transactions,
+        redone_bytes=redone_bytes,
+        swept=tuple(sweep),
+        set_aside=tuple(aside),
+        resolved=recovered.resolved,
+    )
+
+
+def _cut(store: Store, recovered: Recovered) -> None:
+    # What was adopted keeps its end: it may have to be published again.
+    store.segments.cut(row for row in store.state.segments.values() if row.number not in recovered.adoptions)
+
+
+def _new_state(settings: Settings) -> State:
+    state = State()
+    if settings.fan_out:
+        state.apply(SubscriptionClosed(0))
+    return state

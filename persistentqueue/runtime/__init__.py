@@ -1,0 +1,1 @@
+"""Threads around one engine, or around several: group commit, waiting, maintenance, retries."""

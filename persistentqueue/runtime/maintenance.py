@@ -1,0 +1,207 @@
+"""Upkeep: what nobody has to wait for, beside the commits of a queue. Compaction, the pool, tidying up when it is idle.
+
+By hand, or in the thread of ``maintenance``. The locks are those of ``group``, in its order.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from math import inf
+from typing import NamedTuple
+
+from ..engine.compaction import Copy
+from ..engine.transaction import Transaction
+from ..errors import BrokenQueueError, ClosedError, PersistentQueueError
+from ..system.event_log import LOGGER
+from .background import MAINTENANCE
+from .open_queue import Group
+
+MAINTENANCE_SECONDS = 1.0
+"""How long after a commit maintenance is due, at most."""
+IDLE_SECONDS = 10.0
+"""For how long there must have been no commit before what only a busy queue needs is given up."""
+_PAUSE_SECONDS = 0.05
+"""How long a compaction pauses at most before it sees that the queue was closed."""
+
+
+class Compacted(NamedTuple):
+    """What a compaction did."""
+
+    segments: int
+    """How many segments were emptied."""
+    copied_bytes: int
+    """Bytes of blocks that were written for that."""
+
+
+class Maintained(NamedTuple):
+    """What maintenance did."""
+
+    compacted_segments: int
+    """How many segments were emptied."""
+    copied_bytes: int
+    """Bytes of blocks that were written for that."""
+    pooled_bytes: int
+    """Bytes of the files that were made for the pool."""
+
+
+class Upkeep:
+    """Of one queue. For any number of threads."""
+
+    def __init__(self, group: Group) -> None:
+        self._group = group
+        self._is_tidy_due = False
+        """Whether it will be tidied by itself."""
+        self._failures: set[tuple[type, int | None]] = set()
+        """The causes of which the log has heard."""
+        group.after_commit = self.maintain_soon
+
+    def compact(
+        self,
+        below: float,
+        settled_only: bool,
+        progress: Callable[[int], None] | None = None,
+        bytes_per_second: float = inf,
+    ) -> Compacted:
+        """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
+        of those that were there at the beginning. Copies no more than ``bytes_per_second``, on average.
+
+        Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
+        """
+        with self._group.keeping_files():
+            return self._compact(below, settled_only, progress, bytes_per_second)
+
+    def _compact(
+        self, below: float, settled_only: bool, progress: Callable[[int], None] | None, bytes_per_second: float
+    ) -> Compacted:
+        segments = copied_bytes = 0
+        before: int | None = None
+        began = self._group.now()
+        copy: Copy | None = None
+
+        def begin() -> None:
+            nonlocal before, copy
+            with self._group.writing:
+                self._group.check()
+                before = self._group.store.state.next_segment if before is None else before
+                copy = self._group.store.begin_compaction(below, settled_only, before=before)
+
+        def end() -> None:
+            nonlocal copy
+            if copy is not None:
+                with self._group.writing:
+                    self._group.store.end_compaction(copy)
+                copy = None
+                self._group.tell_of_room()
+
+        while True:
+            try:
+                self._group.around(partial(self._group.shielded, begin))
+                if copy is None:
+                    return Compacted(segments, copied_bytes)
+                resumed, groups = self._group.now(), self._group.groups
+                while copy.step():
+                    self._group.check()
+                    if progress is not None:
+                        progress(copied_bytes + copy.copied_bytes)
+                    # Where others are at work, they wait for the interpreter meanwhile: they get it for longer.
+                    for_others = 3 * self._group.now() - 2 * resumed if groups != self._group.groups else 0.0
+                    self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
+                    resumed, groups = self._group.now(), self._group.groups
+                transaction = Transaction()
+                transaction.operations = copy.finish()
+                if transaction.operations:
+                    self._group.commit(transaction)
+                    segments += len(copy.done)
+                    copied_bytes += copy.copied_bytes
+                self._group.around(partial(self._group.shielded, end))
+            except BaseException:
+                self._group.around(partial(self._group.shielded, end))
+                raise
+            self._group.trim()
+
+    def _pause(self, until: float) -> None:
+        """Do nothing until then, by ``now``. Raises ``ClosedError`` soon after the queue was closed."""
+        while (left_seconds := until - self._group.now()) > 0:
+            time.sleep(min(left_seconds, _PAUSE_SECONDS))
+            self._group.check()
+
+    def maintain(self) -> Maintained:
+        """Give up what only a busy queue needs, compact what is worth it, fill the pool. Raises like ``compact``."""
+        self._tidy()
+        return self._maintain(inf)
+
+    def _tidy(self) -> None:
+        self._group.around(partial(self._group.shielded, self._tidy_files))
+
+    def _tidy_files(self) -> None:
+        generation = self._group.store.generations.number
+        with self._group.keeping_files(), self._group.alone():
+            self._group.store.tidy()
+        self._group.give_back()
+        if generation != self._group.store.generations.number:
+            self._group.tell_of_room()
+
+    def _maintain(self, bytes_per_second: float) -> Maintained:
+        self._group.give_back()
+        compacted = self.compact(self._group.store.settings.compact_below, True, None, bytes_per_second)
+        return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
+
+    def _fill_pool(self) -> Iterator[int]:
+        """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
+        made: int | None = 0
+        files = self._group.store.fill_pool()
+        while made is not None:
+            yield made
+            made = self._group.around(partial(self._group.shielded, partial(self._make_file, files)))
+
+    def _make_file(self, files: Iterator[int]) -> int | None:
+        with self._group.giving_back:
+            self._group.check()
+            return next(files, None)
+
+    def maintain_soon(self) -> None:
+        """Have maintenance come by itself."""
+        self._group.upkeep_is_due = True
+        MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._group)
+
+    def _maintain_by_itself(self) -> None:
+        self._group.upkeep_is_due = False
+        with self._by_itself():
+            self._group.check()
+            self._group.store.check()
+            self._maintain(self._group.store.settings.compact_bytes_per_second)
+            if not self._is_tidy_due:
+                self._tidy_soon()
+
+    @contextmanager
+    def _by_itself(self) -> Iterator[None]:
+        """Nobody hears of a failure but the log, once for each cause: it comes again every second. That the queue is
+        broken it has heard."""
+        try:
+            yield
+        except (BrokenQueueError, ClosedError):
+            pass
+        except (PersistentQueueError, OSError) as error:
+            cause = type(error), getattr(error, "errno", None)
+            if cause not in self._failures:
+                self._failures.add(cause)
+                LOGGER.warning("%s: maintenance failed, and is tried again: %s", self._group.store.directory, error)
+
+    def _tidy_soon(self) -> None:
+        self._is_tidy_due = True
+        MAINTENANCE.submit(partial(self._tidy_by_itself, self._group.groups), IDLE_SECONDS, self._group)
+
+    def _tidy_by_itself(self, groups: int) -> None:
+        self._is_tidy_due = False
+        with self._by_itself():
+            self._group.check()
+            self._group.store.check()
+            if groups == self._group.groups:
+                self._tidy()
+            else:
+                self._tidy_soon()
+                with self._group.alone():
+                    self._group.store.adopter.sweep_if_due()

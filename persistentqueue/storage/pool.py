@@ -1,0 +1,315 @@
+"""The pool of empty files, ready to become segments (the linearstore's Empty File Pool).
+
+A file that was written before needs no change of its size or its map of blocks when it is written again, so that its
+sync is cheaper, and nothing has to be found for it on a disk that is filling up. A retired segment goes to the pool
+instead of being deleted, as long as the pool stays below its upper bound; ``fill`` makes files up to its lower one,
+from the queue's own idle time or from outside. The name tells the size: ``<bytes>-<random>.free``, or ``.part`` while
+it is being filled, under a lock, so that what a killed process left is told from what one is at work on.
+
+All that counts is in the directory, and each step is one renaming, so that any number of queues and processes may share
+a pool. Nothing in it is trusted: what is no plain file of the named size with one name only is never taken (a power cut
+may bring an old name back beside the one of a live segment), and ``clean`` removes it. What a file holds is of no
+interest, since a segment's salt is new. Files with other names are not ours, and are left alone.
+
+The spare file that the next generation of the log will be written to.
+
+One is always kept, so that the log can be trimmed, and with it items dequeued, when the disk is full. Its bytes were
+written before, so that a sync of what is written to it changes neither its size nor its map of blocks, and is cheaper.
+What it contains is of no interest: whoever takes it writes under a fresh salt.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import suppress
+from stat import S_ISREG, filemode
+from typing import NamedTuple
+
+from ..errors import unless_lacking
+from ..system.disk import CREATE, CREATE_NEW, NO_SPACE, WRITE, Disk, StatResult, join, wipe_file, write_zeros
+from ..system.event_log import LOGGER
+from ..system.quota import OverLimitError, Quota
+
+SIZE_BYTES_MAX = 10**12 - 1
+"""What a name can tell."""
+SUFFIX = ".free"
+PART_SUFFIX = ".part"
+_NAME = re.compile(r"([0-9]{12})-[0-9a-f]{16}(\.free|\.part)", re.ASCII)
+
+
+class Empty(NamedTuple):
+    """A file of the pool."""
+
+    size_bytes: int
+    name: str
+
+
+def parse_pool_name(name: str) -> int | None:
+    """The size in the name of a pooled file; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def _is_sound(found: StatResult, size_bytes: int) -> bool:
+    return S_ISREG(found.st_mode) and found.st_nlink == 1 and found.st_size == size_bytes
+
+
+class Pool:
+    """A directory of empty files. For any thread, and beside other processes; bounds may be missed by a file then."""
+
+    def __init__(self, disk: Disk, directory: str, max_bytes: int) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.max_bytes = max_bytes
+        self.taken = 0
+        """How many files were taken."""
+
+    def files(self) -> list[Empty]:
+        """The files that may be taken, smallest first."""
+        found = []
+        for name in self._names():
+            size_bytes = parse_pool_name(name)
+            if size_bytes is not None and name.endswith(SUFFIX):
+                found.append(Empty(size_bytes, name))
+        return sorted(found)
+
+    def size_bytes(self) -> int:
+        """The length of all of them."""
+        return sum(each.size_bytes for each in self.files())
+
+    def take(self, path: str, least_bytes: int, most_bytes: int) -> int | None:
+        """Rename the largest file within these bounds to ``path``, where there is none yet; its length, None if there
+        is no such file. The renaming is not durable. Raises ``OSError``."""
+        for size_bytes, name in reversed(self.files()):
+            if not least_bytes <= size_bytes <= most_bytes:
+                continue
+            source = join(self.directory, name)
+            with suppress(FileNotFoundError):  # another process took it
+                if not (_is_sound(self._disk.lstat(source), size_bytes) and self._is_ours(source)):
+                    self._remove(name)
+                    continue
+                self._disk.rename(source, path)
+                self.taken += 1
+                return size_bytes
+        return None
+
+    def give(self, path: str) -> bool:
+        """Take in the file at ``path``, which nobody needs any more; False if there is no room for it, or no use.
+
+        Smaller files make room for it. Raises ``OSError``.
+        """
+        found = self._disk.lstat(path)
+        size_bytes = found.st_size
+        if not 0 < size_bytes <= self.max_bytes or not _is_sound(found, size_bytes):
+            return False
+        files = self.files()
+        room_bytes = self.max_bytes - sum(each.size_bytes for each in files)
+        smaller = [each for each in files if each.size_bytes < size_bytes]
+        if room_bytes + sum(each.size_bytes for each in smaller) < size_bytes:
+            return False
+        for each in smaller:
+            if room_bytes < size_bytes and self._remove(each.name):
+                room_bytes += each.size_bytes
+        if room_bytes < size_bytes:
+            return False
+        self._disk.rename(path, join(self.directory, self._new_name(size_bytes, SUFFIX)))
+        return True
+
+    def fill(self, min_bytes: int, file_bytes: int) -> Iterator[int]:
+        """Make files of this size until all together have ``min_bytes``, or the bound is near; yields their lengths.
+
+        What was yielded is written durably, but for its name. Raises ``ResourceError``, ``OSError``; no half of a file
+        stays then.
+        """
+        with unless_lacking(self.directory, "to fill the pool", "then fill it again"):
+            while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
+                part = join(self.directory, self._new_name(file_bytes, PART_SUFFIX))
+                if self._make(part, file_bytes):
+                    yield file_bytes
+
+    def _make(self, part: str, size_bytes: int) -> bool:
+        """Make a file, first under this name; False if somebody else cleaned it away."""
+        fd = self._disk.open(part, CREATE_NEW, 0o600)
+        try:
+            if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
+                return False  # before it was locked somebody cleaned it away, or is at it
+            write_zeros(self._disk, fd, 0, size_bytes)
+            self._disk.fdatasync(fd)
+            self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
+        except BaseException:
+            with suppress(FileNotFoundError):
+                self._disk.unlink(part)
+            raise
+        finally:
+            self._disk.close(fd)
+        return True
+
+    def shrink(self, max_bytes: int) -> int:
+        """Delete files, largest first, until they have no more than this in all; how many bytes were given back."""
+        files = self.files()
+        size_bytes = total_bytes = sum(each.size_bytes for each in files)
+        for each in reversed(files):
+            if size_bytes > max_bytes and self._remove(each.name):
+                size_bytes -= each.size_bytes
+        return total_bytes - size_bytes
+
+    def clean(self) -> list[str]:
+        """Remove what has a name of ours and cannot be used; the names. Raises ``OSError``."""
+        removed = []
+        for name in self._names():
+            size_bytes = parse_pool_name(name)
+            if size_bytes is None:
+                continue
+            path = join(self.directory, name)
+            with suppress(FileNotFoundError):
+                if name.endswith(PART_SUFFIX) and self._is_being_filled(path):
+                    continue
+                is_junk = name.endswith(PART_SUFFIX) or not _is_sound(self._disk.lstat(path), size_bytes)
+                if is_junk and self._remove(name):
+                    removed.append(name)
+        return removed
+
+    def _names(self) -> list[str]:
+        try:
+            return sorted(self._disk.listdir(self.directory))
+        except FileNotFoundError:
+            return []
+
+    def _is_being_filled(self, path: str) -> bool:
+        if not S_ISREG(self._disk.lstat(path).st_mode):
+            return False
+        fd = self._disk.open(path, WRITE, 0)
+        try:
+            return not self._disk.lock(fd)
+        finally:
+            self._disk.close(fd)
+
+    def _is_ours(self, path: str) -> bool:
+        """Whether we may write to it: whoever fills the pool from outside may be somebody else."""
+        try:
+            self._disk.close(self._disk.open(path, WRITE, 0))
+        except PermissionError:
+            return False
+        return True
+
+    def _remove(self, name: str) -> bool:
+        """Delete it; False if somebody else did so, or it is none that could be."""
+        with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
+            self._disk.unlink(join(self.directory, name))
+            return True
+        return False
+
+    def _new_name(self, size_bytes: int, suffix: str) -> str:
+        return f"{size_bytes:012d}-{self._disk.urandom(8).hex()}{suffix}"
+
+
+SPARE_NAME = "log.free"
+
+
+class Spare:
+    """``log.free`` in the pool's directory. Not synchronized: it belongs to whoever writes."""
+
+    def __init__(self, disk: Disk, directory: str) -> None:
+        self._disk = disk
+        self.path = join(directory, SPARE_NAME)
+
+    def fill(self, least_bytes: int, most_bytes: int | None = None) -> int:
+        """Make sure that there is a spare, and that its length is within these bounds; its length then.
+
+        Raises ``OSError`` when there is no room; a spare that was there before is then still there, no longer than it
+        was, so that what room there is stays free.
+        """
+        fd, size_bytes = self.open(least_bytes, most_bytes)
+        self._disk.close(fd)
+        return size_bytes
+
+    def open(self, least_bytes: int, most_bytes: int | None = None) -> tuple[int, int]:
+        """The same, for whoever goes on to write it: the descriptor, which is theirs to close, and the length."""
+        self._set_aside_special()
+        fd = self._disk.open(self.path, CREATE, 0o600)
+        try:
+            found = self._disk.fstat(fd)
+            if found.st_nlink <= 1:
+                return fd, self._resize(fd, found.st_size, least_bytes, most_bytes)
+            # A power cut brought this name back beside the younger one of a log: what is written here is there.
+            self._disk.unlink(self.path)
+        except BaseException:
+            self._disk.close(fd)
+            raise
+        self._disk.close(fd)
+        return self.open(least_bytes, most_bytes)
+
+    def open_fitting(
+        self, wanted_bytes: int, most_bytes: int, least: tuple[int, int], enqueues: bool, quota: Quota
+    ) -> tuple[int, int]:
+        """The same on a disk that may be full: ``least`` are the lengths to be content with, of a log that may enqueue,
+        and of one that may only dequeue, for which a limit of the queue's own is stretched unless this ``enqueues``.
+        """
+        try:
+            return self.open(wanted_bytes, most_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+        try:
+            return self.open(least[0])
+        except OSError as error:
+            if self.size_bytes() >= least[1]:
+                return self.open(least[1])
+            if enqueues or not isinstance(error, OverLimitError):
+                raise
+        quota.pressing = True
+        try:
+            return self.open(least[1])
+        finally:
+            quota.pressing = False
+
+    def _set_aside_special(self) -> None:
+        """Rename whatever has the spare's name, and is no plain file, to ``*.damaged``."""
+        try:
+            mode = self._disk.lstat(self.path).st_mode
+        except FileNotFoundError:
+            return
+        if not S_ISREG(mode):
+            aside = f"{self.path}.{int.from_bytes(self._disk.urandom(8), 'little')}.damaged"
+            LOGGER.error("%s: expected a regular file, found %s: renamed to %s", self.path, filemode(mode), aside)
+            self._disk.rename(self.path, aside)
+
+    def _resize(self, fd: int, size_bytes: int, least_bytes: int, most_bytes: int | None) -> int:
+        if most_bytes is not None and size_bytes > most_bytes:
+            self._disk.ftruncate(fd, most_bytes)
+            size_bytes = most_bytes
+        try:
+            write_zeros(self._disk, fd, size_bytes, least_bytes)
+        except OSError:
+            self._disk.ftruncate(fd, size_bytes)
+            raise
+        return max(size_bytes, least_bytes)
+
+    def leave_room(self, fd: int, size_bytes: int, least_bytes: int) -> int:
+        """Make the open spare so short that a full disk has room for another one; its length then.
+
+        Not below ``least_bytes``. With room for twice its length it stays as it is. Raises ``OSError``.
+        """
+        left_bytes = size_bytes
+        try:
+            write_zeros(self._disk, fd, size_bytes, 2 * size_bytes)
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            left_bytes = min(max(size_bytes // 2, least_bytes), size_bytes)
+        self._disk.ftruncate(fd, left_bytes)
+        return left_bytes
+
+    def size_bytes(self) -> int:
+        """The length of the spare; 0 if there is none."""
+        try:
+            return self._disk.lstat(self.path).st_size
+        except FileNotFoundError:
+            return 0
+
+    def give(self, path: str, wipe: bool = False) -> None:
+        """Make the file at ``path``, which nobody needs any more, the spare; ``wipe`` it before, durably."""
+        if wipe:
+            wipe_file(self._disk, path)
+        self._disk.rename(path, self.path)

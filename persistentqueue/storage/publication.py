@@ -1,0 +1,440 @@
+"""What another process publishes for the owner to adopt: one transaction that puts items into the queue.
+
+::
+
+    inbox/<time>-<producer>.tmp      being written; its producer holds a lock on it
+    inbox/<time>-<producer>.seg      published: whole, durable, and the owner's as soon as he finds it
+    inbox/<time>-<producer>.part     a part: whole, durable, and the owner's once a manifest names it
+
+``time`` is the nanoseconds since the epoch, below 2^63, ``producer`` a random number, both in 16 hexadecimal digits; a
+producer never publishes under a time that is not above the one before, so that the order of the names is his order.
+
+The file is a segment (see ``block``): a header, with the number 0, then blocks. The header's size says where the blocks
+end; there stands one frame (see ``frame``), which is the last of the file. Its number is that of the nanoseconds, its
+checksum is that of a frame at offset 0 of a log with the segment's salt. Its one transaction
+is an *adoption* with segment 0 and the name that it was published under, an *enqueue* of all blocks, with segment and
+sequence 0, unless there are none, and perhaps a *marker*.
+
+Anybody who may write into the inbox may put anything there. A file counts only if it is a regular one that is there as
+a whole: one that is mostly holes does not. The bytes that are really there bound what is done for it.
+
+The write order (``publish.1`` …): 1. write the blocks, then header and frame. 2. Sync the file. 3. Rename it: whoever
+looks sees it as a whole. 4. Sync the directory: **the commit point of a publication**: from here on it outlives the
+power. *A crash before 3 leaves a ``.tmp``, which the owner sweeps; between 3 and 4 either.*
+
+A transaction that many processes write together is a *manifest* and its *parts*. A part is written like any other file,
+in the same order, under a name that nobody adopts; it has items, and no marker. The manifest is published when all
+parts are durable: a file without blocks, which behind its own adoption names each part, in the order of the items, by
+an adoption (segment 0, the part's salt, its length without the header, its name) and an enqueue (as in the part). It is
+the commit point of them all, and they are the owner's together. *A crash before leaves parts that no manifest names,
+which the owner sweeps when they are old.* What goes, goes in the order that leaves no manifest without its parts.
+
+A *request* is a published file without blocks, parts and marker, of somebody who consumes a subscription without owning
+the queue. Behind its adoption stands a *subscription* with number 0, ``first`` and the name: there shall be one, which
+begins there if it is new (2^64 - 1: with what is enqueued from then on). With a *dequeue* behind it, subscription 0 and
+first 0, it says that all below ``count`` is consumed, if there is one; not what a session holds.
+"""
+
+from __future__ import annotations
+
+import errno
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from typing import NamedTuple
+
+from ..core.block import (
+    BLOCK_HEADER_BYTES,
+    BLOCK_ITEMS,
+    LENGTH_BYTES,
+    SEGMENT_MAGIC,
+    Encode,
+    combine_checksums,
+    encode_block,
+    split_items,
+)
+from ..core.frame import FRAME_HEADER_BYTES, decode_lone_transaction, encode_frame
+from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
+from ..core.operations import Adoption, Dequeue, Enqueue, MarkerSet, Operation, SubscriptionOpened, encode_transaction
+from ..errors import CorruptionError, MemoryShortageError, PersistentQueueError
+from ..system.disk import CREATE_NEW, LACKING, READ, Disk, join, names_of, read_all, write_all
+from ..system.trust import need_regular, regular_bytes
+from .inbox_access import make_readable, publication_mode
+from .segment import PUBLISHED, Segment
+
+SUFFIX = ".seg"
+DRAFT_SUFFIX = ".tmp"
+PART_SUFFIX = ".part"
+_NAME = re.compile(r"([0-7][0-9a-f]{15})-([0-9a-f]{16})(\.seg|\.tmp|\.part)")
+_PUBLISHED = re.compile(r"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.seg")
+_PART = re.compile(r"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.part")
+TIME_NS_MAX = 2**63 - 1
+"""The last time that a name can tell, in the year 2262."""
+PRODUCER = slice(17, 33)
+"""What of a name is its producer."""
+_FRAME_BYTES_MAX = 64 * 1024 * 1024
+"""Of a manifest of half a million parts; that of one file has some hundred bytes."""
+_UNBOUNDED = 2**63 - 1
+_HOLES_FACTOR, _HOLES_BYTES = 16, 1024 * 1024
+"""A file may be longer than what is really there of it by this factor, and by so many bytes."""
+_NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})
+"""The errors that mean that no regular file has this name, or not any more."""
+
+
+class TooManyPartsError(PersistentQueueError, ValueError):
+    """A manifest would be longer than whoever adopts it reads: publish fewer, larger parts. Nothing was published."""
+
+
+class Name(NamedTuple):
+    """A decoded file name."""
+
+    time_ns: int
+    producer: str
+    suffix: str
+
+
+class Part(NamedTuple):
+    """A file with ``count`` items in ``length_bytes`` of blocks, and ``capacity_bytes`` behind its header in all; what
+    it is named in the inbox."""
+
+    name: str
+    salt: int
+    capacity_bytes: int
+    count: int  # type: ignore[assignment]
+    length_bytes: int
+    checksum: int
+
+
+class Request(NamedTuple):
+    """There shall be a subscription of this name, from sequence ``first`` on if it is new; or, with an ``end``, it has
+    consumed all below that."""
+
+    name: str
+    first: int = 0
+    end: int = 0
+
+
+LATEST = 2**64 - 1
+"""The ``first`` of a subscription that passes over what there is."""
+
+
+class Publication(NamedTuple):
+    """A published transaction: what lies in the file itself, or, of a manifest, in its parts; or a request."""
+
+    own: Part
+    parts: tuple[Part, ...]
+    marker: tuple[str, int] | None
+    request: Request | None = None
+
+    @property
+    def name(self) -> str:
+        """What it was published as."""
+        return self.own.name
+
+    @property
+    def items(self) -> int:
+        """How many items it enqueues."""
+        return sum(file.count for file in self.files)
+
+    @property
+    def files(self) -> tuple[Part, ...]:
+        """What becomes segments, in this order; nothing where there are no items. The manifest comes last, so that it
+        is in the inbox as long as one of its parts is."""
+        return (*self.parts, self.own) if self.parts or self.own.count else ()
+
+
+def parse_name(name: str) -> Name | None:
+    """The pieces of a file name in the inbox; None for what is no producer's."""
+    match = _NAME.fullmatch(name)
+    return Name(int(match[1], 16), match[2], match[3]) if match else None
+
+
+def is_published(name: str) -> bool:
+    """Whether a file in the inbox with this name is whole, and waits to be adopted."""
+    return _PUBLISHED.fullmatch(name) is not None
+
+
+def is_part(name: str) -> bool:
+    """Whether a file in the inbox with this name is whole, and waits for a manifest, or has one."""
+    return _PART.fullmatch(name) is not None
+
+
+def time_behind(disk: Disk, inbox: str, name: str, time_ns: int = 0) -> int:
+    """The time of what is published now, behind ``time_ns``, and behind the file of this name, if it is not empty.
+
+    Raises ``CorruptionError`` where that file stands at the end of all times.
+    """
+    parsed = parse_name(name)
+    behind_ns = max(disk.time_ns(), time_ns + 1, parsed.time_ns + 1 if parsed is not None else 0)
+    if behind_ns > TIME_NS_MAX:
+        consequence = "nothing was published: open the queue, which adopts the file or sets it aside, then try again"
+        raise CorruptionError(join(inbox, name), 0, f"a name with a time below {TIME_NS_MAX}", name, consequence)
+    return behind_ns
+
+
+class Draft:
+    """A transaction that is being written to a file of its own. For one thread at a time."""
+
+    def __init__(self, disk: Disk, directory: str, producer: str, time_ns: int, encode: Encode = encode_block) -> None:
+        """Make the file, of blocks that ``encode`` makes. Raises ``OSError``, ``FileNotFoundError`` where there is no
+        such inbox, and ``InboxAccessError``."""
+        self._disk = disk
+        self._encode = encode
+        self._directory = directory
+        self._producer = producer
+        self._path = join(directory, f"{time_ns:016x}-{producer}{DRAFT_SUFFIX}")
+        self._checksum = 0
+        self.is_intact = True
+        """Whether it holds what was written to it, and nothing else, so that it can be written on."""
+        mode = publication_mode(disk, directory)
+        self._fd = disk.open(self._path, CREATE_NEW, mode)
+        try:
+            make_readable(disk, self._fd, mode)
+            disk.lock(self._fd)
+            salt = int.from_bytes(disk.urandom(8), "little")
+            self._segment = Segment(disk, self._path, self._fd, PUBLISHED, salt, _UNBOUNDED)
+        except BaseException:
+            self.drop()
+            raise
+
+    @property
+    def count(self) -> int:
+        """How many items were written to it."""
+        return self._segment.ordinal
+
+    @property
+    def length_bytes(self) -> int:
+        """The bytes of the blocks that were written to it."""
+        return self._segment.end - HEADER_BYTES
+
+    @property
+    def is_published(self) -> bool:
+        """Whether it has, or may have, a name under which it is adopted: then somebody may have seen it."""
+        return not self._path
+
+    def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
+        """Write the items behind those that were written: all of them, or, when this raises ``OSError``, none."""
+        segment = self._segment
+        before = segment.end, segment.ordinal, self._checksum
+        with self._cut_again():
+            try:
+                for part, _ in split_items(items, payload_bytes):
+                    at, ordinal = segment.end, segment.ordinal
+                    blocks, length_bytes, checksum = self._encode(part, segment.salt, at, ordinal, time_ns)
+                    segment.write(blocks, length_bytes, len(part))
+                    self._checksum = combine_checksums(self._checksum, checksum)
+            except BaseException:
+                segment.end, segment.ordinal, self._checksum = before
+                raise
+
+    def publish(self, marker: tuple[str, int] | None, time_ns: int, parts: Sequence[Part] = ()) -> None:
+        """Make the transaction whole, durable and the owner's, in the order of its ``time_ns``; the file is closed.
+        With ``parts``, which are durable, and if nothing was written here, it is their manifest.
+
+        Raises ``TooManyPartsError``: it is as it was. Raises ``OSError``; then ``is_published`` tells whether it may
+        be, and else ``is_intact`` whether it can be tried again. A sync that failed is not.
+        """
+        self._end(SUFFIX, parts, marker, time_ns)
+
+    def ask(self, request: Request, time_ns: int) -> None:
+        """Publish a request instead, if nothing was written here. Raises like ``publish``."""
+        self._end(SUFFIX, (), None, time_ns, request)
+
+    def end_part(self, time_ns: int) -> Part:
+        """Make what was written, which must be something, a durable part, which may still be dropped. Raises
+        ``OSError``; then it is only to be dropped."""
+        return self._end(PART_SUFFIX, (), None, time_ns)
+
+    def _end(
+        self,
+        suffix: str,
+        parts: Sequence[Part],
+        marker: tuple[str, int] | None,
+        time_ns: int,
+        request: Request | None = None,
+    ) -> Part:
+        segment, disk = self._segment, self._disk
+        length_bytes = segment.end - HEADER_BYTES
+        name = f"{time_ns:016x}-{self._producer}{suffix}"
+        own = Part(name, segment.salt, length_bytes, segment.ordinal, length_bytes, self._checksum)
+        # Opened first: behind the renaming nothing but a sync may fail.
+        with names_of(disk, self._directory) as sync_names:
+            with self._cut_again():
+                disk.failpoint("publish.1 write frame")
+                operations = _operations([own, *parts], marker, request)
+                body = encode_transaction(operations)
+                frame, _ = encode_frame(body, segment.salt, 0, time_ns, 0, 1, len(operations))
+                if len(frame) + len(body) > _FRAME_BYTES_MAX:
+                    found = f"{len(parts)} parts take {len(frame) + len(body)} bytes of a manifest"
+                    raise TooManyPartsError(
+                        f"{self._path}: {found}, of which there may be {_FRAME_BYTES_MAX}: publish fewer, larger parts"
+                    )
+                header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
+                write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
+                write_all(disk, self._fd, [header], HEADER_BYTES, 0)
+            self.is_intact = False
+            disk.failpoint("publish.2 sync file")
+            disk.fdatasync(self._fd)
+            disk.failpoint("publish.3 rename")
+            draft, target = self._path, join(self._directory, name)
+            self._path = target if suffix == PART_SUFFIX else ""
+            try:
+                disk.rename(draft, target)
+            except OSError as error:
+                self._path = draft
+                if error.errno in LACKING:  # it has not happened, and no sync has failed: written on, and synced anew
+                    self._cut()
+                raise
+            disk.failpoint("publish.4 sync name")
+            sync_names()
+        self._close()
+        return own._replace(capacity_bytes=length_bytes + len(frame) + len(body))
+
+    def drop(self) -> None:
+        """Close the file, and delete it if it is not published. Never raises ``OSError``."""
+        with suppress(OSError):
+            self._close()
+        if self._path:
+            with suppress(OSError):
+                self._disk.unlink(self._path)
+
+    @contextmanager
+    def _cut_again(self) -> Iterator[None]:
+        """Give up what stands behind the last block where that fails: it must be nothing, or a frame."""
+        try:
+            yield
+        except BaseException:
+            self._cut()
+            raise
+
+    def _cut(self) -> None:
+        self.is_intact = False
+        self._disk.ftruncate(self._fd, self._segment.end)
+        self.is_intact = True
+
+    def _close(self) -> None:
+        fd, self._fd = self._fd, -1  # first: it is closed also where that raises
+        if fd >= 0:
+            self._disk.close(fd)
+
+
+def read_publication(disk: Disk, path: str) -> Publication:
+    """Read and check a published file, or a part, but for its blocks, which whoever dequeues checks.
+
+    What it claims is compared with the bytes that are really there before anything is made of it. Raises
+    ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError``, ``FileNotFoundError`` and other
+    ``OSError``.
+    """
+    size_bytes = need_regular(disk, path)  # to open a device may do something, and a pipe waits for somebody to write
+    if size_bytes < HEADER_BYTES + FRAME_HEADER_BYTES:
+        raise CorruptionError(path, 0, f"{HEADER_BYTES + FRAME_HEADER_BYTES} bytes at least", f"{size_bytes} bytes")
+    fd, size_bytes = open_dense(disk, path)
+    try:
+        header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+        end = header.size_bytes
+        room_bytes = size_bytes - end
+        if header.number != PUBLISHED or not FRAME_HEADER_BYTES <= room_bytes <= _FRAME_BYTES_MAX or end < HEADER_BYTES:
+            raise CorruptionError(path, 0, f"a published file of {size_bytes} bytes", f"{header}")
+        try:
+            data = read_all(disk, fd, room_bytes, end)
+            frame_bytes, operations = decode_lone_transaction(data, 0, header.salt, path)
+            length_bytes = end - HEADER_BYTES
+            publication = _decode(operations, header.salt, length_bytes)
+        except MemoryError:
+            raise MemoryShortageError(path, end, room_bytes) from None
+    finally:
+        disk.close(fd)
+    if publication is None or frame_bytes != room_bytes:
+        found = f"another transaction, in {frame_bytes} bytes"
+        raise CorruptionError(path, end, f"a frame that enqueues {length_bytes} bytes of blocks, or parts", found)
+    return publication._replace(own=publication.own._replace(capacity_bytes=size_bytes - HEADER_BYTES))
+
+
+def open_dense(disk: Disk, path: str) -> tuple[int, int]:
+    """Open a file that others put there, to read it; and its size. Raises ``CorruptionError`` unless it is a regular
+    one, and for one of holes: to read these would take for ever."""
+    try:
+        fd = disk.open(path, READ, 0)
+    except OSError as error:
+        if error.errno in _NO_FILES:  # something else took its place just now
+            raise CorruptionError(path, 0, "a regular file", f"{error.strerror}") from error
+        raise
+    try:
+        size_bytes = regular_bytes(disk.fstat(fd), path)
+        real_bytes = disk.real_bytes(fd)
+        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:
+            raise CorruptionError(path, 0, f"{size_bytes} bytes", f"{real_bytes} bytes, and holes")
+    except BaseException:
+        disk.close(fd)
+        raise
+    return fd, size_bytes
+
+
+def _operations(
+    files: Sequence[Part], marker: tuple[str, int] | None, request: Request | None = None
+) -> list[Operation]:
+    """What the frame of a published file says: of the file itself, then of its parts."""
+    operations: list[Operation] = []
+    for name, salt, capacity_bytes, count, length_bytes, checksum in files:
+        operations.append(Adoption(PUBLISHED, salt, capacity_bytes, name))
+        if count:
+            operations.append(Enqueue(0, count, PUBLISHED, HEADER_BYTES, length_bytes, 0, checksum))
+    if marker is not None:
+        operations.append(MarkerSet(*marker))
+    if request is not None:
+        operations.append(SubscriptionOpened(0, request.first, request.name))
+        operations += [Dequeue(0, 0, request.end)] if request.end else []
+    return operations
+
+
+def _decode(operations: Iterable[Operation], salt: int, length_bytes: int) -> Publication | None:
+    """What these operations publish, in a file with this salt and so many bytes of blocks; None if they do not.
+
+    They are taken one at a time, so that nothing is kept of one that is out of place.
+    """
+    files: list[Part] = []
+    names: set[str] = set()
+    marker: tuple[str, int] | None = None
+    request: Request | None = None
+    for operation in operations:
+        is_over = marker is not None or request is not None
+        if isinstance(operation, Adoption) and not is_over and operation.segment == PUBLISHED:
+            if operation.name in names or (files and not is_part(operation.name)):
+                return None
+            names.add(operation.name)
+            files.append(Part(operation.name, operation.salt, operation.capacity_bytes, 0, 0, 0))
+        elif isinstance(operation, Enqueue) and files and not is_over:
+            name, file_salt, capacity_bytes, before, _, _ = files[-1]
+            _, count, _, _, blocks_bytes, _, checksum, _ = operation
+            if before or not count or operation != (0, count, PUBLISHED, HEADER_BYTES, blocks_bytes, 0, checksum, None):
+                return None
+            files[-1] = Part(name, file_salt, capacity_bytes, count, blocks_bytes, checksum)
+        elif isinstance(operation, MarkerSet) and files and not is_over:
+            marker = (operation.name, operation.version)
+        elif isinstance(operation, SubscriptionOpened) and files and not is_over and operation.number == 0:
+            request = Request(operation.name, operation.first)
+        elif isinstance(operation, Dequeue) and request is not None and not request.end and operation[:2] == (0, 0):
+            request = request._replace(end=operation.count)
+            if not request.end:
+                return None
+        else:
+            return None
+    if not files:
+        return None
+    own, *parts = files
+    is_right = (
+        own[1:3] == (salt, length_bytes)
+        and own.length_bytes == length_bytes
+        and (own.count > 0) == (length_bytes > 0)
+        and all(file.count <= _most_items(file.length_bytes) for file in files)
+        and (is_published(own.name) or (is_part(own.name) and own.count > 0 and marker is None))
+        and (not parts or (is_published(own.name) and own.count == 0))
+        and all(part.count > 0 and 0 < part.length_bytes <= part.capacity_bytes for part in parts)
+        and (request is None or (is_published(own.name) and not parts and own.count == 0 and marker is None))
+    )
+    return Publication(own, tuple(parts), marker, request) if is_right else None
+
+
+def _most_items(length_bytes: int) -> int:
+    """How many items are in so many bytes of blocks at most: all of them empty."""
+    return BLOCK_ITEMS * (length_bytes // (BLOCK_HEADER_BYTES + LENGTH_BYTES))

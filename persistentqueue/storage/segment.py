@@ -1,0 +1,616 @@
+"""One data file: ``data/<number>.seg``, written from front to back in the format of ``block``, never edited.
+
+Not synchronized. Writing (``defer``, ``write``, ``sync``, ``seal``) is for one thread at a time; ``load`` may run
+beside it, since it reads only blocks that were committed before.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+from ..core.block import (
+    BLOCK_HEADER_BYTES,
+    BLOCK_MAGIC,
+    ENVELOPED,
+    HOLES,
+    LENGTH_BYTES,
+    RAW_LENGTH_BYTES,
+    SEGMENT_MAGIC,
+    BlockHeader,
+    check_body,
+    check_item,
+    combine_checksums,
+    decode_block_header,
+    decode_body,
+    decode_envelope,
+    decode_holes,
+    peek_payload_bytes,
+)
+from ..core.encryption import PLAIN, UNOPENED, Envelopes
+from ..core.header import HEADER_BYTES, Header, decode_header, encode_header
+from ..core.page_cache import ITEM_OVERHEAD_BYTES
+from ..errors import CorruptionError, MemoryShortageError
+from ..system.disk import CREATE_NEW, READ, WRITE, Disk, read_all, write_all
+from ..system.trust import open_plain
+
+SUFFIX = ".seg"
+_NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
+READ_AHEAD_BYTES = 1024 * 1024
+"""How much a consumer reads at once; a larger block is read whole."""
+START_SYNC_BYTES = 512 * 1024
+"""From this length on the system is told to begin with a write at once, so that the sync has less to wait for."""
+PUBLISHED = 0
+"""What the header of a file says that was published under no number; when it is adopted its name gets one."""
+_FIRST_READ_BYTES = 4096
+_DIRECT_BYTES = 64 * 1024
+_UNUSED_PART = 16
+
+
+def segment_name(number: int) -> str:
+    """The file name of a segment."""
+    return f"{number:012d}{SUFFIX}"
+
+
+def parse_segment_name(name: str) -> int | None:
+    """The number in a segment's file name; None for any other name."""
+    match = _NAME.fullmatch(name)
+    return int(match[1]) if match else None
+
+
+def is_little(size_bytes: int, end: int) -> bool:
+    """Whether so little of a file is unused that it does not matter."""
+    return size_bytes - end <= size_bytes // _UNUSED_PART
+
+
+class Loaded(NamedTuple):
+    """What ``load`` read: the items from ``ordinal`` on; the first block behind them; the damage that stopped it.
+
+    ``lost`` is how many items the damage costs, from ``next_ordinal`` on; 0 where ``damage`` is None. The last block
+    that was read begins at ``last_offset``, with the item ``last_ordinal``; ``cost_bytes`` is what the items take.
+    """
+
+    ordinal: int
+    items: list[bytes]
+    next_offset: int
+    next_ordinal: int
+    damage: CorruptionError | MemoryShortageError | None
+    lost: int
+    last_offset: int = 0
+    last_ordinal: int = 0
+    cost_bytes: int = 0
+
+
+class Ahead(NamedTuple):
+    """How far a reading goes beyond what is wanted, in ordinals; never beyond ``READ_AHEAD_BYTES``.
+
+    Up to ``taken`` the items are handed out at once; behind them no more is read than costs ``room_bytes`` in memory,
+    whole blocks at a time. From ``stop`` on they are in memory already.
+    """
+
+    taken: int
+    stop: int
+    room_bytes: int
+
+
+NO_BOUND = Ahead(2**64, 2**64, 0)
+
+
+def _new_salt(disk: Disk) -> int:
+    return int.from_bytes(disk.urandom(8), "little")
+
+
+class Intact(NamedTuple):
+    """A block that checks out, or several: ``count`` items behind ``ordinal`` others."""
+
+    offset: int
+    length_bytes: int
+    ordinal: int
+    count: int  # type: ignore[assignment]
+    holes: list[int]
+    """Which of the items are none."""
+
+
+def find_salt(disk: Disk, path: str, number: int) -> int:
+    """The salt that the file itself names. Raises ``CorruptionError`` where its header does not check out."""
+    try:
+        fd = open_plain(disk, path, READ)
+    except FileNotFoundError:
+        raise CorruptionError(path, 0, "a segment", "no file") from None
+    try:
+        header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+    finally:
+        disk.close(fd)
+    if header.number not in {number, PUBLISHED}:
+        raise CorruptionError(path, 0, f"segment {number}", f"segment {header.number}")
+    return header.salt
+
+
+def was_published(disk: Disk, path: str) -> bool:
+    """Whether the file is one that was published, or may be. Raises ``OSError``."""
+    fd = open_plain(disk, path, READ)
+    try:
+        return decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path).number == PUBLISHED
+    except CorruptionError:
+        return True
+    finally:
+        disk.close(fd)
+
+
+class Segment:
+    """An open data file. ``end`` and ``ordinal`` say where the next block goes, and how many items are before it."""
+
+    def __init__(self, disk: Disk, path: str, fd: int, number: int, salt: int, capacity_bytes: int) -> None:
+        self._disk = disk
+        self._fd = fd
+        self.path = path
+        self.number = number
+        self.salt = salt
+        self.capacity_bytes = capacity_bytes
+        self.end = HEADER_BYTES
+        self.ordinal = 0
+        self.dirty = False
+        """Whether there are blocks that were not synced."""
+        self.recycled = False
+        """Whether the file was written before, all of it."""
+        self.is_read_only = False
+        """Whether the file is another user's, who published it: whoever serves it need not write to it."""
+        self.deferred_bytes = 0
+        """How many bytes of blocks ``write`` still has to write."""
+        self._deferred: tuple[int, list[bytes]] = (0, [])
+        """Where the blocks begin that are in memory so far, and they: all up to ``end``. A reader takes the pair at
+        once; it is only added to, or replaced when it is in the file, so that one of both always has the bytes."""
+
+    @classmethod
+    def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
+        """Make the file and reserve room for it. It is durable after ``sync``, its name after its directory's.
+
+        Raises ``OSError``, leaving no file behind.
+        """
+        return cls.recreate(disk, path, number, _new_salt(disk), capacity_bytes)
+
+    @classmethod
+    def reuse(cls, disk: Disk, path: str, number: int, size_bytes: int) -> Segment:
+        """Make a segment of the file of this size that was put there. Raises like ``create``."""
+        return cls.recreate(disk, path, number, _new_salt(disk), size_bytes - HEADER_BYTES, recycled=True)
+
+    @classmethod
+    def recreate(
+        cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, recycled: bool = False
+    ) -> Segment:
+        """Make the file that the log knows by this salt and that is not there any more. Raises like ``create``."""
+        fd = -1
+        try:
+            fd = disk.open(path, WRITE if recycled else CREATE_NEW, 0o600)
+            if not recycled:
+                disk.fallocate(fd, 0, HEADER_BYTES + capacity_bytes)
+            segment = cls(disk, path, fd, number, salt, capacity_bytes)
+            segment.recycled = recycled
+            segment.write_header()
+        except OSError:
+            if fd >= 0:
+                disk.close(fd)
+            if fd >= 0 or recycled:
+                with suppress(OSError):  # the first failure is the one to tell; the next opening sweeps the file
+                    disk.unlink(path)
+            raise
+        return segment
+
+    @classmethod
+    def open(cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, trusted: bool = False) -> Segment:
+        """Open an existing file. What the log says of it is believed; the header must agree, unless ``trusted``.
+
+        Raises ``CorruptionError`` when it does not, or when the file is missing.
+        """
+        return cls._open(disk, [path], WRITE, number, salt, capacity_bytes, trusted)
+
+    @classmethod
+    def open_to_read(cls, disk: Disk, paths: Sequence[str], number: int, salt: int) -> Segment:
+        """The same at the first of these paths where there is a file, and only to read it: beside an owner, who may
+        rename it meanwhile, from each to the next."""
+        return cls._open(disk, paths, READ, number, salt, 0)
+
+    @classmethod
+    def _open(
+        cls,
+        disk: Disk,
+        paths: Sequence[str],
+        flags: int,
+        number: int,
+        salt: int,
+        capacity_bytes: int,
+        trusted: bool = False,
+    ) -> Segment:
+        fd, is_read_only = -1, False
+        for path in paths:
+            with suppress(FileNotFoundError):
+                try:
+                    fd = open_plain(disk, path, flags)
+                except PermissionError:
+                    fd, is_read_only = open_plain(disk, path, READ), True
+                break
+        else:
+            raise CorruptionError(path, 0, "a segment that holds items", "no file")
+        try:
+            if not trusted:
+                header = decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path)
+                if header.number not in {number, PUBLISHED} or header.salt != salt:
+                    raise CorruptionError(path, 0, f"segment {number} with salt {salt:#x}", f"{header}")
+        except BaseException:
+            disk.close(fd)
+            raise
+        segment = cls(disk, path, fd, number, salt, capacity_bytes)
+        segment.is_read_only = is_read_only
+        return segment
+
+    def close(self) -> None:
+        """Close the file. The object is of no use afterwards."""
+        self._disk.close(self._fd)
+
+    def has_room(self, staged_bytes: int, length_bytes: int) -> bool:
+        """Whether a block of this length fits behind the staged ones; the first block of a segment always does."""
+        used_bytes = self.end + staged_bytes - HEADER_BYTES
+        return used_bytes == 0 or used_bytes + length_bytes <= self.capacity_bytes
+
+    def defer(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
+        """Append blocks, which the log carries too, and leave their writing to the next ``write``."""
+        if not self.deferred_bytes:
+            self._deferred = (self.end, [])
+        deferred = self._deferred[1]
+        # From here on without a call: nothing interrupts that.
+        deferred += blocks
+        self.deferred_bytes += length_bytes
+        self.end += length_bytes
+        self.ordinal += count
+        self.dirty = True
+
+    def write(
+        self, blocks: list[bytes], length_bytes: int, count: int, start_sync_bytes: int = START_SYNC_BYTES
+    ) -> None:
+        """Append blocks, and write them with those that were deferred, in one call, not durably.
+
+        When this raises the blocks were not appended, and those that were deferred still are.
+        """
+        if self.deferred_bytes:  # one long buffer is written at a third of what thousands cost
+            blocks = [b"".join(self._deferred[1]), *blocks]
+        start, end = self.end - self.deferred_bytes, self.end + length_bytes
+        write_all(self._disk, self._fd, blocks, end - start, start)
+        if end - start >= start_sync_bytes:
+            self._disk.start_sync(self._fd, start, end - start)
+        self._deferred = (end, [])
+        self.deferred_bytes = 0
+        self.end = end
+        self.ordinal += count
+        self.dirty = True
+
+    def write_header(self) -> None:
+        """Write what tells the file from others."""
+        header = Header(0, self.number, self.salt, self._disk.time_ns(), HEADER_BYTES + self.capacity_bytes)
+        write_all(self._disk, self._fd, [encode_header(SEGMENT_MAGIC, header)], HEADER_BYTES, 0)
+        self.dirty = True
+
+    def redo(self, offset: int, blocks: Sequence[bytes]) -> None:
+        """Write blocks once more that the log carries."""
+        write_all(self._disk, self._fd, blocks, sum(map(len, blocks)), offset)
+        self.dirty = True
+
+    def rewrite(self, offset: int, length_bytes: int) -> None:
+        """Write once more what the file holds there."""
+        for at in range(offset, offset + length_bytes, READ_AHEAD_BYTES):
+            data = read_all(self._disk, self._fd, min(READ_AHEAD_BYTES, offset + length_bytes - at), at)
+            write_all(self._disk, self._fd, [data], len(data), at)
+
+    def sync(self) -> None:
+        """Make what was written durable."""
+        self._disk.fdatasync(self._fd)
+        self.dirty = False
+
+    def seal(self) -> None:
+        """Give back the room behind the last block: there will be no other.
+
+        A little of it stays in a file that is to be recycled again, for which its size must not change.
+        """
+        if self.is_read_only:
+            return
+        if not (self.recycled and is_little(HEADER_BYTES + self.capacity_bytes, self.end)):
+            self._disk.ftruncate(self._fd, self.end)
+            self.capacity_bytes = self.end - HEADER_BYTES
+
+    def load(
+        self,
+        offset: int,
+        ordinal: int,
+        end: int,
+        end_ordinal: int,
+        wanted: int,
+        ahead: Ahead = NO_BOUND,
+        envelopes: Envelopes = PLAIN,
+    ) -> Loaded:
+        """Read the blocks from the one with ``wanted`` on, at least that one, as far as one reading goes.
+
+        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
+        the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
+        items from ``next_ordinal`` on are lost. Stops in the same way at what ``envelopes`` cannot open, but then
+        nothing is lost: raises ``MissingExtraError`` and ``WrongKeyError``.
+        """
+        window = self._window(end)
+        items: list[bytes] = []
+        first, last_offset, last_ordinal, cost_bytes, room_bytes = ordinal, 0, 0, 0, ahead.room_bytes
+        limit = None
+        length_bytes, has_sought = 0, False
+        try:
+            # What comes next is likely as long as the last block: without room for that its header is not even read.
+            while offset < end and (limit is None or offset + length_bytes <= limit):
+                header = self._header(window, offset, ordinal, end, end_ordinal)
+                behind, next_ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
+                if next_ordinal > wanted:
+                    is_enveloped = header.flags & ENVELOPED
+                    block_bytes = self._peek_bytes(window, offset, header) if is_enveloped else header.payload_bytes
+                    block_bytes += ITEM_OVERHEAD_BYTES * header.count
+                    if limit is None:
+                        first, limit = ordinal, offset + READ_AHEAD_BYTES
+                        if next_ordinal >= ahead.taken:
+                            window.narrow(room_bytes)
+                    elif (
+                        behind > limit or ordinal >= ahead.stop or (ordinal >= ahead.taken and block_bytes > room_bytes)
+                    ):
+                        break
+                    items += self._body(window, offset, header, envelopes)
+                    last_offset, last_ordinal, length_bytes = offset, ordinal, behind - offset
+                    cost_bytes += block_bytes
+                    if next_ordinal > ahead.taken:
+                        room_bytes -= block_bytes
+                elif not has_sought:
+                    has_sought = True
+                    offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
+                    continue
+                offset, ordinal = behind, next_ordinal
+            if ordinal <= wanted:
+                raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
+        except (CorruptionError, MemoryShortageError, *UNOPENED) as damage:
+            if items:
+                return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
+            if isinstance(damage, UNOPENED):
+                raise
+            next_offset, next_ordinal = self._resume(offset, ordinal, end, end_ordinal)
+            if next_ordinal <= wanted:
+                return self.load(next_offset, next_ordinal, end, end_ordinal, wanted, ahead, envelopes)
+            return Loaded(ordinal, [], next_offset, ordinal, damage, next_ordinal - ordinal)
+        return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
+
+    def checksums(self, offset: int, end: int) -> tuple[int, int]:
+        """Check every block in ``offset … end``; their combined checksum and the number of their items.
+
+        Raises ``CorruptionError`` at the first block that does not check out.
+        """
+        window = self._window(end)
+        combined = count = 0
+        while offset < end:
+            header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
+            self._check(window, offset, header)
+            combined = combine_checksums(combined, header.checksum)
+            count += header.count
+            offset += BLOCK_HEADER_BYTES + header.body_bytes
+        return combined, count
+
+    def blocks(
+        self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
+    ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
+        """The blocks from the one with ``wanted`` on, each checked, with their headers; the other arguments are those
+        of ``load``. Raises ``CorruptionError`` at the first of them that does not check out, and what ``load``
+        raises."""
+        window = self._window(end)
+        if wanted > ordinal:
+            offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
+        while offset < end:
+            try:
+                header = self._header(window, offset, ordinal, end, end_ordinal)
+            except CorruptionError:
+                offset, ordinal = self._resume(offset, ordinal, end, end_ordinal)
+                if ordinal > wanted:
+                    raise
+                continue
+            ordinal += header.count
+            if ordinal > wanted:
+                yield header, self._body(window, offset, header, envelopes)
+            offset += BLOCK_HEADER_BYTES + header.body_bytes
+        if ordinal != end_ordinal:
+            raise CorruptionError(self.path, offset, f"items up to {end_ordinal}", f"none from {ordinal} on")
+
+    def _window(self, end: int) -> _Window:
+        deferred_at, blocks = self._deferred
+        return _Window(self._disk, self._fd, end, deferred_at, b"".join(blocks))
+
+    def _header(self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int) -> BlockHeader:
+        data = window.read(offset, BLOCK_HEADER_BYTES)
+        header = decode_block_header(data, 0, self.salt, offset, self.path)
+        behind = offset + BLOCK_HEADER_BYTES + header.body_bytes
+        if header.ordinal != ordinal or behind > end or ordinal + header.count > end_ordinal:
+            raise CorruptionError(
+                self.path,
+                offset,
+                f"a block of items {ordinal} to {end_ordinal} that ends by {end}",
+                f"{header.count} items from {header.ordinal} that end at {behind}",
+            )
+        return header
+
+    def _peek_bytes(self, window: _Window, offset: int, header: BlockHeader) -> int:
+        """The bytes of the items, as the envelope says, unchecked: this only tells how far to read ahead."""
+        return peek_payload_bytes(window.read(offset + BLOCK_HEADER_BYTES, RAW_LENGTH_BYTES), header)
+
+    def _check(self, window: _Window, offset: int, header: BlockHeader) -> None:
+        """Raise ``CorruptionError`` for a body that does not check out. Opens no envelope."""
+        if header.flags & ENVELOPED:
+            try:
+                decode_envelope(self._stored(window, offset, header), header, offset, self.path)
+            except MemoryError as error:
+                raise MemoryShortageError(self.path, offset, header.body_bytes) from error
+        else:
+            self._body(window, offset, header, PLAIN)
+
+    def _stored(self, window: _Window, offset: int, header: BlockHeader) -> bytes:
+        """The body as it is stored, checked. Raises ``CorruptionError`` and ``MemoryError``."""
+        data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
+        check_body(data, header, self.salt, offset, self.path)
+        return data
+
+    def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
+        """The items. Raises ``MemoryShortageError`` where there is no memory for a large block: it is told by name, so
+        that it does not keep what lies behind it."""
+        try:
+            return self._read_body(window, offset, header, envelopes)
+        except MemoryError as error:
+            raw_bytes = self._peek_bytes(window, offset, header) if header.flags & ENVELOPED else 0
+            needed_bytes = max(raw_bytes, header.body_bytes)
+            if needed_bytes <= READ_AHEAD_BYTES:
+                raise  # so small a block is not the cause
+            raise MemoryShortageError(self.path, offset, needed_bytes) from error
+
+    def _read_body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
+        if header.flags & ENVELOPED:
+            return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
+        if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:
+            # A large item is read into the object that is handed out.
+            at = offset + BLOCK_HEADER_BYTES
+            length = window.read(at, LENGTH_BYTES)
+            item = window.read(at + LENGTH_BYTES, header.body_bytes - LENGTH_BYTES)
+            return [check_item(length, item, header, self.salt, offset, self.path)]
+        data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
+        return decode_body(data, 0, header, self.salt, offset, self.path)
+
+    def _resume(self, offset: int, ordinal: int, end: int, end_ordinal: int) -> tuple[int, int]:
+        """Where the first valid block behind the damaged one at ``offset`` stands, and its ordinal; else the end."""
+        window = self._window(end)
+        try:
+            header = self._header(window, offset, ordinal, end, end_ordinal)
+            return offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
+        except CorruptionError:
+            pass
+        # The header cannot be believed, so neither can its length. Any other valid header tells by its ordinal how
+        # many items are gone.
+        at, found = self._find_header(window, offset + 1, end, range(ordinal + 1, end_ordinal))
+        return (at, found.ordinal) if found is not None else (end, end_ordinal)
+
+    def _seek(
+        self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int
+    ) -> tuple[int, int]:
+        """A block not far before the one with ``wanted``, or that one: its offset and its ordinal.
+
+        By bisection: a valid header tells by itself what stands before it, wherever it is found.
+        """
+        high = end
+        while high - offset > _DIRECT_BYTES:
+            middle = (offset + high) // 2
+            stop = min(high, middle + READ_AHEAD_BYTES)
+            at, found = self._find_header(window, middle, stop, range(ordinal + 1, end_ordinal))
+            if found is not None and found.ordinal <= wanted:
+                offset, ordinal = at, found.ordinal
+            elif found is None and stop < high:
+                break  # among items so large there are few headers to go along
+            else:
+                high = middle
+        return offset, ordinal
+
+    def _find_header(self, window: _Window, start: int, end: int, ordinals: range) -> tuple[int, BlockHeader | None]:
+        """The first valid header from ``start`` on of a block with one of these ordinals, and its offset.
+
+        Payloads that look like one do not check out, since the checksum covers the offset.
+        """
+        size_bytes = _FIRST_READ_BYTES
+        while start < end:
+            data = window.read_once(start, min(size_bytes + BLOCK_HEADER_BYTES, end - start))
+            if not data:
+                break  # a log whose checksums were made to fit may speak of more than there is
+            at = -1
+            while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
+                try:
+                    header = decode_block_header(data, at, self.salt, start + at, self.path)
+                except CorruptionError:
+                    continue
+                if header.ordinal in ordinals and start + at < end:
+                    return start + at, header
+            start += size_bytes
+            size_bytes = min(8 * size_bytes, READ_AHEAD_BYTES)
+        return end, None
+
+    def intact(self, offset: int, end: int) -> Iterator[Intact]:
+        """The blocks between these offsets that check out; what lies between them is passed over."""
+        window = self._window(end)
+        while offset < end:
+            try:
+                header = decode_block_header(window.read(offset, BLOCK_HEADER_BYTES), 0, self.salt, offset, self.path)
+            except CorruptionError:
+                offset, _ = self._find_header(window, offset + 1, end, range(2**63))
+                continue
+            length_bytes = BLOCK_HEADER_BYTES + header.body_bytes
+            try:
+                self._check(window, offset, header)
+                holes: list[int] = []
+                if header.flags & HOLES:
+                    holes = decode_holes(window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes), 0, header)
+                yield Intact(offset, length_bytes, header.ordinal, header.count, holes)
+            except CorruptionError:
+                pass
+            offset += length_bytes
+
+    def file_bytes(self) -> int:
+        """How long the file is."""
+        return self._disk.fstat(self._fd).st_size
+
+
+class _Window:
+    """Reads of a file from front to back, through one buffer that moves along and grows as it proves useful.
+
+    From ``deferred_at`` on it is not the file that counts but ``deferred``, if that is not empty.
+    """
+
+    __slots__ = (
+        "_ahead_bytes",
+        "_ahead_bytes_max",
+        "_data",
+        "_deferred",
+        "_deferred_at",
+        "_disk",
+        "_end",
+        "_fd",
+        "_start",
+    )
+
+    def __init__(self, disk: Disk, fd: int, end: int, deferred_at: int, deferred: bytes) -> None:
+        self._disk, self._fd, self._end = disk, fd, end
+        self._deferred_at, self._deferred = deferred_at, deferred
+        self._start, self._data = 0, b""
+        self._ahead_bytes = _FIRST_READ_BYTES
+        self._ahead_bytes_max = READ_AHEAD_BYTES
+
+    def narrow(self, ahead_bytes: int) -> None:
+        """Read ahead no more than about so much, since it would not be looked at."""
+        self._ahead_bytes_max = min(max(ahead_bytes, _FIRST_READ_BYTES), READ_AHEAD_BYTES)
+
+    def read(self, offset: int, length_bytes: int) -> bytes:
+        """The bytes at ``offset``; fewer where the file or the range ends."""
+        at = offset - self._start
+        if at >= 0 and at + length_bytes <= len(self._data):
+            return self._data[at : at + length_bytes]
+        length_bytes = min(length_bytes, self._end - offset)
+        if length_bytes >= _DIRECT_BYTES:  # a large body is its own buffer
+            return self.read_once(offset, length_bytes)
+        if at > len(self._data):
+            # A body was passed over, or was large; what comes next is likely alike: a header is all to read ahead.
+            self._ahead_bytes = _FIRST_READ_BYTES
+        ahead_bytes = min(max(min(self._ahead_bytes, self._ahead_bytes_max), length_bytes), self._end - offset)
+        self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
+        self._start = offset
+        self._data = self.read_once(offset, ahead_bytes)
+        return self._data[:length_bytes]
+
+    def read_once(self, offset: int, length_bytes: int) -> bytes:
+        """The bytes at ``offset``, past the buffer; fewer where the file ends."""
+        at = offset - self._deferred_at
+        if not self._deferred or at + length_bytes <= 0:
+            return read_all(self._disk, self._fd, length_bytes, offset)
+        if at >= 0:
+            return self._deferred[at : at + length_bytes]
+        return read_all(self._disk, self._fd, -at, offset) + self._deferred[: at + length_bytes]

@@ -1,0 +1,540 @@
+"""All data files of one queue: which one is written, which ones are open, what stands where.
+
+Blocks are *staged* (encoded, given a place) and then *written*, so that the blocks of a whole group go to disk in one
+call; or *deferred*, where the log carries them too, so that those of many groups do. Staging rolls to a new segment
+where the current one is full.
+
+Threads: everything here belongs to whoever writes, one thread at a time, but for ``pin``, ``pin_pieces``, ``unpin`` and
+``pinned``, which are for whoever holds the mutex. The mutex guards the table of open files and the pins.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager, ExitStack, suppress
+from functools import partial
+from typing import NamedTuple
+
+from ..core.block import BLOCK_HEADER_BYTES, combine_checksums, split_items
+from ..core.encryption import PLAIN, Envelopes
+from ..core.header import HEADER_BYTES
+from ..core.operations import Enqueue, SegmentCreated
+from ..core.state import SegmentInfo
+from ..errors import CorruptionError, lacking, unless_lacking
+from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, wipe_file
+from ..system.event_log import Damage
+from ..system.signal_shield import Insist, call_once
+from ..system.trust import need_regular
+from .pool import Pool
+from .segment import Segment, is_little, segment_name, was_published
+
+SEGMENT_BYTES_FIRST = 960 * 1024
+"""The length of the first segment's file, so that a thousand small queues stay small: 3 MiB for each, of which log and
+spare take a mebibyte each, and its directories and its lock file a few blocks."""
+OPEN_FILES = 64
+"""How many segments are kept open for reading."""
+DEFERRED_BYTES = 256 * 1024
+"""Blocks up to this length are deferred, in all."""
+
+
+class Piece(NamedTuple):
+    """Blocks with a place: ``count`` items in ``length_bytes`` bytes at ``offset`` of a segment."""
+
+    segment: int
+    offset: int
+    length_bytes: int
+    count: int  # type: ignore[assignment]
+    ordinal: int
+    checksum: int
+    blocks: list[bytes]
+    """The bytes of the blocks; empty once only the place is of interest."""
+
+
+class Segments:
+    """The data directory. ``segment_bytes`` is the size that segments' files grow to; ``pool`` has files to make them
+    of, and takes them back, ``wipe`` says whether what they held is overwritten before; ``envelopes`` says what is
+    compressed and encrypted; ``insist`` makes the calls that must not be interrupted."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        segment_bytes: int,
+        next_number: int,
+        mutex: AbstractContextManager[object],
+        pool: Pool | None = None,
+        wipe: bool = False,
+        envelopes: Envelopes = PLAIN,
+        insist: Insist = call_once,
+    ) -> None:
+        self._disk = disk
+        self.directory = directory
+        self.segment_bytes = segment_bytes
+        self.next_number = next_number
+        """That of the next segment that will be made."""
+        self._mutex = mutex
+        self._insist = insist
+        self._pool = pool
+        self._wipe = wipe
+        self.envelopes = envelopes
+        self.encode = envelopes.encoder(disk)
+        """Encodes the blocks that are staged; for the writer."""
+        self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
+        """How long the next segment's file will be, its header included."""
+        self._open: OrderedDict[int, Segment] = OrderedDict()
+        self._pins: dict[int, int] = {}
+        self._staged: list[bytes] = []
+        self._staged_bytes = 0
+        self._staged_count = 0
+        self.touched: set[int] = set()
+        """The segments with blocks of the group under way, which no frame names yet: they are not retired either."""
+        self.shrinks = False
+        """Whether a segment is made smaller than it should be, where there is no room for a whole one."""
+        self.new: list[Segment] = []
+        """Segments whose headers and names are not durable yet."""
+        self.has_adopted = False
+        """Whether there are segments of which only the names are not."""
+        self._distrusted: set[int] = set()
+        self.current: Segment | None = None
+        self.unlogged: list[SegmentCreated] = []
+        """Segments that were made and that no frame has told of yet."""
+        self.in_inbox: dict[int, str] = {}
+        """Adopted segments that are still named as they were published, by their paths: for a name in the data
+        directory there was no room."""
+        self.syncs = 0
+        self.damage = Damage()
+        """What those have found who read."""
+        self.is_closed = False
+
+    # --- writing -----------------------------------------------------------------------------------------------------
+
+    def stage(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> list[Piece]:
+        """Encode the items as blocks and give each its place, rolling where a segment is full.
+
+        Nothing is written yet, but for what was staged before a roll. Raises ``OSError``.
+        """
+        pieces: list[Piece] = []
+        for part, part_bytes in split_items(items, payload_bytes):
+            room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
+            segment = self.current
+            if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
+                segment = self._insist(partial(self._roll, room_bytes))
+            self.touched.add(segment.number)
+            at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
+            blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns)
+            self._staged += blocks
+            self._staged_bytes += length_bytes
+            self._staged_count += count
+            last = pieces[-1] if pieces else None
+            if last is None or last.segment != segment.number:
+                combined = combine_checksums(0, checksum)
+                pieces.append(Piece(segment.number, at, length_bytes, count, ordinal, combined, blocks))
+            else:
+                last.blocks.extend(blocks)
+                pieces[-1] = last._replace(
+                    length_bytes=last.length_bytes + length_bytes,
+                    count=last.count + count,
+                    checksum=combine_checksums(last.checksum, checksum),
+                )
+        return pieces
+
+    def write(self, may_defer: bool = False) -> None:
+        """Write what is staged to the current segment, and what was deferred, in one call, not durably.
+
+        With ``may_defer``, since the log carries it too, that is left to a later ``write``, if it is not much. Raises
+        ``OSError``; then nothing that was staged counts as written, and ``unstage`` makes the place free again.
+        """
+        current = self.current
+        if current is None:
+            return
+        if may_defer and current.deferred_bytes + self._staged_bytes <= DEFERRED_BYTES:
+            if self._staged:
+                current.defer(self._staged, self._staged_bytes, self._staged_count)
+        elif self._staged or current.deferred_bytes:
+            current.write(self._staged, self._staged_bytes, self._staged_count)
+        self._staged = []
+        self._staged_bytes = self._staged_count = 0
+
+    def unstage(self) -> None:
+        """Forget what is staged: it was written, or it never will be."""
+        self._staged = []
+        self._staged_bytes = self._staged_count = 0
+
+    def sync(self) -> None:
+        """Make all blocks written so far, and the names of their files, durable. Never call it again if a sync failed.
+
+        For what was deferred, ``write`` must come first. Raises like ``sync_new``; call it again for ``ResourceError``.
+        """
+        with self._mutex:
+            dirty = [segment for segment in self._open.values() if segment.dirty]
+        for segment in dirty:
+            segment.sync()
+        self.syncs += len(dirty)
+        self.sync_new()
+
+    def sync_new(self) -> None:
+        """Make the headers and the names of new segments durable, and the names of adopted ones, if there are any.
+
+        Raises ``ResourceError`` if no sync was begun, so that another call may go well, and ``OSError`` otherwise.
+        """
+        if self.new or self.has_adopted:
+            self._insist(self._sync_new)
+
+    def _sync_new(self) -> None:
+        with ExitStack() as opened:
+            with unless_lacking(self.directory, "to sync the names of segments"):
+                sync_names = opened.enter_context(names_of(self._disk, self.directory))
+            dirty = [segment for segment in self.new if segment.dirty]
+            for segment in dirty:
+                segment.sync()
+            sync_names()
+        self.syncs += len(dirty) + 1
+        self.new, self.has_adopted = [], False
+
+    def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue]) -> None:
+        """Write these blocks once more, as they are, and sync them, the files they are in, and the files' names.
+
+        An earlier owner left them in the page cache. To sync them is not enough: if his sync failed, the system takes
+        the pages for clean, and a second sync would succeed without writing them.
+        """
+        extents: dict[int, list[tuple[int, int]]] = {}
+        for each in blocks:
+            extents.setdefault(each.segment, [(0, HEADER_BYTES)]).append((each.offset, each.length_bytes))
+        for number in filter(self.exists, extents):
+            info = rows[number]
+            segment = Segment.open(self._disk, self.path(number), number, info.salt, info.capacity_bytes, trusted=True)
+            try:
+                if segment.is_read_only:  # its producer has synced it
+                    continue
+                for offset, length_bytes in extents[number]:
+                    segment.rewrite(offset, length_bytes)
+                segment.sync()
+            finally:
+                segment.close()
+            self.syncs += 1
+        with names_of(self._disk, self.directory) as sync_names:
+            sync_names()
+
+    def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool) -> int:
+        """Write blocks once more that the log carries, neighbours in one call; only the log is believed.
+
+        With ``are_new`` the headers and the names of the files may not be durable either: the former are written once
+        more, and all of it will be synced with the blocks. How many bytes the blocks are.
+        """
+        runs: list[tuple[int, int, list[bytes]]] = []
+        number = end = -1
+        redone_bytes = 0
+        for operation in operations:
+            blocks = operation.inline or b""
+            if (operation.segment, operation.offset) != (number, end):
+                number, end = operation.segment, operation.offset
+                runs.append((number, end, []))
+            runs[-1][2].append(blocks)
+            end += len(blocks)
+            redone_bytes += len(blocks)
+        for number, offset, run in runs:
+            segment = self._to_redo(rows[number])
+            segment.redo(offset, run)
+            if are_new and segment not in self.new:
+                segment.write_header()
+                self.new.append(segment)
+        return redone_bytes
+
+    def redo_header(self, info: SegmentInfo) -> None:
+        """Write the header of a segment once more; it must be there."""
+        arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
+        self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
+        if not segment.is_read_only:
+            segment.write_header()
+
+    def cut(self, rows: Iterable[SegmentInfo]) -> None:
+        """Give back the room behind the last block of the segments, which a crash left reserved in one of them."""
+        for row in rows:
+            if row.live and not is_little(self.file_bytes(row.number), row.end):
+                with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
+                    segment = self._opened(row, first=True)
+                    segment.end = max(row.end, HEADER_BYTES)
+                    segment.seal()
+
+    def adopt(self, number: int, path: str) -> None:
+        """Make a segment of a file that is complete and durable; its new name becomes so by ``sync``.
+
+        The log has its frame already. Without room for the name the file keeps the one that it has until
+        ``name_adopted``. Raises ``OSError`` for all else.
+        """
+        try:
+            self._disk.rename(path, self.path(number))
+        except OSError as error:
+            if error.errno not in LACKING:
+                raise
+            with self._mutex:
+                self.in_inbox[number] = path
+        else:
+            self.has_adopted = True
+
+    def name_adopted(self) -> None:
+        """Give adopted segments the names that they have not got yet. Raises ``OSError``; what is done stays done.
+
+        Before a checkpoint: it knows segments by their numbers only.
+        """
+        for number, path in list(self.in_inbox.items()):
+            self._disk.rename(path, join(self.directory, segment_name(number)))
+            self.has_adopted = True
+            with self._mutex:
+                del self.in_inbox[number]
+
+    def write_on(self, info: SegmentInfo) -> None:
+        """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
+        with self._mutex:
+            segment = self._opened(info, first=True)
+        segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
+        self.current = segment
+
+    def resize(self, segment_bytes: int) -> None:
+        """Change the size that segments grow to, from the next one on."""
+        self.segment_bytes = segment_bytes
+        self.next_bytes = min(self.next_bytes, segment_bytes)
+
+    def let_go(self) -> None:
+        """Write on in a new segment, as small as the first one; nothing lives in the current one, or is on its way."""
+        self.current = None
+        self.next_bytes = min(SEGMENT_BYTES_FIRST, self.segment_bytes)
+
+    def follow(self, rows: Iterable[SegmentInfo]) -> None:
+        """Size the next segment by the largest of those that exist."""
+        largest_bytes = max((row.end for row in rows), default=0)
+        if largest_bytes > HEADER_BYTES:
+            self._size_next(largest_bytes)
+
+    # --- reading -----------------------------------------------------------------------------------------------------
+
+    def pin(self, info: SegmentInfo, first: bool = False) -> Segment:
+        """The open segment, which stays open and is not retired until ``unpin``. Raises ``CorruptionError``.
+
+        A damaged header is reported to the first who asks; ``first`` leaves that to the next one.
+        """
+        segment = self._opened(info, first)
+        self._pins[info.number] = self._pins.get(info.number, 0) + 1
+        return segment
+
+    def pin_pieces(self, pieces: Iterable[Piece]) -> None:
+        """Keep the segments of uncommitted pieces."""
+        for piece in pieces:
+            self._pins[piece.segment] = self._pins.get(piece.segment, 0) + 1
+
+    def unpin(self, numbers: Iterable[int]) -> None:
+        """Take back as many pins."""
+        for number in numbers:
+            left = self._pins.pop(number, 0) - 1
+            if left > 0:
+                self._pins[number] = left
+
+    def unpin_all(self) -> None:
+        """Nobody needs anything any more."""
+        self._pins.clear()
+        self.touched = set()
+
+    @property
+    def pinned(self) -> set[int]:
+        """The numbers of the segments that somebody needs."""
+        return self.touched.union(self._pins)
+
+    # --- giving back -------------------------------------------------------------------------------------------------
+
+    def retire(self, number: int) -> None:
+        """Close a segment that nothing refers to any more, and forget it; its file is to be deleted."""
+        with self._mutex:
+            segment = self._open.pop(number, None)
+            if segment is not None and segment is self.current:
+                self.current = None
+        if segment is not None:
+            self.new = [new for new in self.new if new is not segment]
+            segment.close()
+
+    def delete(self, number: int) -> None:
+        """Give the file of a retired segment to the pool, or delete it; wiped before, if that is asked for.
+
+        What was published never goes to the pool: written to again, it would seem to be waiting to be adopted once more
+        if a power cut took its new header, and not its new name.
+        For any thread, since nobody else knows the segment any more. Raises ``OSError``.
+        """
+        path, pool = self.path(number), self._pool
+        if pool is not None and was_published(self._disk, path):
+            pool = None
+        if self._wipe:
+            with suppress(PermissionError):  # another user's, who published it
+                wipe_file(self._disk, path)
+        if pool is None or not pool.give(path):
+            self._disk.unlink(path)
+
+    def exists(self, number: int) -> bool:
+        """Whether the segment's file is there."""
+        return self.file_bytes(number) >= 0
+
+    def is_plain(self, number: int) -> bool:
+        """Return whether the segment's file is there, and is a plain file."""
+        try:
+            need_regular(self._disk, self.path(number))
+        except (CorruptionError, FileNotFoundError):
+            return False
+        return True
+
+    def file_bytes(self, number: int) -> int:
+        """How long the segment's file is; -1 where there is none."""
+        try:
+            return self._disk.lstat(self.path(number)).st_size
+        except FileNotFoundError:
+            return -1
+
+    def path(self, number: int) -> str:
+        """The path of a segment."""
+        if number in self.in_inbox:
+            return self.in_inbox[number]
+        return join(self.directory, segment_name(number))
+
+    def drop_tried(self, first: int) -> None:
+        """Delete the segments from this number on, made for a group that found no room. Nothing is staged."""
+        self.touched = {number for number in self.touched if number < first}
+        self.drop_unlogged(first)
+
+    def drop_unlogged(self, first: int = 0) -> bool:
+        """Delete the segments that no frame has told of and that nobody needs: only rolled-back blocks are in them.
+
+        Whether there were any, from the number ``first`` on. Not while something is staged.
+        """
+        with self._mutex:
+            pinned = self.pinned
+            unlogged = [created for created in self.unlogged if created.number >= first]
+            dropped = [created for created in unlogged if created.number not in pinned]
+        for created in dropped:
+            self.retire(created.number)
+            with suppress(OSError):  # the next opening sweeps it
+                self.delete(created.number)
+        self.unlogged = [created for created in self.unlogged if created not in dropped]
+        return bool(dropped)
+
+    def close(self) -> None:
+        """Close every file, for good; under ``reading``, unless nobody is left who could. Without the mutex, which a
+        forked child may find taken for ever; nobody else is here."""
+        self.is_closed = True
+        for segment in self._open.values():
+            segment.close()
+        self._open.clear()
+        self.current = None
+
+    def create_aside(self, capacity_bytes: int) -> Segment:
+        """Make a segment that is not the one to write on in; it is the caller's to sync, to log and to close.
+
+        Nobody else does: a flush neither waits for its sync nor hears that it failed, and no frame names a segment
+        whose header may not outlive the power. Raises ``OSError``.
+        """
+        number = self._free_number()
+        segment = Segment.create(self._disk, self.path(number), number, capacity_bytes)
+        self.next_number = number + 1
+        return segment
+
+    def _roll(self, length_bytes: int) -> Segment:
+        """Begin a new segment, made for a first block of this length at least."""
+        if self.current is not None:
+            self.write()
+            self.current.seal()
+            self._size_next(HEADER_BYTES + self.current.capacity_bytes)
+            self.current = None
+        number = self._free_number()
+        segment = self._create(number, length_bytes)
+        self.next_number = number + 1
+        self.new.append(segment)
+        self.unlogged.append(SegmentCreated(number, segment.salt, segment.capacity_bytes))
+        with self._mutex:
+            self._open[number] = segment
+            self._evict()
+        self.current = segment
+        return segment
+
+    def _free_number(self) -> int:
+        """The next number that no file has: one that could not be made, and not be deleted either, keeps its own."""
+        while self.exists(self.next_number):
+            self.next_number += 1
+        return self.next_number
+
+    def close_idle(self) -> bool:
+        """Close the files that only reading needs, so that others can be opened; whether there were any."""
+        with self._mutex:
+            return self._evict(0)
+
+    def _create(self, number: int, length_bytes: int) -> Segment:
+        path, wanted_bytes = self.path(number), max(self.next_bytes - HEADER_BYTES, length_bytes)
+        if self._pool is not None:
+            least_bytes = max(length_bytes, wanted_bytes // 2)
+            size_bytes = None
+            with suppress(OSError):  # a pool that cannot be used is none; what else is wrong a new file will tell
+                size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)
+            if size_bytes is not None:
+                return Segment.reuse(self._disk, path, number, size_bytes)
+        while True:
+            try:
+                return Segment.create(self._disk, path, number, wanted_bytes)
+            except OSError as error:
+                if error.errno not in NO_SPACE or wanted_bytes == length_bytes or not self.shrinks:
+                    raise
+            # There is no room for a whole segment, but maybe for a part, or for just what is to be written.
+            wanted_bytes = max(wanted_bytes // 2, length_bytes)
+
+    def _size_next(self, used_bytes: int) -> None:
+        self.next_bytes = min(max(2 * used_bytes, SEGMENT_BYTES_FIRST), self.segment_bytes)
+
+    def _to_redo(self, info: SegmentInfo) -> Segment:
+        if info.number not in self._open:
+            arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
+            is_missing = not self.exists(info.number)
+            if is_missing:
+                # What else was in it is lost, and whoever reads it will hear so; what the log carries is not.
+                Segment.recreate(*arguments).close()
+            self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
+            if is_missing:
+                self.new.append(segment)
+        return self._open[info.number]
+
+    def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:
+        segment = self._open.get(info.number)
+        if segment is None:
+            # A damaged header is reported once to who reads; then the log's word for it is enough to read the items.
+            trusted = info.number in self._distrusted
+            try:
+                segment = self._open_file(info, trusted)
+            except CorruptionError:
+                if not first:
+                    self._distrusted.add(info.number)
+                raise
+            self._open[info.number] = segment
+        self._open.move_to_end(info.number)  # the youngest use stands last
+        self._evict()
+        return segment
+
+    def _open_file(self, info: SegmentInfo, trusted: bool) -> Segment:
+        """Open the file of a segment, if need be instead of others. Raises ``CorruptionError``, ``ResourceError`` and
+        ``OSError``."""
+        path = self.path(info.number)
+        while True:
+            try:
+                return Segment.open(self._disk, path, info.number, info.salt, info.capacity_bytes, trusted)
+            except OSError as error:
+                if error.errno in NO_FILES and self._evict(0):
+                    continue
+                lack = lacking(error, path, "to read a segment", "then dequeue again")
+                if lack is None:
+                    raise
+                raise lack from error
+
+    def _evict(self, most: int = OPEN_FILES) -> bool:
+        """Close the files that were not used for the longest time, down to so many; whether any was closed. The mutex
+        is held."""
+        closed = False
+        for number in list(self._open)[: max(len(self._open) - most, 0)]:
+            segment = self._open[number]
+            if not segment.dirty and segment is not self.current and number not in self._pins:
+                segment.close()
+                del self._open[number]
+                closed = True
+        return closed

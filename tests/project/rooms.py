@@ -1,0 +1,173 @@
+"""The declared table of rooms: the folders of the package, from the ground up, and the modules in each of them.
+
+A module imports from folders above its own row in this table, and from modules before it in its own folder.
+``test_layers`` holds this. ``python -m tests.project.rooms`` generates from the table, and from the first sentence of
+each module, the maps in ``CONTRIBUTING.md`` and in the docstring of the package; ``test_maps_are_current`` fails when
+they are stale.
+"""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+from textwrap import wrap
+from typing import NamedTuple
+
+ROOT = Path(__file__).parent.parent.parent
+PACKAGE = ROOT / "persistentqueue"
+WIDTH = 120
+
+
+class Folder(NamedTuple):
+    """A row of the table: a folder, and its modules, each of which imports only from those before it.
+
+    ``purpose`` says what modules of the top folder have in common; a folder of its own says so in its docstring.
+    """
+
+    name: str
+    modules: tuple[str, ...]
+    purpose: str = ""
+
+    @property
+    def title(self) -> str:
+        """The folder as the maps name it."""
+        return "persistentqueue/" if self.purpose else f"{self.name}/"
+
+    @property
+    def what(self) -> str:
+        """What the folder is."""
+        return self.purpose or first_sentence(PACKAGE / self.name / "__init__.py")
+
+    def room(self, module: str) -> str:
+        """Return the path of a module in the package, without its suffix."""
+        return module if self.purpose else f"{self.name}/{module}"
+
+
+def _folder(name: str, modules: str, purpose: str = "") -> Folder:
+    return Folder(name, tuple(modules.split()), purpose)
+
+
+TABLE = (
+    _folder("bottom", "errors codecs", "Errors and codecs: public, and imported by all others."),
+    _folder(
+        "core",
+        "checksum intervals page_cache dead_letter header operations block frame delivery_counts encryption items "
+        "state availability",
+    ),
+    _folder("system", "disk event_log startup uncopyable wakeup directory_handles quota signal_shield trust"),
+    _folder(
+        "storage",
+        "inbox_access locations lock log pool segment publication segment_files layout relocation",
+    ),
+    _folder(
+        "engine",
+        "reader transaction inbox_limits subscriptions admission compaction segment_use commit settings trim adoption "
+        "store two_phase",
+    ),
+    _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
+    _folder(
+        "runtime",
+        "background call_guard group_commit memory_budget metrics waiting open_queue maintenance multi_queue requeue "
+        "retries",
+    ),
+    _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
+    _folder("top", "session stats subscription typed queue transactions __init__", "What people import."),
+    _folder("top faces", "compat prometheus scrapy", "Other interfaces to a queue, each in one module."),
+    _folder(
+        "aio",
+        "futures flush_batcher item_waiter standard_queue_worker session standard_queue persistent_queue __init__",
+    ),
+    _folder(
+        "spark",
+        "java options payload progress workers handoff partition_reader writer stream source __init__",
+    ),
+    _folder(
+        "cli",
+        "bench files formatting streams style app display/__init__ display/charts display/svg summary display/report "
+        "display/watch display/screen display/top maintenance_verbs write_verbs read_verbs verbs __init__",
+    ),
+    _folder("start", "__main__", "The command ``python -m persistentqueue``."),
+)
+
+FACES = ("top faces", "aio", "spark", "cli", "start")
+FACES_MAY_IMPORT = {
+    "persistentqueue",
+    "persistentqueue.codecs",
+    "persistentqueue.interprocess",
+    "persistentqueue.engine.settings",
+    "persistentqueue.storage.layout",
+    "persistentqueue.storage.pool",
+    "persistentqueue.system.disk",
+    "persistentqueue.system.uncopyable",
+}
+"""What a face may import: the public names, the second interface, and the internals that are declared for it here."""
+
+
+PLACE = {folder.room(module): (row, at) for row, folder in enumerate(TABLE) for at, module in enumerate(folder.modules)}
+"""Where each module stands in the table: its row, and its place in the row. A module imports from lower ones only."""
+for _row, _each in enumerate(TABLE):
+    if not _each.purpose:  # the docstring of a folder, unless its ``__init__`` is more than that
+        PLACE.setdefault(f"{_each.name}/__init__", (_row, -1))
+FIRST_FACE = min(row for row, folder in enumerate(TABLE) if folder.name in FACES)
+
+
+def first_sentence(path: Path) -> str:
+    """Return the first sentence of a module's docstring, in one line."""
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8"))) or ""
+    return " ".join(docstring.split("\n\n")[0].split())
+
+
+def contributing_map() -> str:
+    """Return the map for ``CONTRIBUTING.md``: a heading for each folder, and a line for each of its modules."""
+    parts = []
+    for folder in TABLE:
+        lines = [f"**`{folder.title}`** {folder.what}", ""]
+        for module in folder.modules:
+            path = PACKAGE / f"{folder.room(module)}.py"
+            lines.append(f"- `{module}`: {first_sentence(path)}")
+        parts.append("\n".join(lines))
+    return "\n\n".join(parts)
+
+
+def package_map() -> str:
+    """Return the map for the docstring of the package: a line for each folder, and the names of its modules."""
+    lines = []
+    for folder in TABLE:
+        names = ", ".join(f"``{module}``" for module in folder.modules if module != "__init__")
+        text = f"- ``{folder.title}`` {folder.what} {names}."
+        lines += wrap(text, WIDTH, subsequent_indent="  ", break_on_hyphens=False)
+    return "\n".join(lines)
+
+
+BEGIN, END = "<!-- rooms: made by python -m tests.project.rooms -->", "<!-- end of rooms -->"
+HEADING, TAIL = "The rooms, from the ground up (made by ``python -m tests.project.rooms``):\n\n", '\n"""\n'
+
+
+def replaced(text: str, begin: str, end: str, new: str) -> str:
+    """Return the text with what stands between two marks replaced."""
+    before, found, rest = text.partition(begin)
+    if not found:
+        raise ValueError(f"no {begin!r}")
+    _, found, behind = rest.partition(end)
+    if not found:
+        raise ValueError(f"no {end!r}")
+    return f"{before}{begin}{new}{end}{behind}"
+
+
+def documents() -> dict[Path, str]:
+    """Return each document that holds a map, with the current map in it."""
+    contributing, package = ROOT / "CONTRIBUTING.md", PACKAGE / "__init__.py"
+    return {
+        contributing: replaced(contributing.read_text(encoding="utf-8"), BEGIN, END, f"\n\n{contributing_map()}\n\n"),
+        package: replaced(package.read_text(encoding="utf-8"), HEADING, TAIL, package_map()),
+    }
+
+
+def main() -> None:
+    """Write the maps."""
+    for path, text in documents().items():
+        path.write_text(text, encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The shape of the package: floors, the one door to the operating system, sizes. Each rule has a counterexample."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import persistentqueue
+
+from .rooms import FACES_MAY_IMPORT, FIRST_FACE, PACKAGE, PLACE, documents
+
+DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
+THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
+ROOMS_WITH_THREADS = {
+    "aio/futures",
+    "aio/persistent_queue",
+    "compat",
+    "queue",
+    "runtime/background",
+    "runtime/call_guard",
+    "runtime/group_commit",
+    "runtime/maintenance",
+    "runtime/memory_budget",
+    "runtime/open_queue",
+    "runtime/waiting",
+    "session",
+    "system/disk",
+    "system/signal_shield",
+}
+DOORS = {"system/disk", "system/wakeup", "system/startup"}
+FOLDER_FILES_MAX = 14
+ROOM_LINES_MAX = 800
+FUNCTION_LINES_MAX = 70
+
+
+def problems(room: str, source: str) -> Iterator[str]:
+    """What is wrong with the source of a room."""
+    tree = ast.parse(source)
+    if source.count("\n") > ROOM_LINES_MAX:
+        yield f"{room} has more than {ROOM_LINES_MAX} lines"
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            docstring = ast.get_docstring(node, clean=False) or ""
+            lines = (node.end_lineno or 0) - node.lineno - docstring.count("\n")
+            if lines > FUNCTION_LINES_MAX:
+                yield f"{room}.{node.name} has {lines} lines"
+        if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
+            yield f"{room} imports *"
+        for module in _imports(node):
+            if module.startswith("."):
+                for below in _rooms_of(room, node):
+                    if PLACE[room][0] >= FIRST_FACE > PLACE.get(below, (99, 0))[0] and room != "__main__":
+                        yield f"{room} imports {below}: faces use the public names"
+                    if PLACE.get(below, (99, 0)) >= PLACE[room]:
+                        yield f"{room} imports {below}, which is not on a lower floor"
+            elif module.startswith("persistentqueue") and PLACE[room][0] < FIRST_FACE:
+                yield f"{room} imports the package from outside"
+            elif module.startswith("persistentqueue") and module not in FACES_MAY_IMPORT:
+                yield f"{room} imports {module}: faces use the public names"
+            elif room.startswith(("spark/", "cli/")):
+                continue
+            elif module == "asyncio":
+                if not room.startswith("aio/"):
+                    yield f"{room} imports asyncio: only aio has an event loop"
+            elif module in DOOR_ONLY and room not in DOORS:
+                yield f"{room} imports {module}: only the doors of system reach the operating system"
+            elif module in THREADS_ONLY and room not in ROOMS_WITH_THREADS:
+                yield f"{room} imports {module}: the core has no threads and no clock"
+
+
+def _imports(node: ast.AST) -> Iterator[str]:
+    if isinstance(node, ast.Import):
+        for alias in node.names:
+            yield _top(alias.name)
+    elif isinstance(node, ast.ImportFrom):
+        if node.level:
+            yield "."
+        elif node.module:
+            yield _top(node.module)
+
+
+def _rooms_of(room: str, node: ast.AST) -> Iterator[str]:
+    """The rooms that a relative import is from: a module, or the modules of a folder."""
+    assert isinstance(node, ast.ImportFrom)
+    above = room.split("/")[:-1]
+    path = "/".join([*above[: len(above) - node.level + 1], *(node.module or "").split(".")]).strip("/")
+    if path in PLACE:
+        yield path
+        return
+    for alias in node.names:
+        module = f"{path}/{alias.name}".strip("/")
+        yield module if module in PLACE else f"{path}/__init__".strip("/")
+
+
+def _top(module: str) -> str:
+    """Of others the package, of ours the room."""
+    return module if module.startswith("persistentqueue") else module.split(".", maxsplit=1)[0]
+
+
+def room_of(path: Path) -> str:
+    """The room that is in this file."""
+    return path.relative_to(PACKAGE).with_suffix("").as_posix()
+
+
+ROOMS = sorted(PACKAGE.rglob("*.py"))
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=room_of)
+def test_room_keeps_the_rules(path: Path) -> None:
+    """Each room imports from lower floors only, leaves the operating system to ``disk``, and stays small."""
+    room = room_of(path)
+    assert room in PLACE, f"{room} is not in the table of rooms yet"
+    assert list(problems(room, path.read_text(encoding="utf-8"))) == []
+
+
+@pytest.mark.parametrize(
+    ("room", "source", "problem"),
+    [
+        ("core/block", "from ..engine.store import Store", "not on a lower floor"),
+        ("core/block", "from .frame import Frame", "not on a lower floor"),
+        ("core/block", "from . import frame", "not on a lower floor"),
+        ("storage/log", "from ..unknown import Frame", "not on a lower floor"),
+        ("engine/store", "import os", "only the doors"),
+        ("core/state", "import threading", "no threads"),
+        ("runtime/open_queue", "import asyncio", "only aio"),
+        ("aio/item_waiter", "import threading", "no threads"),
+        ("aio/session", "from persistentqueue.runtime.open_queue import Group", "public names"),
+        ("core/state", "from .frame import *", "imports *"),
+        ("queue", "import persistentqueue", "from outside"),
+        ("queue", "from persistentqueue.engine.store import Store", "from outside"),
+        ("spark/writer", "from persistentqueue.engine.store import Store", "public names"),
+        ("cli/summary", "from persistentqueue.engine.store import Store", "public names"),
+        ("cli/summary", "from persistentqueue.spark import register", "public names"),
+        ("cli/style", "from .app import app", "not on a lower floor"),
+        ("spark/writer", "from .source import register", "not on a lower floor"),
+        ("spark/options", "from ..engine.store import Store", "public names"),
+        ("core/state", "def f():\n" + "    x = 1\n" * 71, "71 lines"),
+        ("core/state", "x = 1\n" * 801, "800 lines"),
+    ],
+)
+def test_rule_catches(room: str, source: str, problem: str) -> None:
+    """Each rule catches what it is there for."""
+    assert any(problem in found for found in problems(room, source))
+
+
+def test_table_holds_no_other_rooms() -> None:
+    """Each module that the table names is there, once."""
+    assert sorted(PLACE) == sorted(map(room_of, ROOMS))
+
+
+def test_maps_are_current() -> None:
+    """The maps in the documents are those that the table makes; else run ``python -m tests.project.rooms``."""
+    for path, text in documents().items():
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run python -m tests.project.rooms"
+
+
+def test_folders_stay_small() -> None:
+    """No folder of the package has more files than a reader takes in at once, and the tests' top folder has few."""
+    for folder in {path.parent for path in ROOMS}:
+        assert sum(path.is_file() for path in folder.iterdir()) <= FOLDER_FILES_MAX, folder
+
+
+def test_exports_are_complete() -> None:
+    """``__all__`` names what the package offers, and nothing else public is in it but its rooms."""
+    public = {name for name in vars(persistentqueue) if not name.startswith("_")}
+    rooms = {room_of(path).partition("/")[0] for path in ROOMS}
+    assert public - rooms <= set(persistentqueue.__all__) | {"annotations"}
+    assert set(persistentqueue.__all__) <= public
+    assert len(set(persistentqueue.__all__)) == len(persistentqueue.__all__)
+
+
+def test_public_names_have_docstrings() -> None:
+    """Every public class and function, and every public method of it, says what it promises."""
+    for name in persistentqueue.__all__:
+        value = getattr(persistentqueue, name)
+        assert value.__doc__, name
+        if isinstance(value, type):
+            for member, attribute in vars(value).items():
+                if not member.startswith("_") and (callable(attribute) or isinstance(attribute, property)):
+                    assert attribute.__doc__, f"{name}.{member}"
+
+
+def test_spark_is_never_imported_by_the_package() -> None:
+    """``import persistentqueue`` needs no PySpark."""
+    for path in ROOMS:
+        if not room_of(path).startswith("spark/"):
+            assert "pyspark" not in path.read_text(encoding="utf-8")
+
+
+def test_typer_and_rich_are_imported_by_the_verbs_alone() -> None:
+    """``import persistentqueue``, and the page of ``report``, need neither."""
+    for path in ROOMS:
+        modules = {
+            module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for module in _imports(node)
+        }
+        if modules & {"typer", "rich"}:
+            assert room_of(path).startswith("cli/"), path
+            assert PLACE[room_of(path)] >= PLACE["cli/app"], path

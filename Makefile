@@ -13,29 +13,39 @@ COVERED := core.header core.operations codecs typed engine.settings core.block c
 	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
 	system.event_log engine.inbox_limits storage.inbox_access recovery.opening recovery.catalog
 # The tests that do so; the others run unwatched.
-COVERING := $(patsubst %,tests/test_%.py,corners store commit recovery formats state group maintenance directory \
-	limits quota waiting lane pool queue repair compaction explain seed_compaction seed_faults seed_weaknesses \
-	seed_log producer inbox manifests splits remote view subscriptions several doubt envelope attempts deadletter retries \
-	meters logger flush_all codecs hardening_corners hardening_sessions hardening_full hardening_renames hardening_errors \
-	hardening_inbox hardening_inbox_limits hardening_inbox_users \
-	hardening_trust hardening_foreign hardening_ties hardening_identity)
+COVERING := $(patsubst %,tests/durability/test_%.py,corners)
+COVERING += $(patsubst %,tests/unit/engine/test_%.py,store commit admission compaction segment_use adoption \
+	two_phase)
+COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay repair in_doubt)
+COVERING += $(patsubst %,tests/unit/core/test_%.py,formats state availability encryption delivery_counts \
+	dead_letter)
+COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue maintenance waiting retries metrics)
+COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout pool)
+COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log)
+COVERING += $(patsubst %,tests/api/test_%.py,queue subscriptions flush_all codecs)
+COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
+	diskqueue_log)
+COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer multi_writer splits consumer_requests \
+	snapshot_view)
+COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors inboxes \
+	inbox_limits shared_inboxes trust foreign_directories location_repair identities)
 
 # What make test leaves out, since it takes its time; the targets of these names run it.
 # The main job, with all its data and killed at every place.
-FLIGHTS := tests/test_flights_killed.py tests/test_flights_pipeline.py
+FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pipeline.py
 # The processes of Spark, killed; what they call; what only rehearses make perf.
-KILLS := tests/test_spark_killed.py tests/test_spark_cluster.py tests/test_streaming_pipeline.py \
-	tests/test_spark_processes.py perf/test_spark_perf.py
+KILLS := tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
+	tests/spark/test_processes.py perf/test_spark_perf.py
 # The tests of other queues, on each Python there is; a crawl; a terminal, a browser; other surroundings; hostile files
 # of any size; files flipped at every bit; kills at every step, of one process and of many; disks that are full, fail,
 # and lack something at every call; streams of Spark, and the README on Spark.
-LONG := tests/test_scrapy.py tests/test_cli_report.py tests/test_cli_top.py tests/test_peers_cpython.py \
-	tests/test_peers_persistqueue.py tests/test_peers_queuelib.py tests/test_peers_asked.py tests/test_coming_from.py \
-	tests/test_aio_standard.py tests/test_compat_killed.py tests/test_async_workers.py \
-	tests/test_hardening_cli.py tests/test_hardening_surroundings.py tests/test_hardening_hostile.py \
-	tests/test_seed_damage.py tests/test_seed_kills.py tests/test_flips.py tests/test_hardening_lacking.py \
-	tests/test_processes.py tests/test_producers_killed.py tests/test_several_killed.py \
-	tests/test_full_disk.py tests/test_seed_failing_disk.py tests/test_spark_stream.py tests/test_documents_spark.py
+LONG := tests/faces/test_scrapy.py tests/faces/test_cli_report.py tests/faces/test_cli_top.py tests/peers/test_cpython.py \
+	tests/peers/test_persistqueue.py tests/peers/test_queuelib.py tests/peers/test_asked.py tests/peers/test_coming_from.py \
+	tests/peers/test_asyncio.py tests/durability/test_compat_killed.py tests/examples/test_async_workers.py \
+	tests/misuse/test_command_line.py tests/misuse/test_surroundings.py tests/misuse/test_large_inboxes.py \
+	tests/predecessors/test_diskqueue_damage.py tests/predecessors/test_diskqueue_kills.py tests/durability/test_flips.py tests/misuse/test_scarce_calls.py \
+	tests/durability/test_processes.py tests/durability/test_producers_killed.py tests/durability/test_several_killed.py \
+	tests/durability/test_full_disk.py tests/predecessors/test_diskqueue_failing_disk.py tests/spark/test_stream.py tests/project/test_documents_spark.py
 
 CRASH := $(BIN)/python -m tests.crash
 JOBS ?= 2
@@ -91,8 +101,8 @@ export PYTHONOPTIMIZE :=
 
 # The connector's own tests, on the newest of each line of Spark that it is for but is not installed.
 SPARKS ?= 4.0 4.1 4.2
-ON_SPARK := tests/test_spark.py tests/test_spark_source.py tests/test_spark_stream.py tests/test_spark_workers.py \
-	tests/test_spark_processes.py
+ON_SPARK := tests/spark/test_handoff.py tests/spark/test_source.py tests/spark/test_stream.py tests/spark/test_workers.py \
+	tests/spark/test_processes.py
 
 .PHONY: demo test long flights kills crash sparks lint perf perf-spark clean
 

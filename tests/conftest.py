@@ -24,14 +24,13 @@ from persistentqueue.storage.locations import ID_NAME
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
-
-from .support import receive_signals
+from tests.support.queues import receive_signals
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 OpenQueue = Callable[..., PersistentQueue]
-ONE_JAVA = {"test_spark.py", "test_spark_source.py", "test_spark_stream.py", "test_spark_workers.py"}
+ONE_JAVA = {f"tests/spark/test_{name}.py" for name in ("handoff", "source", "stream", "workers")}
 """The tests that use the fixture ``spark``: what it starts takes ten seconds, and a gibibyte."""
 
 
@@ -73,7 +72,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
     class Scheduling(LoadFileScheduling):  # type: ignore[misc]
         def _split_scope(self, nodeid: str) -> str:
             file = str(super()._split_scope(nodeid))
-            return "one Java" if os.path.basename(file) in ONE_JAVA else file
+            return "one Java" if file in ONE_JAVA else file
 
     return Scheduling(config, log)
 

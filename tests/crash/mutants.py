@@ -34,9 +34,9 @@ _BLUNDERS = ("TypeError", "NameError", "UnboundLocalError", "AttributeError", "I
 """What only a text that makes no sense where it was planted leads to: the harness has not caught anything then."""
 
 
-SESSIONS = "tests/test_hardening_sessions.py"
-LANE = "tests/test_lane.py"
-INTERRUPTS = "tests/test_hardening_interrupts.py"
+SESSIONS = "tests/misuse/test_sessions.py"
+LANE = "tests/unit/core/test_availability.py"
+INTERRUPTS = "tests/misuse/test_interrupts.py"
 
 
 class Mutant(NamedTuple):
@@ -103,7 +103,7 @@ MUTANTS = (
     Mutant("a segment drains one item early", "core/state", "            if segment.live == 0:\n                self.drained.add", "            if segment.live <= 1:\n                self.drained.add"),
     Mutant("the oldest generation is read", "recovery/replay", "log_name(generations[-1])", "log_name(generations[0])"),
     Mutant("live segments are swept", "recovery/replay", "number not in known:", "number in known:"),
-    Mutant("segments that sessions wrote ahead go on a full disk", "storage/segment_files", "if created.number not in pinned]\n        for created", "]\n        for created", "tests/test_limits.py::test_what_was_spilled_is_no_room"),
+    Mutant("segments that sessions wrote ahead go on a full disk", "storage/segment_files", "if created.number not in pinned]\n        for created", "]\n        for created", "tests/unit/engine/test_admission.py::test_what_was_spilled_is_no_room"),
     # --- owners and deletion
     Mutant("a second owner is let in", "storage/lock", "if self._disk.lock(fd) and self._is_named(fd)", "if self._is_named(fd)"),
     Mutant("a queue in use can be deleted", "recovery/catalog", "    lock.acquire(lock_timeout)\n", "    pass\n"),
@@ -164,7 +164,7 @@ MUTANTS = (
     Mutant("a request comes again whose owner was killed", "recovery/opening", "    store.adopter.sync()", "    pass", "subscribes", 300134),
     Mutant("a request is answered before what was published before it", "engine/adoption", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # what it asks for depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "core/availability", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes", 14),
-    Mutant("runs of two subscriptions are one", "engine/commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "tests/test_crash.py::test_group_of_two_subscriptions"),
+    Mutant("runs of two subscriptions are one", "engine/commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "tests/durability/test_campaigns.py::test_group_of_two_subscriptions"),
     Mutant("parts go before the manifest that was skipped", "engine/adoption", "                with suppress(OSError):  # found again, it is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self._path(name))\n                with suppress(OSError):\n", "publishes"),
     Mutant("parts go before it is durable that their manifest has gone", "engine/adoption", "            with suppress(OSError):  # they are swept\n                self.sync()\n", "            with suppress(OSError):\n", "publishes"),
     Mutant("a manifest stays in the inbox", "storage/publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),
@@ -186,7 +186,7 @@ MUTANTS = (
     Mutant("a decision is looked for behind the checkpoint only", "recovery/in_doubt", "    if newest.frames[0].number >= prepare.number:\n", "    if True:\n", "several"),
     Mutant("a decision takes the place of all before it", "core/state", "                self.forget(self.asked_for[name], name)\n", "                self.decisions.clear()\n", "several", 32),
     Mutant("a decision is forgotten that a power cut brings back to mind", "recovery/in_doubt", "newest.frames[-2:]", "newest.frames[-1:]", "several", 532),
-    Mutant("what is in doubt is cut off before it is settled", "recovery/opening", "    if not doubtful and not was_in_doubt:\n", "    if not doubtful:\n", "tests/test_doubt.py::test_check_finds_nothing_in_a_cut_short_opening"),
+    Mutant("what is in doubt is cut off before it is settled", "recovery/opening", "    if not doubtful and not was_in_doubt:\n", "    if not doubtful:\n", "tests/unit/recovery/test_in_doubt.py::test_check_finds_nothing_in_a_cut_short_opening"),
     Mutant("what was aborted counts", "core/state", "                if first.committed:\n", "                if True:\n", "several faults", 298),
     Mutant("what is in doubt counts", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),
@@ -215,14 +215,14 @@ MUTANTS = (
     Mutant("an opening that is interrupted keeps the lock", "runtime/open_queue", "                self.shielded(self.store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a frame is written that the state refuses", "engine/commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),
     Mutant("what an invalid transaction says that it holds comes back", "engine/store", "transaction.ready is not None and not transaction.is_invalid:", "transaction.ready is not None:", f"{SESSIONS}::test_row_01_an_invalid_transaction_changes_nothing"),
-    Mutant("a list of items ends where its first page does", "engine/reader", "if page is not None and first + count <= page.end:", "if page is not None:", "tests/test_queue.py::test_a_list_has_items_of_several_pages"),
+    Mutant("a list of items ends where its first page does", "engine/reader", "if page is not None and first + count <= page.end:", "if page is not None:", "tests/api/test_queue.py::test_a_list_has_items_of_several_pages"),
     # --- the lane
     Mutant("what comes back waits behind the lane", "core/availability", "in its old order.\"\"\"\n        self.recall()\n", "in its old order.\"\"\"\n", f"{LANE}::test_what_comes_back_comes_first"),
     Mutant("what is taken at once comes before the lane", "core/availability", "        if self.lane or self._recalled:\n            self.recall()\n        runs = [] if", "        runs = [] if", f"{LANE}::test_whoever_looks_or_takes_sees_the_lane"),
     Mutant("a subscription that is removed keeps its lane", "core/availability", "        self.is_closed = True\n        self.recall()\n", "        self.is_closed = True\n", f"{LANE}::test_a_subscription_that_goes_takes_its_lane_along"),
     Mutant("what others took in between is consumed", "session", "            if taken[-1][0] >= first + count:", "            if False:", f"{LANE}::test_sessions_that_take_turns"),
     Mutant("a flush forgets what came from the lane", "session", "            if self._taken:\n                self._note(transaction)\n            self._commit(", "            self._commit(", f"{LANE}::test_items_come_once_and_in_order"),
-    Mutant("what is in memory is delivered without a note", "engine/reader", "        self.counted = ready\n\n    def _first_page(self)", "        self.counted = ready\n\n    def _first_page_of_none(self)", "tests/test_retries.py::test_no_short_way_passes_by_the_count"),
+    Mutant("what is in memory is delivered without a note", "engine/reader", "        self.counted = ready\n\n    def _first_page(self)", "        self.counted = ready\n\n    def _first_page_of_none(self)", "tests/unit/runtime/test_retries.py::test_no_short_way_passes_by_the_count"),
     Mutant("what leaves the lane is noted a step later", "session", "                    next(self._takes)\n", "                    taken.append(self._lane.popleft())\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("what a handler raises is the end of the lane", "session", "    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:\n        raise error\n", "", f"{LANE}::test_a_handler_that_raises_index_error_ends_the_call"),
     # --- misuse
@@ -240,10 +240,10 @@ MUTANTS = (
     Mutant("a place of segments goes by its name", "storage/locations", "        disk.hold(root)  # what bears", "        pass  # what bears", "renames"),
     Mutant("a shared pool goes by its name", "recovery/opening", "        roots.hold(store.pool.directory)\n", "        pass\n", "renames", 19),
     # --- what others put into an inbox
-    Mutant("a producer goes by a relative path", "interprocess/producer", "        self._directory = abspath(queue_directory(path, name))", "        self._directory = queue_directory(path, name)", "tests/test_hardening_inbox.py::test_row_07_relative_path_of_a_producer"),
-    Mutant("holes are bytes", "storage/publication", "        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:\n", "        if False:\n", "tests/test_hardening_inbox.py::test_row_10_a_part_of_holes"),
-    Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self.store.inbox.is_cut:", "tests/test_hardening_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
-    Mutant("what waits in the inbox is not limited", "engine/inbox_limits", "                if holds + more > most:\n", "                if more > most:\n", "tests/test_hardening_inbox_limits.py::test_row_24_what_waits_is_limited"),
+    Mutant("a producer goes by a relative path", "interprocess/producer", "        self._directory = abspath(queue_directory(path, name))", "        self._directory = queue_directory(path, name)", "tests/misuse/test_inboxes.py::test_row_07_relative_path_of_a_producer"),
+    Mutant("holes are bytes", "storage/publication", "        if size_bytes > _HOLES_FACTOR * real_bytes + _HOLES_BYTES:\n", "        if False:\n", "tests/misuse/test_inboxes.py::test_row_10_a_part_of_holes"),
+    Mutant("an adoption does not end when the time is over", "runtime/open_queue", "if is_there or not self.store.inbox.is_cut or (deadline is not None and _now() >= deadline):", "if is_there or not self.store.inbox.is_cut:", "tests/misuse/test_inbox_limits.py::test_row_24_a_time_out_ends_the_adoption"),
+    Mutant("what waits in the inbox is not limited", "engine/inbox_limits", "                if holds + more > most:\n", "                if more > most:\n", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "engine/commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults", 14),
     Mutant("a log that finds no room for its name breaks the queue", "storage/log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened\n", "            with ExitStack():\n", "faults"),

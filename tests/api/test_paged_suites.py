@@ -1,0 +1,56 @@
+"""The normal suites once more, with a memory limit below their load: what comes out does not depend on it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import FunctionType
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue
+from tests.conftest import OpenQueue
+from tests.predecessors import test_diskqueue_scenarios as scenarios
+from tests.unit.runtime import test_open_queue as group
+
+from . import test_queue as queue
+
+MEMORY_BYTES = 150
+SUITES = (group, queue, scenarios)
+OTHERS = {"test_performance_many_small_items", "test_stats_add_up", "test_a_list_has_items_of_several_pages"}
+"""What says how much is in memory, and what is there for its time."""
+
+
+@pytest.fixture
+def open_queue(tmp_path: Path) -> Iterator[OpenQueue]:
+    """As everywhere, with room for two or three small items."""
+    opened: list[PersistentQueue] = []
+
+    def factory(name: str | None = "orders", **settings: Any) -> PersistentQueue:
+        path = settings.pop("path", tmp_path / "queues")
+        opened.append(PersistentQueue(path, name, **{"memory_bytes": MEMORY_BYTES, **settings}))
+        return opened[-1]
+
+    yield factory
+    for each in opened:
+        each.close()
+
+
+def tests_of(suite: Any) -> dict[str, Callable[..., None]]:
+    """The tests of a suite that open queues by the fixture."""
+    return {
+        name: test
+        for name, test in vars(suite).items()
+        if name.startswith("test_") and isinstance(test, FunctionType) and "open_queue" in test.__annotations__
+    }
+
+
+globals().update({name: test for suite in SUITES for name, test in tests_of(suite).items() if name not in OTHERS})
+
+
+def test_suites_are_collected(open_queue: OpenQueue) -> None:
+    """Each of the suites has tests here, and their queues have little memory."""
+    assert all(len(tests_of(suite)) > 10 for suite in SUITES)
+    assert set(tests_of(queue)) - OTHERS <= set(globals())
+    assert open_queue().stats().memory_bytes == MEMORY_BYTES

@@ -1,0 +1,675 @@
+"""What people call: sessions, transactions, browsing, clearing, statistics; and what bad input meets."""
+
+from __future__ import annotations
+
+import array
+import gc
+import mmap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    ClosedError,
+    InvalidNameError,
+    ItemTooLargeError,
+    PersistentQueue,
+    PersistentQueueError,
+    QueueLockedError,
+    QueueNotFoundError,
+    check,
+)
+from persistentqueue.core.page_cache import TAIL_PAGE_BYTES
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
+
+
+def test_the_ten_lines(tmp_path: Path) -> None:
+    """The example that everybody sees first does what its comments say."""
+    with PersistentQueue(tmp_path / "queues", "orders") as queue:
+        with queue.session() as session:
+            session.enqueue(b"one")
+            session.enqueue_many([b"two", b"three"])
+            session.flush()
+        with queue.session() as session:
+            assert session.dequeue() == b"one"
+            assert session.dequeue_many(100) == [b"two", b"three"]
+            session.rollback()
+        with queue.session() as session:
+            assert session.dequeue_many(2) == [b"one", b"two"]
+            session.flush()
+    with PersistentQueue(tmp_path / "queues", "orders") as queue:
+        assert drain(queue) == [b"three"]
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        b"",
+        b"x",
+        bytearray(b"abc"),
+        memoryview(b"abcdef")[::2],
+        array.array("i", [1, 2, 3]),
+        type("B", (bytes,), {})(b"b"),
+    ],
+    ids=lambda item: type(item).__name__,
+)
+def test_any_bytes_like_object_is_an_item(item: Any, open_queue: OpenQueue) -> None:
+    """Whatever has bytes can be enqueued, one by one and many at once, and comes out as bytes."""
+    queue = open_queue()
+    with queue.transaction() as session:
+        session.enqueue(item)
+        session.enqueue_many([item, b"between", item])
+        session.enqueue_many(iter([item]))
+    expected = memoryview(item).tobytes()
+    found = drain(queue)
+    assert found == [expected, expected, b"between", expected, expected]
+    assert {type(each) for each in found} == {bytes}
+
+
+def test_items_are_taken_when_enqueued(open_queue: OpenQueue) -> None:
+    """Changing a buffer or a list after it was enqueued changes nothing."""
+    queue = open_queue()
+    buffer, items = bytearray(b"before"), [b"a"]
+    with queue.transaction() as session:
+        session.enqueue(buffer)
+        session.enqueue_many(items)
+        buffer[:] = b"after!"
+        items.append(b"b")
+    assert drain(queue) == [b"before", b"a"]
+
+
+@pytest.mark.parametrize("item", ["text", None, 5, 1.5, [b"x"], object()], ids=lambda item: type(item).__name__)
+def test_what_is_no_item(item: Any, open_queue: OpenQueue) -> None:
+    """Anything without bytes is refused, and the session goes on as if nothing had been said."""
+    queue = open_queue()
+    with queue.session() as session:
+        session.enqueue(b"good")
+        with pytest.raises(TypeError, match="bytes-like object, not"):
+            session.enqueue(item)
+        with pytest.raises(TypeError, match="bytes-like object, not"):
+            session.enqueue_many([b"x", item])
+        session.flush()
+    assert drain(queue) == [b"good"]
+
+
+def test_item_of_four_gibibytes_is_refused(open_queue: OpenQueue) -> None:
+    """An item beyond 4 GiB - 1 is refused before it is copied."""
+    queue = open_queue()
+    with mmap.mmap(-1, 2**32) as huge, queue.session() as session:
+        with pytest.raises(ItemTooLargeError):
+            session.enqueue(huge)
+        with pytest.raises(ItemTooLargeError):
+            session.enqueue_many([b"x", huge])
+        assert session.flush()
+    assert len(queue) == 0
+
+
+@pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
+def test_negative_timeouts(timeout: float, open_queue: OpenQueue) -> None:
+    """A timeout that is no time is refused."""
+    queue = open_queue()
+    put(queue, b"x")
+    with queue.session() as session:
+        with pytest.raises(ValueError, match="timeout"):
+            session.dequeue(timeout)
+        with pytest.raises(ValueError, match="timeout"):
+            session.dequeue_many(1, timeout=timeout)
+        with pytest.raises(ValueError, match="max_items"):
+            session.dequeue_many(-1)
+    with pytest.raises(ValueError, match="lock_timeout"):
+        open_queue("other", lock_timeout=timeout)
+    assert len(queue) == 1
+
+
+@pytest.mark.parametrize(
+    "name", ["", ".", "..", ".hidden", "/absolute", "a/b", "x" * 65, "späße", "a b", "a\0", "a\n", "..\\x"], ids=repr
+)
+def test_names_that_cannot_be(name: str, open_queue: OpenQueue, tmp_path: Path) -> None:
+    """A name that could leave the directory, or hide in it, is refused before anything is made."""
+    with pytest.raises(InvalidNameError, match="64"):
+        open_queue(name)
+    assert not (tmp_path / "queues").exists()
+
+
+def test_arguments_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """A name or a path that is no text is a TypeError."""
+    with pytest.raises(TypeError, match="name must be text"):
+        open_queue(5)
+    with pytest.raises(TypeError, match="path must be text"):
+        PersistentQueue(b"bytes")  # type: ignore[arg-type]
+    for setting in ("segment_bytes", "memory_bytes", "inline_bytes", "log_bytes"):
+        with pytest.raises(ValueError, match=setting):
+            open_queue(**{setting: -1})
+    assert not (tmp_path / "queues").exists()
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"segment_bytes": "1000"}, "segment_bytes must be a whole number, not '1000'"),
+        ({"segment_bytes": 1e6}, "segment_bytes must be a whole number, not 1000000.0"),
+        ({"memory_bytes": None}, "memory_bytes must be a whole number, not None"),
+        ({"log_bytes": None}, "log_bytes must be"),
+        ({"inline_bytes": float("nan")}, "inline_bytes must be"),
+        ({"max_items": 1.5}, "max_items must be"),
+        ({"max_disk_bytes": b"x"}, "max_disk_bytes must be"),
+        ({"pool_max_bytes": "1"}, "pool_max_bytes must be"),
+        ({"compact_below": "0.3"}, "compact_below must be a number, not '0.3'"),
+        ({"lock_timeout": None}, "lock_timeout must be a number, not None"),
+        ({"sync": "no"}, "sync must be True or False, not 'no'"),
+        ({"full": None}, "full must be text, not None"),
+    ],
+    ids=str,
+)
+def test_settings_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+    """They are a TypeError that names them, before anything is made: not one from the depths, or a broken queue."""
+    with pytest.raises(TypeError, match=said):
+        open_queue(**settings)
+    assert not (tmp_path / "queues").exists()
+
+
+def test_dequeue_part_of_an_item(open_queue: OpenQueue) -> None:
+    """Whatever is no number of items is refused, and nothing is taken."""
+    queue = open_queue()
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        for wrong in (1.5, "1", None):
+            with pytest.raises(TypeError):
+                session.dequeue_many(wrong)  # type: ignore[arg-type]
+    assert drain(queue) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize("name", ["a", "x" * 64, "A-b_c.d", "-", "0", "a.lock"])
+def test_names_that_can_be(name: str, open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Names of up to 64 ordinary characters work, and are directories."""
+    put(open_queue(name), b"x")
+    assert (tmp_path / "queues" / name).is_dir()
+
+
+def test_queue_without_a_name(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """Without a name the path itself is the queue."""
+    queue = open_queue(None, path=tmp_path / "plain")
+    put(queue, b"x")
+    assert (queue.path, queue.name, queue.closed) == (str(tmp_path / "plain"), None, False)
+    assert (tmp_path / "plain" / "lock").is_file()
+    assert repr(queue) == f"PersistentQueue({str(tmp_path / 'plain')!r}, None)"
+
+
+def test_files_are_private(open_queue: OpenQueue, directory: Path) -> None:
+    """Directories are made 0700 and files 0600."""
+    put(open_queue(), b"x")
+    modes = {path.name: path.stat().st_mode & 0o777 for path in [directory, *directory.rglob("*")]}
+    assert {modes.pop(name) for name in ("orders", "log", "data", "inbox", "pool")} == {0o700}
+    assert set(modes.values()) == {0o600}
+
+
+def test_create_false(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """``create=False`` opens what is there and makes nothing."""
+    with pytest.raises(QueueNotFoundError, match="create=False"):
+        open_queue(create=False)
+    with pytest.raises(FileNotFoundError):
+        open_queue(create=False)
+    assert not (tmp_path / "queues").exists()
+    open_queue().close()
+    assert len(open_queue(create=False)) == 0
+
+
+def test_closing_twice_and_using_after(open_queue: OpenQueue) -> None:
+    """Closing is idempotent; afterwards everything raises ClosedError, sessions can still be closed."""
+    queue = open_queue()
+    session = queue.session()
+    session.enqueue(b"x")
+    queue.close()
+    queue.close()
+    assert queue.closed
+    assert session.closed
+    for call in (
+        lambda: len(queue),
+        queue.session,
+        queue.stats,
+        queue.clear,
+        queue.trim,
+        queue.peek,
+        lambda: queue.marker("x"),
+        lambda: session.enqueue(b"x"),
+        lambda: session.enqueue_many([b"x"]),
+        session.dequeue,
+        lambda: session.dequeue_many(1),
+        session.flush,
+    ):
+        with pytest.raises(ClosedError, match="closed"):
+            call()
+    session.rollback()
+    session.close()
+    assert bool(queue)
+
+
+def test_closed_session(open_queue: OpenQueue) -> None:
+    """A closed session refuses work; closing or rolling it back again does nothing."""
+    queue = open_queue()
+    session = queue.session()
+    before = session.closed
+    session.close()
+    session.close()
+    session.rollback()
+    assert (before, session.closed) == (False, True)
+    with pytest.raises(ClosedError, match=r"queue\.session\(\)"):
+        session.enqueue(b"x")
+
+
+def test_close_rolls_open_sessions_back(open_queue: OpenQueue) -> None:
+    """Closing the queue gives back what sessions hold, and drops what they enqueued."""
+    queue = open_queue(segment_bytes=100)
+    put_each(queue, [b"a", b"b", b"c"])
+    session = queue.session()
+    session._spill_bytes = 1
+    assert session.dequeue() == b"a"
+    session.enqueue_many([b"never", b"seen"])
+    queue.close()
+    assert drain(open_queue()) == [b"a", b"b", b"c"]
+
+
+def test_dropping_the_last_reference(tmp_path: Path) -> None:
+    """A queue that is dropped frees its lock and warns; the next opening finds what was committed."""
+    queue = PersistentQueue(tmp_path, "q")
+    put(queue, b"x")
+    with pytest.warns(ResourceWarning, match="without close"):
+        del queue
+        gc.collect()
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert not queue.recovery.clean
+        assert drain(queue) == [b"x"]
+
+
+def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
+    """A queue that is dropped while somebody has a session of it closes no file under his hands, until that goes, too:
+    its number may be another file's by then."""
+    queue = PersistentQueue(tmp_path, "q")
+    session = queue.session()
+    session.enqueue(b"x")
+    del queue
+    gc.collect()
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path, "q")
+    session.flush()
+    with pytest.warns(ResourceWarning, match="without close"):
+        del session
+        gc.collect()
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert drain(queue) == [b"x"]
+
+
+def test_dropping_a_session(open_queue: OpenQueue) -> None:
+    """A session that is dropped with work in it warns and gives everything back; without work it is silent."""
+    queue = open_queue()
+    put(queue, b"a", b"b")
+    queue.session()
+    session = queue.session()
+    assert session.dequeue() == b"a"
+    with pytest.warns(ResourceWarning, match="not flushed"):
+        del session
+        gc.collect()
+    assert drain(queue) == [b"a", b"b"]
+
+
+def test_dropped_session_is_given_back_later(open_queue: OpenQueue) -> None:
+    """A finalizer that runs while the memory is locked leaves its work to the next call."""
+    queue = open_queue()
+    put(queue, b"a")
+    session = queue.session()
+    assert session.dequeue() == b"a"
+    group = queue._group
+    assert group is not None
+    with pytest.warns(ResourceWarning, match="not flushed"), group.mutex:
+        del session
+        gc.collect()
+    assert drain(queue) == [b"a"]
+
+
+def test_failed_constructor_leaves_nothing(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A second opening that is refused changes nothing and can be dropped in silence."""
+    put(open_queue(), b"x")
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path / "queues", "orders")
+    gc.collect()
+
+
+def test_transaction_flushes_or_rolls_back(open_queue: OpenQueue) -> None:
+    """``transaction()`` commits a block that ends well, and takes back one that raises."""
+    queue = open_queue()
+    put(queue, b"a", b"b")
+    with pytest.raises(KeyError), queue.transaction() as session:
+        session.enqueue(b"never")
+        assert session.dequeue() == b"a"
+        raise KeyError
+    with queue.transaction() as session:
+        assert session.dequeue() == b"a"
+        session.enqueue(b"c")
+    assert drain(queue) == [b"b", b"c"]
+
+
+def test_enqueued_is_invisible_until_flush(open_queue: OpenQueue) -> None:
+    """Nobody sees an item before its flush, not even its own session."""
+    queue = open_queue()
+    with queue.session() as one, queue.session() as two:
+        one.enqueue(b"x")
+        assert (one.dequeue(), two.dequeue(), len(queue), queue.peek()) == (None, None, 0, [])
+        one.flush()
+        assert (len(queue), queue.peek()) == (1, [b"x"])
+        assert two.dequeue() == b"x"
+        assert one.dequeue() is None
+        one.rollback()
+        two.rollback()
+
+
+def test_rollback_keeps_the_order(open_queue: OpenQueue) -> None:
+    """What sessions give back comes out in its old order, whoever gives it back first."""
+    queue = open_queue()
+    put(queue, *[b"%d" % n for n in range(9)])
+    with queue.session() as one, queue.session() as two, queue.session() as three:
+        assert one.dequeue_many(2) == [b"0", b"1"]
+        assert two.dequeue_many(3) == [b"2", b"3", b"4"]
+        assert one.dequeue() == b"5"
+        one.rollback()
+        assert three.dequeue_many(4) == [b"0", b"1", b"5", b"6"]
+        two.rollback()
+        assert two.dequeue_many(2) == [b"2", b"3"]
+        three.flush()
+        two.rollback()
+    assert drain(queue) == [b"2", b"3", b"4", b"7", b"8"]
+
+
+def test_a_list_has_items_of_several_pages(open_queue: OpenQueue) -> None:
+    """Items of one call come in order and complete, also if they are in several pages of the memory."""
+    queue, items = open_queue(), [b"%d" % number + bytes(TAIL_PAGE_BYTES) for number in range(6)]
+    for item in items:
+        put(queue, item)
+    assert len(queue._open().store.pages) == len(items)
+    with queue.session() as session:
+        assert session.dequeue_many(4) == items[:4]
+        assert session.dequeue_many(4) == items[4:]
+        session.flush()
+    assert len(queue) == 0
+
+
+def test_session_is_flushed_many_times(open_queue: OpenQueue) -> None:
+    """A session goes on after a flush; an empty flush costs no sync."""
+    queue = open_queue()
+    with queue.session() as session:
+        for n in range(5):
+            session.enqueue(b"%d" % n)
+            assert session.flush()
+        syncs = queue.stats().syncs
+        assert session.flush()
+        assert queue.stats().syncs == syncs
+        session.enqueue(b"never")
+        session.rollback()
+    assert drain(queue) == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_one_small_transaction_is_one_sync(open_queue: OpenQueue) -> None:
+    """A small flush costs one sync, a large one two, a dequeue one."""
+    queue = open_queue()
+    put(queue, b"first")  # makes the segment
+    for items, expected in (([b"x" * 100], 1), ([b"x" * 1000] * 10, 1), ([b"x" * 200_000], 2)):
+        before = queue.stats().syncs
+        put(queue, *items)
+        assert queue.stats().syncs - before == expected
+    before = queue.stats().syncs
+    drain(queue)
+    assert queue.stats().syncs - before == 1
+
+
+def test_unsynced_queue_never_syncs_on_a_flush(open_queue: OpenQueue) -> None:
+    """With ``sync=False`` flushes cost no sync, and survive the death of the process."""
+    queue = open_queue(sync=False)
+    before = queue.stats().syncs
+    put_each(queue, [b"a", b"b" * 200_000])
+    assert queue.stats().syncs == before
+    crash(queue)
+    queue = open_queue(sync=False)
+    assert queue.recovery.lost_transactions == 0
+    assert drain(queue) == [b"a", b"b" * 200_000]
+
+
+def test_session_larger_than_memory_spills(open_queue: OpenQueue) -> None:
+    """A session's items leave the memory before its flush, and are still one transaction."""
+    queue = open_queue(segment_bytes=50_000, memory_bytes=10_000)
+    items = [bytes([n % 256]) * 1000 for n in range(200)]
+    with queue.session() as session:
+        session._spill_bytes = 5000
+        for item in items[:100]:
+            session.enqueue(item)
+        session.enqueue_many(items[100:])
+        assert session._transaction is not None
+        assert session._transaction.cost_bytes <= 6100
+        assert len(queue) == 0
+        assert queue.stats().segments == 0
+        session.flush()
+    assert list(queue.browse()) == items
+    queue.close()
+    queue = open_queue(segment_bytes=50_000)
+    assert drain(queue) == items
+
+
+def test_spilled_session_is_rolled_back(open_queue: OpenQueue, directory: Path) -> None:
+    """Spilled blocks of a rolled-back session are never seen, and their files go."""
+    queue = open_queue(segment_bytes=1000)
+    with queue.session() as session:
+        session._spill_bytes = 10
+        session.enqueue_many([b"x" * 600] * 10)
+        session.rollback()
+    put(queue, b"y")
+    assert drain(queue) == [b"y"]
+    queue.close()
+    assert segment_files(directory) == []
+
+
+def test_browse_and_peek(open_queue: OpenQueue) -> None:
+    """Browsing shows the ready items in order and takes nothing."""
+    queue = open_queue(segment_bytes=1000, memory_bytes=0)
+    items = [b"%d" % n for n in range(500)]
+    put_each(queue, items)
+    assert list(queue.browse()) == items
+    assert queue.peek() == [b"0"]
+    assert queue.peek(3) == [b"0", b"1", b"2"]
+    assert queue.peek(0) == []
+    assert len(queue.peek(1000)) == 500
+    with pytest.raises(ValueError, match="negative"):
+        queue.peek(-1)
+    with queue.session() as session:
+        assert session.dequeue_many(5) == items[:5]
+        assert list(queue.browse()) == items[5:]
+        session.rollback()
+    assert len(queue) == 500
+
+
+def test_browsing_while_items_go(open_queue: OpenQueue) -> None:
+    """What is consumed while somebody browses is skipped; what stays is seen once."""
+    queue = open_queue(segment_bytes=200, memory_bytes=0)
+    items = [b"%03d" % n for n in range(100)]
+    put_each(queue, items)
+    seen = []
+    for item in queue.browse():
+        seen.append(item)
+        if item == b"003":
+            with queue.transaction() as session:
+                session.dequeue_many(50)
+            queue.trim()
+            put(queue, b"100")
+    assert seen == sorted(set(seen))
+    assert seen[-51:] == [*items[50:], b"100"]
+    assert len(seen) < 100
+    for _ in queue.browse():
+        queue.close()
+        break
+
+
+def test_browsing_a_closed_queue(open_queue: OpenQueue) -> None:
+    """A browser of a queue that is closed meanwhile hears of it."""
+    queue = open_queue(memory_bytes=0, segment_bytes=100)
+    put_each(queue, [b"x" * 100] * 5)
+    browser = queue.browse()
+    assert next(browser) == b"x" * 100
+    queue.close()
+    with pytest.raises(ClosedError):
+        list(browser)
+
+
+def test_clear(open_queue: OpenQueue) -> None:
+    """Clearing consumes what is ready, durably, and leaves what sessions hold."""
+    queue = open_queue()
+    put(queue, *[b"%d" % n for n in range(10)])
+    with queue.session() as session:
+        assert session.dequeue_many(3) == [b"0", b"1", b"2"]
+        assert queue.clear() == 7
+        assert len(queue) == 0
+        session.rollback()
+    assert queue.clear() == 3
+    assert queue.clear() == 0
+    crash(queue)
+    assert len(open_queue()) == 0
+
+
+def test_markers(open_queue: OpenQueue) -> None:
+    """A flush with a marker is done once; a repetition does nothing, gives back what it held, and says so."""
+    queue = open_queue()
+    put(queue, b"a")
+    assert queue.marker("app") is None
+    with queue.session() as session:
+        session.enqueue(b"b")
+        assert session.flush(marker=("app", 5))
+        session.enqueue(b"b")
+        assert session.dequeue() == b"a"
+        assert not session.flush(marker=("app", 5))
+        assert not session.flush(marker=("app", 4))
+        assert session.flush(marker=("other", 0))
+        assert session.flush(marker=("app", 6))
+    assert (queue.marker("app"), queue.marker("other")) == (6, 0)
+    crash(queue)
+    queue = open_queue()
+    assert (queue.marker("app"), queue.marker("other")) == (6, 0)
+    queue.close()
+    queue = open_queue()
+    assert (queue.marker("app"), queue.marker("other")) == (6, 0)
+    assert drain(queue) == [b"a", b"b"]
+
+
+@pytest.mark.parametrize(
+    ("marker", "error"),
+    [
+        (("app", -1), ValueError),
+        (("app", 2**64), ValueError),
+        (("", 1), ValueError),
+        (("n" * 65536, 1), ValueError),
+        ((5, 1), TypeError),
+        (("app", "1"), TypeError),
+        (("app", 1.0), TypeError),
+    ],
+    ids=lambda value: repr(value)[:20],
+)
+def test_markers_that_cannot_be(marker: Any, error: type[Exception], open_queue: OpenQueue) -> None:
+    """A marker is a name and a version; nothing is committed with another."""
+    queue = open_queue()
+    with queue.session() as session:
+        session.enqueue(b"x")
+        with pytest.raises(error, match="marker"):
+            session.flush(marker=marker)
+        assert len(queue) == 0
+        session.flush()
+    assert drain(queue) == [b"x"]
+
+
+def test_stats_add_up(open_queue: OpenQueue, directory: Path) -> None:
+    """Every figure says what its docstring says."""
+    queue = open_queue()
+    put(queue, *[b"x" * 100] * 50)
+    with queue.session() as session:
+        session.dequeue_many(10)
+        session.flush()
+        session.dequeue_many(5)
+        stats = queue.stats()
+        session.rollback()
+    assert (stats.ready, stats.held, stats.damaged, stats.enqueued, stats.dequeued) == (35, 5, 0, 50, 10)
+    assert (stats.segments, stats.groups, stats.transactions) == (1, 2, 2)
+    assert 40 * 100 <= stats.live_bytes <= 40 * 102
+    files = [path for path in directory.rglob("*") if path.is_file() and path.name != "lock"]
+    assert stats.disk_bytes == sum(path.stat().st_size for path in files)
+    assert stats.log_capacity_bytes == log_file(directory).stat().st_size
+    assert 0 < stats.log_bytes < stats.log_capacity_bytes
+    assert stats.cached_bytes >= 40 * 100
+    assert len(queue) == 40
+    assert type(stats).__doc__ is not None
+
+
+def test_generation_counts_trims(open_queue: OpenQueue) -> None:
+    """Trimming begins a new generation, and everything stays."""
+    queue = open_queue()
+    put(queue, b"a")
+    before = queue.stats()
+    queue.trim()
+    after = queue.stats()
+    assert after.generation == before.generation + 1
+    assert after.log_bytes < before.log_bytes + 200
+    assert drain(queue) == [b"a"]
+
+
+def test_reopening_without_a_change_writes_nothing(open_queue: OpenQueue, directory: Path) -> None:
+    """Opening a cleanly closed queue, reading it and closing it leaves every file as it was, but for the lock."""
+    put(queue := open_queue(), b"a", b"b")
+    queue.close()
+
+    def content() -> dict[str, bytes]:
+        return {str(p): p.read_bytes() for p in directory.rglob("*") if p.is_file() and p.name != "lock"}
+
+    before = content()
+    with open_queue() as queue:
+        assert queue.peek(5) == [b"a", b"b"]
+        with queue.session() as session:
+            assert session.dequeue() == b"a"
+            session.rollback()
+        assert queue.recovery.clean
+    assert content() == before
+
+
+def test_writing_on_after_a_clean_close(open_queue: OpenQueue, directory: Path) -> None:
+    """After a clean close the same segment is written on; after a crash a fresh one is begun."""
+    for n in range(5):
+        put(queue := open_queue(), b"%d" % n)
+        queue.close()
+    assert len(segment_files(directory)) == 1
+    put(queue := open_queue(), b"5")
+    crash(queue)
+    queue = open_queue()
+    put(queue, b"6")
+    assert len(segment_files(directory)) == 2
+    assert drain(queue) == [b"%d" % n for n in range(7)]
+
+
+def test_errors_are_one_tree() -> None:
+    """Every error has the one base, and those that are also built-in errors are those."""
+    import persistentqueue
+
+    errors = [getattr(persistentqueue, name) for name in persistentqueue.__all__ if name.endswith("Error")]
+    assert len(errors) == 35
+    assert all(issubclass(error, PersistentQueueError) for error in errors)
+    assert issubclass(InvalidNameError, ValueError)
+    assert issubclass(ItemTooLargeError, ValueError)
+    assert issubclass(QueueNotFoundError, FileNotFoundError)
+
+
+def test_many_segments_in_one_flush(open_queue: OpenQueue, directory: Path) -> None:
+    """``segment_bytes=10`` and one-byte items: many files, all deleted once they are drained."""
+    queue = open_queue(segment_bytes=10)
+    put_each(queue, [bytes([n]) for n in range(100)])
+    assert queue.stats().segments == 100
+    assert len(segment_files(directory)) == 100
+    assert drain(queue) == [bytes([n]) for n in range(100)]
+    assert len(segment_files(directory)) <= 2
+    queue.close()
+    assert segment_files(directory) == []
+    report = check(directory)
+    assert report.ok
+    assert report.leftovers == ()

@@ -1,0 +1,227 @@
+"""What ``stats()`` counts and measures while a queue is at work."""
+
+from __future__ import annotations
+
+import gc
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import PersistentQueue, QueueFullError, transaction
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from persistentqueue.runtime.open_queue import _UNCOUNTED
+from persistentqueue.system.disk import DISK
+from tests.conftest import OpenQueue
+from tests.support.queues import drain, put, put_each, wait_for
+from tests.unit.engine.test_adoption import look, publish
+from tests.unit.engine.test_compaction import LITTLE, sparse
+from tests.unit.runtime.test_open_queue import SECONDS, Gate
+
+
+def test_flushes_are_measured(open_queue: OpenQueue) -> None:
+    """Each flush that commits is in ``flush_seconds``, each group in ``commit_seconds`` and ``group_size``; what is
+    refused, or has nothing to commit, is not."""
+    queue = open_queue(max_items=3)
+    put_each(queue, [b"a", b"b", b"c"])
+    with queue.session() as session:
+        session.flush()
+        session.enqueue(b"d")
+        with pytest.raises(QueueFullError):
+            session.flush()
+        session.rollback()
+    drain(queue)
+    stats = queue.stats()
+    assert (stats.flush_seconds.count, stats.commit_seconds.count) == (4, 4)
+    assert (stats.group_size.count, stats.group_size.sum) == (4, 4) == (stats.groups, stats.transactions)
+    assert 0 < stats.commit_seconds.sum < stats.flush_seconds.sum
+
+
+def test_a_group_is_one_commit_of_many_flushes(open_queue: OpenQueue) -> None:
+    """Flushes that share a sync are one group; each has waited for it."""
+    gate = Gate()
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    before = queue.stats()
+    gate.armed = True
+    with ThreadPoolExecutor(20) as pool:
+        pool.submit(put, queue, b"first")
+        assert gate.reached.wait(SECONDS)
+        for _ in range(19):
+            pool.submit(put, queue, b"x")
+        group = queue._group
+        assert group is not None
+        wait_for(lambda: len(group._line) == 19)
+        gate.go_on.set()
+    after = queue.stats()
+    sizes = after.group_size - before.group_size
+    assert (sizes.count, sizes.sum, sizes.quantile(0.5), sizes.quantile(1)) == (2, 20, 1, 20)
+    assert (after.flush_seconds - before.flush_seconds).count == 20
+    assert (after.commit_seconds - before.commit_seconds).count == 2
+
+
+def test_what_is_measured_takes_no_memory(open_queue: OpenQueue) -> None:
+    """What was noted is counted after some hundred transactions, though nobody looks."""
+    queue = open_queue()
+    put_each(queue, [b"x"] * _UNCOUNTED)
+    meters = queue._open().meters
+    assert len(meters.flush_seconds._noted) <= 1
+    put(queue, b"x")
+    assert queue.stats().flush_seconds.count == _UNCOUNTED + 1
+
+
+def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: OpenQueue) -> None:
+    """So it is in queues that have no other transactions than those over several."""
+    queues = [open_queue(name) for name in ("a", "b")]
+    for _ in range(_UNCOUNTED):
+        with transaction(*queues) as sessions:
+            for session in sessions:
+                session.enqueue(b"x")
+    for queue in queues:
+        meters = queue._open().meters
+        assert not any(meter._noted for meter in vars(meters).values())
+        assert queue.stats().flush_seconds.count == _UNCOUNTED
+
+
+def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: OpenQueue) -> None:
+    """Its part of it is a flush and a group of each queue; where it is skipped, it is no group."""
+    first, second = open_queue("a"), open_queue("b")
+    for _ in range(2):
+        with transaction(first, second) as (one, other):
+            one.enqueue(b"x")
+            other.enqueue(b"x")
+            one.flush(marker=("m", 1))
+    for queue in (first, second):
+        stats = queue.stats()
+        assert (stats.flush_seconds.count, stats.commit_seconds.count, stats.group_size.sum) == (2, 1, 1)
+        assert (stats.groups, stats.transactions) == (1, 2)
+
+
+def test_reads_from_files_are_measured(open_queue: OpenQueue) -> None:
+    """A dequeue that has to read from a file is in ``read_seconds``; one that finds its items in memory is not."""
+    queue = open_queue()
+    put(queue, *[b"x"] * 10)
+    drain(queue)
+    assert queue.stats().read_seconds.count == 0
+    put(queue, *[b"x"] * 10)
+    queue.close()
+    queue = open_queue()
+    drain(queue)
+    assert queue.stats().read_seconds.count == queue.stats().page_reads == 1
+
+
+@pytest.mark.parametrize("inline_bytes", [0, 128 * 1024])
+def test_enqueued_bytes(open_queue: OpenQueue, directory: Path, inline_bytes: int) -> None:
+    """They are those of the blocks: of small and large groups, of what was written ahead, and of what was adopted."""
+    queue = open_queue(inline_bytes=inline_bytes)
+    one = BLOCK_HEADER_BYTES + LENGTH_BYTES + 1
+    put(queue, b"x")
+    assert queue.stats().enqueued_bytes == one
+    drain(queue)
+    publish(directory, b"x")
+    look(queue)
+    assert (queue.stats().enqueued_bytes, queue.stats().adopted) == (2 * one, 1)
+    with queue.transaction() as session:
+        session.enqueue_many([bytes(2**20)] * 6)
+    assert queue.stats().enqueued_bytes - 2 * one == 6 * (2**20 + BLOCK_HEADER_BYTES + LENGTH_BYTES)
+    queue.close()
+    assert open_queue().stats().enqueued_bytes == 0
+
+
+def test_what_comes_back_is_counted(open_queue: OpenQueue) -> None:
+    """Items that a session gives back, by a rollback, at its end, or since it is dropped."""
+    queue = open_queue()
+    put(queue, *[b"x"] * 10)
+    with queue.session() as session:
+        session.dequeue_many(2)
+        session.rollback()
+        session.dequeue_many(3)
+        session.rollback()
+    assert queue.stats().given_back == 5
+    session = queue.session()
+    session.dequeue()
+    with pytest.warns(ResourceWarning, match="not flushed"):
+        del session
+        gc.collect()
+    assert queue.stats().given_back == 6
+
+
+def test_a_dropped_session_wakes_who_waits(open_queue: OpenQueue) -> None:
+    """What a session held that is dropped goes to whoever waits for an item, at once."""
+    queue = open_queue()
+    put(queue, b"x")
+    dropped = queue.session()
+    dropped.dequeue()
+
+    def take() -> bytes | None:
+        with queue.transaction() as session:
+            return session.dequeue(timeout=SECONDS)
+
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(take)
+        wait_for(lambda: queue._open()._waiters.count == 1)
+        with pytest.warns(ResourceWarning, match="not flushed"):
+            del dropped
+            gc.collect()
+        assert waiting.result(SECONDS / 3) == b"x"
+
+
+def test_who_holds_for_how_long(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Sessions that are open, and how long the one has held that has held longest."""
+    queue = open_queue()
+    put(queue, b"a", b"b")
+    now = [100.0]
+    monkeypatch.setattr(type(queue._open()), "now", staticmethod(lambda: now[0]))
+    with queue.session() as first, queue.session() as second:
+        assert (queue.stats().sessions, queue.stats().held_seconds) == (2, 0)
+        first.dequeue()
+        now[0] += 5
+        second.dequeue()
+        now[0] += 2
+        assert queue.stats().held_seconds == 7
+        first.rollback()
+        assert queue.stats().held_seconds == 2
+        second.rollback()
+    assert (queue.stats().sessions, queue.stats().held_seconds) == (0, 0)
+
+
+def test_compactions_are_counted(open_queue: OpenQueue) -> None:
+    """By hand or by itself: segments that were emptied, and bytes that were written for it; also of one that was given
+    up, which empties none."""
+    queue = open_queue(**LITTLE)
+    sparse(queue)
+
+    def stop(copied_bytes: int) -> None:
+        if copied_bytes:
+            raise InterruptedError
+
+    with pytest.raises(InterruptedError):
+        queue.compact(progress=stop)
+    given_up = queue.stats()
+    assert given_up.compacted_segments == 0 < given_up.copied_bytes
+    done = queue.compact()
+    stats = queue.stats()
+    assert (stats.compacted_segments, stats.copied_bytes - given_up.copied_bytes) == done
+
+
+def test_a_queue_that_is_well_is_not_broken(open_queue: OpenQueue) -> None:
+    """Without a failure there is no damage and nothing broken; ``repr`` shows the histograms in a readable way."""
+    queue = open_queue()
+    put(queue, b"x")
+    stats = queue.stats()
+    assert not stats.broken and stats.damage_found == 0
+    assert "group_size=Histogram(1 values, mean 1, half <= 1, 99% <= 1, all <= 1)" in repr(stats)
+
+
+def test_a_look_waits_for_no_flush(open_queue: OpenQueue) -> None:
+    """While a flush waits for the disk ``stats()`` answers."""
+    gate = Gate()
+    queue: PersistentQueue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    gate.armed = True
+    with ThreadPoolExecutor(1) as pool:
+        flushing = pool.submit(put, queue, b"x")
+        assert gate.reached.wait(SECONDS)
+        assert queue.stats().flush_seconds.count == 0
+        assert not flushing.done()
+        gate.go_on.set()
+    assert queue.stats().flush_seconds.count == 1

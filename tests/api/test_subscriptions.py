@@ -1,0 +1,662 @@
+"""Several consumers of one queue: each gets every item, which is stored once and kept until all have it."""
+
+from __future__ import annotations
+
+import random
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CorruptionError,
+    DiskFullError,
+    PersistentQueue,
+    QueueFullError,
+    SubscriptionNotFoundError,
+    check,
+    repair,
+)
+from persistentqueue.core.availability import Ready
+from persistentqueue.core.frame import decode_frame, encode_frame
+from persistentqueue.core.intervals import Cursor
+from persistentqueue.core.operations import (
+    Dequeue,
+    ExtentRow,
+    Operation,
+    SegmentRow,
+    SubscriptionClosed,
+    SubscriptionOpened,
+    encode_transaction,
+)
+from persistentqueue.core.state import State, StateError
+from persistentqueue.subscription import Subscription
+from persistentqueue.system.disk import DISK
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files, wait_for
+
+
+def take(subscription: Subscription, count: int = 2**40) -> list[bytes]:
+    """Dequeue so many, and flush."""
+    with subscription.transaction() as session:
+        return session.dequeue_many(count)
+
+
+def numbers(*count: int) -> list[bytes]:
+    """The items that a test puts in."""
+    return [b"%d" % n for n in range(*count)]
+
+
+# --- each gets all ---------------------------------------------------------------------------------------------------
+
+
+def test_each_gets_every_item(open_queue: OpenQueue) -> None:
+    """Two subscriptions and the plain queue take the same items, each at its pace, and hold and roll back alone."""
+    queue = open_queue()
+    billing, audit = queue.subscribe("billing"), queue.subscribe("audit")
+    put(queue, *numbers(10))
+    assert take(billing, 7) == numbers(7)
+    with audit.session() as one, audit.session() as other:
+        assert one.dequeue_many(3) == numbers(3)
+        assert other.dequeue_many(3) == numbers(3, 6)
+        other.flush()
+        one.rollback()
+        assert one.dequeue() == b"0"
+        one.rollback()
+    assert drain(queue) == numbers(10)
+    assert (len(queue), len(billing), len(audit)) == (0, 3, 7)
+    assert list(audit.browse()) == [b"0", b"1", b"2", *numbers(6, 10)]
+    assert take(billing) == numbers(7, 10)
+    assert take(audit) == [b"0", b"1", b"2", *numbers(6, 10)]
+    assert queue.stats().dequeued == 10
+    assert repr(billing) == "<subscription 'billing'>"
+    assert bool(billing)
+
+
+def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: OpenQueue) -> None:
+    """What each has consumed, in any order, outlives a clean close, a crash and a trim."""
+    queue = open_queue()
+    first = queue.subscribe("first")
+    put(queue, *numbers(10))
+    second = queue.subscribe("second", start="latest")
+    put(queue, *numbers(10, 20))
+    with first.session() as session, first.session() as holder:
+        assert holder.dequeue() == b"0"
+        assert session.dequeue_many(4) == numbers(1, 5)
+        session.flush()
+        holder.rollback()
+    assert take(second, 5) == numbers(10, 15)
+    for end in (PersistentQueue.close, crash, PersistentQueue.trim):
+        end(queue)
+        if queue.closed:
+            queue = open_queue()
+        assert queue.subscriptions() == ["first", "second"]
+        first, second = queue.subscribe("first"), queue.subscribe("second", start="earliest")
+        assert list(first.browse()) == [b"0", *numbers(5, 20)]
+        assert list(second.browse()) == numbers(15, 20)
+        assert list(queue.browse()) == numbers(20)
+
+
+def test_earliest_is_what_the_queue_still_holds(open_queue: OpenQueue) -> None:
+    """A new subscription gets what somebody still needs, in order, also behind gaps; with ``latest`` nothing of it."""
+    queue = open_queue()
+    put(queue, *numbers(10))
+    with queue.session() as session, queue.session() as holder:
+        assert holder.dequeue_many(2) == numbers(2)
+        assert session.dequeue_many(3) == numbers(2, 5)
+        session.flush()
+        holder.rollback()
+    early, late = queue.subscribe("early"), queue.subscribe("late", start="latest")
+    assert list(early.browse()) == [*numbers(2), *numbers(5, 10)]
+    assert list(late.browse()) == []
+    assert queue.subscribe("late", start="earliest").name == "late"
+    assert len(queue.subscribe("late")) == 0
+    put(queue, b"new")
+    assert take(late) == [b"new"]
+
+
+def test_space_comes_back_when_nobody_needs_it(open_queue: OpenQueue, directory: Path) -> None:
+    """A segment is kept for the slowest subscription, whoever it is, and goes when that has passed it."""
+    queue = open_queue(segment_bytes=500)
+    slow = queue.subscribe("slow")
+    put_each(queue, [bytes(100)] * 40)
+    full = len(segment_files(directory))
+    assert full >= 10
+    drain(queue)
+    queue.trim()
+    assert len(segment_files(directory)) == full
+    take(slow, 30)
+    queue.trim()
+    assert len(segment_files(directory)) < full / 2
+    take(slow)
+    queue.trim()
+    assert len(segment_files(directory)) == 1
+
+
+def test_removing_gives_back_what_only_it_kept(open_queue: OpenQueue, directory: Path) -> None:
+    """Removed, a subscription keeps nothing any more, is not listed, and its sessions are told so."""
+    queue = open_queue(segment_bytes=500)
+    slow, quick = queue.subscribe("slow"), queue.subscribe("quick")
+    put_each(queue, [bytes(100)] * 40)
+    take(quick)
+    drain(queue)
+    with slow.session() as session:
+        assert len(session.dequeue_many(3)) == 3
+        queue.unsubscribe("slow")
+        assert slow.removed
+        assert len(slow) == 0
+        with pytest.raises(SubscriptionNotFoundError, match="'slow'"):
+            session.dequeue()
+        with pytest.raises(SubscriptionNotFoundError, match="'slow'"):
+            session.flush()
+        session.rollback()
+        session.enqueue(b"still goes")
+        session.flush()
+    assert queue.subscriptions() == ["quick"]
+    assert len(segment_files(directory)) == 1
+    assert queue.stats().dequeued == 40
+    with pytest.raises(SubscriptionNotFoundError, match="only 'quick'") as raised:
+        queue.unsubscribe("slow")
+    assert raised.value.subscription == "slow"
+    with pytest.raises(SubscriptionNotFoundError):
+        queue.unsubscribe("")
+    assert take(queue.subscribe("slow")) == [b"still goes"]
+    crash(queue)
+    queue = open_queue()
+    assert queue.subscriptions() == ["quick", "slow"]
+    assert (len(queue), len(queue.subscribe("quick")), len(queue.subscribe("slow"))) == (1, 1, 0)
+
+
+def test_who_waits_for_a_removed_one_is_told(open_queue: OpenQueue) -> None:
+    """A ``dequeue`` that waits ends when its subscription is removed."""
+    queue = open_queue()
+    with ThreadPoolExecutor(1) as pool, queue.subscribe("a").session() as session:
+        waiting = pool.submit(session.dequeue, None)
+        wait_for(lambda: queue._open()._waiters.count == 1)
+        queue.unsubscribe("a")
+        with pytest.raises(SubscriptionNotFoundError):
+            waiting.result(60)
+
+
+def test_all_who_wait_are_woken(open_queue: OpenQueue) -> None:
+    """One item wakes a waiting consumer of each subscription, and a rollback those of its own."""
+    queue = open_queue()
+    subscriptions = [queue.subscribe(name) for name in "abc"]
+    sessions = [each.session() for each in subscriptions]
+    with ThreadPoolExecutor(4) as pool:
+        waiting = [pool.submit(session.dequeue, 60) for session in sessions]
+        wait_for(lambda: queue._open()._waiters.count == 3)
+        put(queue, b"x")
+        assert [each.result(60) for each in waiting] == [b"x"] * 3
+        with subscriptions[1].session() as other, subscriptions[0].session() as idle:
+            waiting = [pool.submit(idle.dequeue, 60), pool.submit(other.dequeue, 60)]
+            wait_for(lambda: queue._open()._waiters.count == 2)
+            sessions[1].rollback()
+            assert waiting[1].result(60) == b"x"
+            put(queue, b"y")
+            assert waiting[0].result(60) == b"y"
+            idle.rollback()
+            other.rollback()
+    for session in sessions:
+        session.close()
+
+
+# --- fan-out ---------------------------------------------------------------------------------------------------------
+
+
+def test_pure_fan_out(open_queue: OpenQueue, directory: Path) -> None:
+    """A queue with ``fan_out`` has no consumer but its subscriptions: nothing goes without one, and what all have
+    consumed goes. It stays so, whether it is said again or not."""
+    queue = open_queue(fan_out=True)
+    put(queue, *numbers(5))
+    with queue.session() as session:
+        with pytest.raises(SubscriptionNotFoundError, match="no subscription by default"):
+            session.dequeue()
+        with pytest.raises(SubscriptionNotFoundError, match="by default"):
+            session.dequeue_many(3, timeout=None)
+    for fails in (queue.clear, queue.peek, lambda: len(queue)):
+        with pytest.raises(SubscriptionNotFoundError):
+            fails()
+    assert (queue.stats().ready, queue.stats().dequeued) == (5, 0)
+    crash(queue)
+    queue = open_queue()
+    a = queue.subscribe("a")
+    assert take(a, 3) == numbers(3)
+    assert queue.stats().dequeued == 3
+    b = queue.subscribe("b")
+    assert take(b) == numbers(3, 5)
+    assert queue.stats().dequeued == 3
+    queue.unsubscribe("a")
+    assert queue.stats().dequeued == 5
+    put(queue, b"kept")
+    queue.unsubscribe("b")
+    queue.close()
+    queue = open_queue(fan_out=True)
+    assert queue.subscriptions() == []
+    assert queue.stats().ready == 1
+    late = queue.subscribe("late", start="latest")
+    assert (queue.stats().dequeued, len(late)) == (6, 0)
+
+
+def test_fan_out_is_for_new_queues(open_queue: OpenQueue) -> None:
+    """A queue that has a plain consumer keeps it: to ask for ``fan_out`` later is refused."""
+    queue = open_queue()
+    queue.close()
+    with pytest.raises(ValueError, match="made without fan_out"):
+        open_queue(fan_out=True)
+    open_queue().close()
+
+
+# --- limits, explanations, damage ------------------------------------------------------------------------------------
+
+
+def test_limits_count_until_all_have_it(open_queue: OpenQueue) -> None:
+    """A limit counts what anybody still needs: one who consumes makes no room, the last one does."""
+    queue = open_queue(max_items=3)
+    a, b = queue.subscribe("a"), queue.subscribe("b")
+    queue.subscribe("c", start="latest")
+    put(queue, *numbers(3))
+    take(a)
+    drain(queue)
+    with pytest.raises(QueueFullError):
+        put(queue, b"x")
+    with b.session() as session:
+        session.dequeue()
+        session.enqueue(b"x")
+        with pytest.raises(QueueFullError):  # "c" has it not
+            session.flush()
+        queue.unsubscribe("c")
+        session.flush()
+    assert list(b.browse()) == [b"1", b"2", b"x"]
+
+
+def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: OpenQueue) -> None:
+    """With ``full="block"`` a flush waits until all have consumed enough, or the one that keeps it is removed."""
+    queue = open_queue(max_items=2, full="block")
+    a = queue.subscribe("a")
+    put(queue, *numbers(2))
+    drain(queue)
+    with ThreadPoolExecutor(1) as pool:
+        for make_room in (lambda: take(a), lambda: queue.unsubscribe("a")):
+            waiting = pool.submit(put, queue, *numbers(2))
+            wait_for(lambda: queue.stats().waiting == 1)
+            make_room()
+            waiting.result(60)
+            drain(queue)
+
+
+def test_a_segment_tells_for_whom_it_is_kept(open_queue: OpenQueue) -> None:
+    """``explain`` names the subscriptions that have not consumed all of a segment."""
+    queue = open_queue()
+    a = queue.subscribe("a")
+    queue.subscribe("b")
+    put(queue, *numbers(9))
+    take(a, 4)
+    drain(queue)
+    (use,) = queue.explain()
+    assert (use.live, use.ready, use.held, use.subscribed) == (9, 0, 0, (("a", 5), ("b", 9)))
+    assert "live: 5 for the subscription 'a'; 9 for the subscription 'b'; it is written on" in str(use)
+
+
+def test_each_hears_of_damage(directory: Path, open_queue: OpenQueue) -> None:
+    """A damaged block is told of once to each subscription, which goes on behind it; a limit does not count what
+    nobody can read."""
+    queue = open_queue()
+    put(queue, b"lost")
+    put(queue, *numbers(2))
+    queue.subscribe("a")
+    queue.close()
+    flip(segment_files(directory)[0], 64 + 40)
+    queue = open_queue(max_items=3)
+    a = queue.subscribe("a")
+    for consumer in (queue, a):
+        with consumer.session() as session:
+            with pytest.raises(CorruptionError):
+                session.dequeue()
+            assert session.dequeue_many(9) == numbers(2)
+            session.rollback()
+    damaged = queue._open().store.subscriptions
+    assert damaged.damaged_count == 1
+    put(queue, b"new")
+    with pytest.raises(QueueFullError):
+        put(queue, b"one too many")
+    flip(segment_files(directory)[0], 64 + 40)  # so that the test ends with a sound queue
+
+
+@pytest.mark.damages
+def test_repair_keeps_subscriptions(directory: Path, open_queue: OpenQueue) -> None:
+    """What a repair takes for lost is lost for all; who has consumed what stays."""
+    queue = open_queue(segment_bytes=1000)
+    a = queue.subscribe("a")
+    put_each(queue, [b"%03d" % n + bytes(200) for n in range(12)])
+    with a.session() as session, a.session() as holder:
+        holder.dequeue()
+        session.dequeue_many(3)
+        session.flush()
+        holder.rollback()
+    drain(queue)
+    queue.close()
+    flip(segment_files(directory)[2], 64 + 40)
+    report = repair(directory)
+    assert report.lost
+    assert not report.without_log
+    queue = open_queue()
+    lost = {n for first, count in report.lost for n in range(first, first + count)}
+    left = [int(item[:3]) for item in queue.subscribe("a").browse()]
+    assert left == [n for n in [0, *range(4, 12)] if n not in lost]
+    assert len(queue) == 0
+
+
+@pytest.mark.damages
+def test_a_log_that_contradicts_itself(directory: Path, open_queue: OpenQueue) -> None:
+    """Without a log the items come from the blocks, for the plain queue; the subscriptions are gone."""
+    queue = open_queue()
+    queue.subscribe("a")
+    put(queue, *numbers(3))
+    queue.close()
+    log_file(directory).write_bytes(b"nothing")
+    assert repair(directory).without_log
+    queue = open_queue()
+    assert queue.subscriptions() == []
+    assert drain(queue) == numbers(3)
+
+
+@pytest.mark.parametrize("name", ["", "x" * 65_536, b"bytes", None])
+def test_names_that_cannot_be(open_queue: OpenQueue, name: object) -> None:
+    """A subscription's name is text, and not empty, and fits into a frame."""
+    with pytest.raises((ValueError, TypeError), match="name"):
+        open_queue().subscribe(name)  # type: ignore[arg-type]
+
+
+def test_starts_that_cannot_be(open_queue: OpenQueue) -> None:
+    """A start is one of two."""
+    with pytest.raises(ValueError, match="earliest"):
+        open_queue().subscribe("a", start="now")
+
+
+# --- against a model -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_random_programs(directory: Path, seed: int) -> None:
+    """Random enqueues, consumers, rollbacks, subscriptions, closings and crashes leave each subscription with what a
+    model says, and on the disk what anybody needs."""
+    chance = random.Random(seed)
+    fan_out = seed % 3 == 0
+    settings: dict[str, Any] = {"segment_bytes": 400, "log_bytes": 4096, "memory_bytes": 3000}
+    queue = PersistentQueue(directory, fan_out=fan_out, **settings)
+    model: dict[str, list[bytes]] = {} if fan_out else {"": []}
+    items: list[bytes] = []
+    kept: set[bytes] = set()
+    for _ in range(150):
+        name = chance.choice(sorted(model)) if model else ""
+        step = chance.random()
+        if step < 0.35:
+            new = [b"%d " % n + bytes(chance.choice([0, 30, 300])) for n in range(len(items), len(items) + 5)]
+            put(queue, *new)
+            items += new
+            kept.update(new)
+            for left in model.values():
+                left.extend(new)
+        elif step < 0.75 and model:
+            consumer = queue.subscribe(name) if name else queue
+            with consumer.session() as keeper, consumer.session() as session:
+                count = chance.randrange(8)
+                held = keeper.dequeue_many(chance.randrange(3))
+                taken = session.dequeue_many(count)
+                assert held + taken == model[name][: len(held) + count]
+                session.flush()
+                model[name] = held + model[name][len(held) + len(taken) :]
+                keeper.rollback()
+        elif step < 0.82:
+            name, start = chance.choice("abcd"), chance.choice(["earliest", "latest"])
+            if name not in model:
+                model[name] = [item for item in items if item in kept] if start == "earliest" else []
+            queue.subscribe(name, start=start)
+        elif step < 0.88 and name:
+            queue.unsubscribe(name)
+            del model[name]
+        elif step < 0.94:
+            queue.trim()
+        else:
+            crash(queue) if chance.random() < 0.5 else queue.close()
+            assert check(directory).ok
+            queue = PersistentQueue(directory, **settings)
+        if model:  # nothing goes while there is nobody
+            kept = {item for left in model.values() for item in left}
+        assert queue.stats().enqueued - queue.stats().dequeued == len(kept)
+        assert {*queue.subscriptions()} == {*model} - {""}
+        for name, left in model.items():
+            consumer = queue.subscribe(name) if name else queue
+            assert (list(consumer.browse()), len(consumer)) == (left, len(left))
+    queue.close()
+
+
+def test_what_a_checkpoint_says_comes_back() -> None:
+    """Random states of subscriptions are the same after a checkpoint, with its supplement."""
+    chance = random.Random(7)
+    for _ in range(200):
+        state = State()
+        state.skip(chance.randrange(5))
+        state.apply(SubscriptionClosed(0)) if chance.random() < 0.3 else None
+        for number in range(1, chance.randrange(4)):
+            state.apply(SubscriptionOpened(number, chance.randrange(state.next_sequence + 1), f"s{number}"))
+        state.skip(30) if not state.subscriptions else None
+        restored = State.restore(state.checkpoint(0, None, ()), state.supplement())
+        assert restored.supplement() == state.supplement()
+        assert {n: (c.name, c.frontier, c.consumed.runs()) for n, c in restored.subscriptions.items()} == {
+            n: (c.name, c.frontier, c.consumed.runs()) for n, c in state.subscriptions.items()
+        }
+
+
+# --- what contradicts itself -----------------------------------------------------------------------------------------
+
+
+def test_operations_that_cannot_be() -> None:
+    """A second subscription of a number or a name, one from the future, and none to remove, are refused."""
+    wrongs: list[Operation] = [
+        SubscriptionOpened(0, 0, "a"),
+        SubscriptionOpened(2, 0, "known"),
+        SubscriptionOpened(2, 1, "a"),
+        SubscriptionClosed(2),
+        Dequeue(2, 0, 1),
+    ]
+    for wrong in wrongs:
+        state = State()
+        state.apply(SubscriptionOpened(1, 0, "known"))
+        with pytest.raises(StateError):
+            state.apply(wrong)
+    empty = State().checkpoint(0, None, ())
+    supplements: list[list[Operation]] = [
+        [SubscriptionOpened(0, 1, "")],
+        [SubscriptionOpened(0, 0, ""), Dequeue(0, 2, 1)],
+        [Dequeue(0, 0, 1)],
+        [empty],
+    ]
+    for supplement in supplements:
+        with pytest.raises(StateError):
+            State.restore(empty, supplement)
+    state = State()
+    state.skip(3)
+    checkpoint = state.checkpoint(0, None, ())._replace(frontier=1, consumed=[(2, 1)])
+    row = ExtentRow(1, 1, 1, 64, 100, 0, 1, 100)
+    checkpoint = checkpoint._replace(segments=[SegmentRow(1, 1, 1000, 164, 1)], extents=[row])
+    assert State.restore(checkpoint, [SubscriptionOpened(1, 1, "a")]).gone_count == 2
+    with pytest.raises(StateError, match="in common"):
+        State.restore(checkpoint, [SubscriptionOpened(1, 2, "a")])
+
+
+def test_a_name_that_is_no_text() -> None:
+    """A frame whose subscription has a name that is not UTF-8 is damaged."""
+    body = encode_transaction([SubscriptionOpened(1, 0, "xx")]).replace(b"xx", b"\xff\xff")
+    frame, _ = encode_frame(body, 7, 0, 1, 0, 1, 1)
+    with pytest.raises(CorruptionError, match="UTF-8"):
+        decode_frame(frame + body, 0, 7, "log")
+
+
+@pytest.mark.parametrize("call", ["subscribe", "unsubscribe"])
+@pytest.mark.parametrize("error", [OSError(5, "Input/output error"), KeyboardInterrupt()], ids=repr)
+def test_a_disk_that_fails(directory: Path, call: str, error: BaseException) -> None:
+    """Without room for it a subscription neither comes nor goes; where the write of the log fails nobody knows, and
+    the next opening does."""
+    failing: list[BaseException] = []
+
+    def pwritev(*arguments: Any) -> int:
+        if failing:
+            raise failing[0]
+        return DISK.pwritev(*arguments)
+
+    disk = replace(DISK, pwritev=pwritev, open_direct=lambda path: None)
+    queue = PersistentQueue(directory, disk=disk)
+    change = (lambda: queue.subscribe("b")) if call == "subscribe" else (lambda: queue.unsubscribe("a"))
+    queue.subscribe("a")
+    store = queue._open().store
+    with pytest.MonkeyPatch.context() as patch:
+        full = DiskFullError(str(directory), 28, "no room")
+
+        def trim(**_: object) -> None:
+            raise full
+
+        patch.setattr(store, "trim", trim)
+        patch.setattr(store.generations.log, "has_room", lambda *_: False)
+        with pytest.raises(DiskFullError):
+            change()
+    assert queue.subscriptions() == ["a"]
+    failing.append(error)
+    with pytest.raises(BrokenQueueError if isinstance(error, OSError) else KeyboardInterrupt):
+        change()
+    failing.clear()
+    with pytest.raises(BrokenQueueError):
+        change()
+    queue.close()
+    with PersistentQueue(directory) as queue:
+        assert queue.subscriptions() in (["a"], ["a", "b"], [])
+        put(queue, b"x")
+        assert all(take(queue.subscribe(name)) == [b"x"] for name in queue.subscriptions())
+
+
+def test_a_cursor_counts_what_it_passed() -> None:
+    """``done_of`` and ``unconsumed`` share out any runs, and ``overlaps`` says whether there is any of the first."""
+    chance = random.Random(3)
+    for _ in range(300):
+        members = {n for n in range(40) if chance.random() < 0.5}
+        cursor = Cursor()
+        for n in chance.sample(sorted(members), len(members)):
+            cursor.consume(n, 1)
+        assert cursor.count == len(members)
+        first, end = sorted([chance.randrange(41), chance.randrange(41)])
+        done = [n for start, count in cursor.done_of([(first, end - first)]) for n in range(start, start + count)]
+        left = [n for start, count in cursor.unconsumed(first, end) for n in range(start, start + count)]
+        assert done == [n for n in range(first, end) if n in members]
+        assert left == [n for n in range(first, end) if n not in members]
+        assert cursor.overlaps(first, end) == bool(done) or first == end
+        assert cursor.live_between(first, end) == len(left)
+        copy = cursor.copy("x")
+        assert copy.consume_rest(first, end) == cursor.unconsumed(first, end)
+        assert copy.unconsumed(first, end) == []
+
+
+def test_ready_begins_where_the_cursor_is() -> None:
+    """What is ready for a subscription is what its cursor has not passed."""
+    state = State()
+    state.skip(4)
+    state.apply(SubscriptionOpened(1, 0, "a"))
+    assert Ready(state, 1).position == 4
+    assert Ready(state, 1).name == "a"
+
+
+def test_many_threads_on_many_subscriptions(open_queue: OpenQueue) -> None:
+    """Each of three subscriptions, with two consuming threads each, gets all items once, while four threads put them
+    in."""
+    queue = open_queue(segment_bytes=20_000)
+    names = ["a", "b", "c"]
+    subscriptions = {name: queue.subscribe(name) for name in names}
+    queue.clear()
+    got: dict[str, list[bytes]] = {name: [] for name in names}
+    lock = threading.Lock()
+
+    def produce(who: int) -> None:
+        with queue.session() as session:
+            for n in range(200):
+                session.enqueue(b"%d-%d" % (who, n))
+                if n % 7 == 6:
+                    session.flush()
+            session.flush()
+
+    def consume(name: str) -> None:
+        with subscriptions[name].session() as session:
+            while True:
+                with lock:
+                    if len(got[name]) >= 800:
+                        return
+                items = session.dequeue_many(9, timeout=0.05)
+                session.flush()
+                with lock:
+                    got[name] += items
+
+    with ThreadPoolExecutor(10) as pool:
+        for task in [pool.submit(consume, name) for name in names * 2] + [pool.submit(produce, n) for n in range(4)]:
+            task.result(120)
+    expected = sorted(b"%d-%d" % (who, n) for who in range(4) for n in range(200))
+    for name in names:
+        assert sorted(got[name]) == expected
+    assert len(queue) == 800
+
+
+# --- browsing while others consume -----------------------------------------------------------------------------------
+
+
+def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: OpenQueue) -> None:
+    """Who browses what anybody still has to consume is not held up by what goes meanwhile, in any order."""
+    queue = open_queue(memory_bytes=0)
+    put_each(queue, [b"%d" % number for number in range(9)])
+    browsing = queue.browse_all()
+    assert next(browsing) == b"0"
+    with queue.session() as one, queue.session() as other:
+        for session, count in ((one, 3), (other, 2), (one, 2)):
+            assert len(session.dequeue_many(count)) == count
+        one.flush()
+        put(queue, b"9")
+        assert list(browsing) == [b"3", b"4", b"7", b"8", b"9"]
+        assert list(queue.browse_all()) == [b"3", b"4", b"7", b"8", b"9"]
+        assert len(queue._open().store.subscriptions.of_all().ready) == 5
+        other.flush()
+    assert list(queue.browse_all()) == [b"7", b"8", b"9"]
+    browsing = queue.browse_all()
+    assert next(browsing) == b"7"
+    drain(queue)
+    assert list(browsing) == []
+
+
+def test_browsing_a_subscription_that_is_removed(open_queue: OpenQueue) -> None:
+    """It ends, at the latest behind what was read before, whatever becomes of the items."""
+    queue = open_queue(memory_bytes=0)
+    subscription = queue.subscribe("b")
+    put_each(queue, [b"0", b"1", b"2"])
+    browsing = subscription.browse()
+    assert next(browsing) == b"0"
+    queue.unsubscribe("b")
+    assert list(browsing) == []
+    drain(queue)
+    assert list(subscription.browse()) == []
+
+
+@pytest.mark.parametrize("kind", ["all", "removed"])
+def test_a_read_that_comes_behind_a_close(open_queue: OpenQueue, kind: str) -> None:
+    """Whoever browses while the queue is closed opens none of its files again."""
+    queue = open_queue(memory_bytes=0)
+    subscription = queue.subscribe("b")
+    put(queue, *[bytes(5000)] * 10)
+    group = queue._open()
+    reader = group.store.subscriptions.of_all() if kind == "all" else subscription._reader
+    queue.unsubscribe("b")
+    batches = reader.browse()
+    queue.close()
+    with pytest.raises(ClosedError) if kind == "all" else nullcontext():
+        assert next(batches, None) is None

@@ -1,0 +1,43 @@
+"""The example of two queues in one transaction: killed in the middle and started again, each item is there once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from random import Random
+
+from persistentqueue import PersistentQueue, check
+
+EXAMPLE = Path(__file__).parents[2] / "examples" / "chained_queues.py"
+ORDERS, KILLS = 400, 6
+
+
+def start(directory: Path) -> subprocess.Popen[str]:
+    """The example, in a process of its own."""
+    command = [sys.executable, str(EXAMPLE), "--directory", str(directory), f"--orders={ORDERS}", "--step=2"]
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def test_killed_and_started_again(tmp_path: Path) -> None:
+    """Whenever it is killed, the next run goes on, and in the end each order has one invoice, in their order."""
+    chance, left_half_way = Random(1), 0
+    for _ in range(KILLS):
+        with start(tmp_path) as running:
+            assert running.stdout is not None
+            for _ in range(chance.randrange(1, 30)):
+                running.stdout.readline()
+            running.kill()
+        with PersistentQueue(tmp_path, "orders") as orders, PersistentQueue(tmp_path, "invoices") as invoices:
+            numbers = [json.loads(item)["order"] for item in [*invoices.browse(), *orders.browse()]]
+            assert numbers == list(range(ORDERS))
+            left_half_way += 0 < len(invoices) < ORDERS
+    assert left_half_way >= KILLS // 2
+    with start(tmp_path) as running:
+        printed = running.communicate()[0]
+    assert running.returncode == 0
+    assert f"0 orders are left, {ORDERS} invoices over " in printed
+    with PersistentQueue(tmp_path, "invoices") as invoices:
+        assert [json.loads(item)["order"] for item in invoices.browse()] == list(range(ORDERS))
+    assert check(tmp_path, "orders").items == 0

@@ -1,0 +1,855 @@
+"""Sessions that are awaited: what they share, who waits for what, who hears what, and what no loop has to wait for."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import gc
+import threading
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CodecError,
+    CorruptionError,
+    PersistentQueue,
+    Producer,
+    QueueFullError,
+    QueueLockedError,
+    SubscriptionNotFoundError,
+    TooManyFilesError,
+    aio,
+    codecs,
+)
+from persistentqueue.system.disk import DISK
+from tests.support.queues import segment_files, without_descriptors
+from tests.unit.runtime.test_open_queue import Gate
+
+SECONDS = 30.0
+
+
+def run(main: Coroutine[Any, Any, Any]) -> Any:
+    """Have a loop of its own do this, with asyncio's own checks."""
+    return asyncio.run(asyncio.wait_for(main, SECONDS), debug=True)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Give others time until the condition holds."""
+    for _ in range(30_000):
+        if condition():
+            return
+        await asyncio.sleep(0.001)
+    pytest.fail("it never came to be")
+
+
+async def put(queue: aio.PersistentQueue[Any], *items: Any) -> None:
+    async with queue.transaction() as session:
+        for item in items:
+            await session.enqueue(item)
+
+
+async def drain(queue: aio.PersistentQueue[Any]) -> list[Any]:
+    async with queue.transaction() as session:
+        return await session.dequeue_many(10**6)
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "queues"
+
+
+def test_it_is_used_like_the_other_one(place: Path) -> None:
+    """What the core's methods do, these do: transactions, rollback, markers, browsing, and all that looks."""
+
+    async def main() -> None:
+        queue = aio.PersistentQueue[bytes](place, "orders", fan_out=False)
+        assert (queue.path, queue.name) == (str(place), "orders")
+        async with queue:
+            assert bool(queue) and queue.recovery is not None
+            async with queue.session("mine") as session:
+                assert session.name == "mine"
+                await session.enqueue(b"one")
+                await session.enqueue_many([b"two", b"three"])
+                await session.enqueue_many(b"%d" % n for n in range(10_000))
+                assert len(queue) == 0
+                assert await session.flush(marker=("m", 1)) is True
+                await session.enqueue(b"again")
+                assert await session.flush(marker=("m", 1)) is False
+                assert await session.dequeue() == b"one"
+                assert await session.dequeue_many(2) == [b"two", b"three"]
+                assert await session.dequeue_many(0) == []
+                await session.rollback()
+            assert session.closed and queue.marker("m") == 1
+            assert await queue.peek(2) == [b"one", b"two"]
+            assert [item async for item in queue.browse()][:4] == [b"one", b"two", b"three", b"0"]
+            assert len([item async for item in queue.browse_all()]) == len(queue) == 10_003
+            assert (await queue.stats()).ready == 10_003 and len(await queue.explain()) >= 1
+            assert queue.data_path.endswith("orders") and len(queue.identity) == 32
+            await queue.resize(memory_bytes=10_000)
+            await queue.trim()
+            assert (await queue.compact(below=0.5)).segments == 0
+            assert (await queue.maintain()).pooled_bytes == 0
+            assert await queue.clear() == 10_003
+            with pytest.raises(RuntimeError, match="is open"):
+                await queue.open()
+        assert queue.closed
+        await queue.close()
+
+    run(main())
+
+
+def test_subscriptions(place: Path) -> None:
+    """Each has everything, its own line of those who wait, and may be removed."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, fan_out=True) as queue:
+            first, second = await queue.subscribe("first"), await queue.subscribe("second")
+            assert await queue.subscribe("first") is first and queue.subscriptions() == ["first", "second"]
+            assert repr(first) == "<subscription 'first'>" and first.name == "first" and bool(first)
+
+            async def consume(subscription: aio.Subscription[bytes]) -> bytes | None:
+                async with subscription.transaction() as session:
+                    return await session.dequeue(None)
+
+            consuming = [asyncio.create_task(consume(each)) for each in (first, second)]
+            await asyncio.sleep(0)
+            await put(queue, b"x", b"y")
+            assert await asyncio.gather(*consuming) == [b"x", b"x"]
+            assert len(first) == 1 and [item async for item in first.browse()] == [b"y"]
+            await queue.unsubscribe("first")
+            assert first.removed
+            async with first.session() as session:
+                with pytest.raises(SubscriptionNotFoundError):
+                    await session.dequeue()
+            async with queue.session() as session:
+                with pytest.raises(SubscriptionNotFoundError):
+                    await session.dequeue(None)
+            assert await queue.subscribe("first", "latest") is not first
+
+    run(main())
+
+
+def test_many_tasks_share_one_sync(place: Path) -> None:
+    """Flushes that a hundred tasks make at the same time are a few groups, by one thread."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+
+            async def produce(number: int) -> None:
+                async with queue.session() as session:
+                    for n in range(10):
+                        await session.enqueue(b"%d %d" % (number, n))
+                        assert await session.flush()
+
+            await put(queue, b"first")
+            before, threads = await queue.stats(), threading.active_count()
+            await asyncio.gather(*map(produce, range(100)))
+            assert threading.active_count() <= threads
+            after = await queue.stats()
+            assert after.transactions - before.transactions == 1000
+            assert after.groups - before.groups <= 20
+            items = (await drain(queue))[1:]
+            for number in range(100):
+                own = [item for item in items if item.startswith(b"%d " % number)]
+                assert own == [b"%d %d" % (number, n) for n in range(10)]
+
+    run(main())
+
+
+def test_the_loop_goes_on_while_the_disk_writes(place: Path) -> None:
+    """While a commit is held up tasks go on: they enqueue, take what is in memory, and their flushes are one group."""
+    gate = Gate()
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+            await put(queue, b"a", b"b")
+            groups = (await queue.stats()).groups
+            gate.armed = True
+            flushing = [asyncio.create_task(put(queue, b"first"))]
+            await until(gate.reached.is_set)
+            async with queue.session() as session:
+                assert await session.dequeue() == b"a"
+                await session.enqueue(b"A")
+                flushing += [asyncio.create_task(put(queue, b"%d" % n)) for n in range(20)]
+                await asyncio.sleep(0.01)
+                assert not any(each.done() for each in flushing)
+                await session.rollback()
+            gate.go_on.set()
+            await asyncio.gather(*flushing)
+            assert (await queue.stats()).groups - groups == 2
+
+    run(main())
+
+
+def test_tasks_get_items_in_the_order_in_which_they_came(place: Path) -> None:
+    """Who waits longest is first, also behind those who gave up; who comes later, and would wait, overtakes nobody."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+            got: list[tuple[int, bytes | None]] = []
+
+            async def consume(number: int, timeout: float | None) -> None:
+                async with queue.session() as session:
+                    got.append((number, await session.dequeue(timeout)))
+                    await session.flush()
+
+            consuming = [asyncio.create_task(consume(n, 0.01 if n % 3 == 1 else None)) for n in range(30)]
+            await until(lambda: len(got) == 10)
+            assert {item for _, item in got} == {None}
+            got.clear()
+            consuming[0].cancel()
+            await asyncio.sleep(0)
+            await put(queue, *(b"%d" % n for n in range(10)))
+            await put(queue, *(b"%d" % n for n in range(10, 19)))
+            await asyncio.wait(consuming)
+            assert got == [(n, b"%d" % at) for at, n in enumerate(n for n in range(1, 30) if n % 3 != 1)]
+
+    run(main())
+
+
+def test_waiting_has_one_thread_and_takes_no_time(place: Path) -> None:
+    """A hundred tasks that wait cost one thread and no processor, and it ends when nobody waits."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue, queue.session() as session:
+            await put(queue, b"x")
+            assert await session.dequeue() == b"x"
+            await session.flush()
+            names = {each.name for each in threading.enumerate()}
+
+            async def wait() -> None:
+                async with queue.session() as waiting:
+                    assert await waiting.dequeue(None) is None
+
+            tasks = [asyncio.create_task(wait()) for _ in range(100)]
+            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            start = time.process_time()
+            await asyncio.sleep(0.5)
+            assert time.process_time() - start < 0.05
+            assert {each.name for each in threading.enumerate()} - names <= {"persistentqueue-aio-watch"}
+            assert queue._core._group._waiters.count == 1  # type: ignore[union-attr]
+            for task in tasks:
+                task.cancel()
+            await asyncio.wait(tasks)
+            await until(lambda: queue._core._group._waiters.count == 0)  # type: ignore[union-attr]
+
+    asyncio.run(main())
+
+
+def test_what_waits_hears_of_other_processes(place: Path) -> None:
+    """What a Producer publishes comes to the task that waits."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue, queue.session() as session:
+            waiting = asyncio.create_task(session.dequeue(None))
+            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            with Producer(place) as producer:
+                producer.enqueue(b"x")
+                producer.flush()
+            assert await waiting == b"x"
+            await session.flush()
+
+    run(main())
+
+
+def test_what_cannot_be_read_for_now(place: Path) -> None:
+    """Who waits hears of it; then those who come wait as before."""
+    disk, failing = without_descriptors()
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, disk=disk) as queue, queue.session() as session:
+            waiting = asyncio.create_task(session.dequeue(None))
+            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            failing[0] = True
+            with Producer(place) as producer:
+                producer.enqueue(b"1")
+                producer.flush()
+            with pytest.raises(TooManyFilesError, match="too many files are open"):
+                await waiting
+            failing[0] = False
+            assert await session.dequeue(None) == b"1"
+            waiting = asyncio.create_task(session.dequeue(None))
+            await put(queue, b"2")
+            assert await waiting == b"2"
+            await session.rollback()
+
+    run(main())
+
+
+def test_damage_is_told_to_one(place: Path) -> None:
+    """A damaged block is an error of the one task whose turn it is; those behind it get what lies behind."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, memory_bytes=0) as queue:
+            await put(queue, b"a" * 1000)
+            await put(queue, b"b")
+            await queue.trim()
+            path = segment_files(place)[0]
+            data = path.read_bytes()
+            path.write_bytes(data.replace(b"aaaa", b"bbbb", 1))
+            async with queue.session() as first, queue.session() as second:
+                found = await asyncio.gather(first.dequeue(None), second.dequeue(None), return_exceptions=True)
+                assert isinstance(found[0], CorruptionError) and found[1] == b"b"
+                await first.rollback()
+                await second.rollback()
+            path.write_bytes(data)
+
+    run(main())
+
+
+def test_codecs(place: Path) -> None:
+    """Items are what the codec makes of them, None too; what it refuses is an error of its own."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, codec=codecs.JSON) as queue, queue.session() as session:
+            await session.enqueue({"a": [1]})
+            await session.enqueue(None)
+            with pytest.raises(CodecError):
+                await session.enqueue(object())
+            await session.flush()
+            assert await session.dequeue_many(5) == [{"a": [1]}, None]
+            await session.flush()
+
+    run(main())
+
+
+def test_a_session_that_outgrows_the_memory_writes_in_a_thread(place: Path) -> None:
+    """Items of many mebibytes in one session are spilled by a thread, and are one transaction."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+            thread = threading.get_ident()
+            written_by = set()
+            core = queue._core
+            assert core is not None
+            spill = core._open().spill
+
+            def spilled(transaction: Any) -> None:
+                written_by.add(threading.get_ident())
+                spill(transaction)
+
+            core._open().spill = spilled  # type: ignore[method-assign]
+            async with queue.session() as session:
+                for n in range(6):
+                    await session.enqueue(b"%d" % n * 2**20)
+                await session.flush()
+            assert written_by and thread not in written_by
+            assert [item[:1] async for item in queue.browse()] == [b"%d" % n for n in range(6)]
+            await queue.clear()
+
+    run(main())
+
+
+def test_waiting_for_room(place: Path) -> None:
+    """Flushes that find no room wait in order, up to their timeouts, while others commit; what never fits does not."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, max_items=2, full="block") as queue:
+            await put(queue, b"a", b"b")
+            sessions = [queue.session() for _ in range(5)]
+            for n, session in enumerate(sessions):
+                await session.enqueue(b"%d" % n)
+            flushing = [
+                asyncio.create_task(session.flush(timeout=0.05 if n in (1, 4) else None))
+                for n, session in enumerate(sessions)
+            ]
+            for n in (1, 4):
+                with pytest.raises(QueueFullError):
+                    await flushing[n]
+            with pytest.raises(QueueFullError):
+                await sessions[1].flush(timeout=0)
+            async with queue.session() as large:
+                await large.enqueue_many([b"x"] * 3)
+                with pytest.raises(QueueFullError, match="never fits"):
+                    await large.flush()
+                await large.rollback()
+            async with queue.session() as worker:  # who makes room for what it puts is held up by nobody
+                assert await worker.dequeue() == b"a"
+                await worker.enqueue(b"A")
+                assert await worker.flush()
+            taken: list[bytes | None] = []
+            while len(taken) < 5:
+                async with queue.session() as consumer:
+                    taken.append(await consumer.dequeue(None))
+                    await consumer.flush()
+            assert taken == [b"b", b"A", b"0", b"2", b"3"]
+            assert await asyncio.gather(*(flushing[n] for n in (0, 2, 3))) == [True] * 3
+            for session in sessions:
+                await session.close()
+
+    run(main())
+
+
+def test_a_flush_that_waits_for_room_is_cancelled(place: Path) -> None:
+    """The first in line and one behind it leave at once, keep their operations, and the next one gets the room."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, max_items=1, full="block") as queue:
+            await put(queue, b"a")
+            sessions = [queue.session() for _ in range(3)]
+            for n, session in enumerate(sessions):
+                await session.enqueue(b"%d" % n)
+            flushing = [asyncio.create_task(session.flush()) for session in sessions]
+            await until(lambda: queue._core.stats().waiting == 1)  # type: ignore[union-attr]
+            for task in flushing[:2]:
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            assert await drain(queue) == [b"a"]
+            assert await flushing[2]
+            assert await drain(queue) == [b"2"]
+            assert await sessions[0].flush() and await drain(queue) == [b"0"]
+            for session in sessions:
+                await session.close()
+
+    run(main())
+
+
+@pytest.mark.parametrize("how", ["raise", "block"])
+def test_arguments_that_make_no_sense(place: Path, how: str) -> None:
+    """They are refused as by the core, and the session goes on."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, full=how) as queue, queue.session() as session:
+            for call in (
+                session.dequeue(-1),
+                session.dequeue_many(1, float("nan")),
+                session.dequeue_many(-1),
+                session.flush(timeout=-1),
+            ):
+                with pytest.raises(ValueError, match="must"):
+                    await call
+            with pytest.raises(TypeError):
+                await session.enqueue("text")  # type: ignore[arg-type]
+            with pytest.raises(ValueError, match="marker"):
+                await session.flush(marker=("", -1))
+            await session.rollback()
+            if how == "raise":
+                with pytest.raises(ValueError, match='needs a queue with full="block"'):
+                    await session.flush(timeout=1)
+            await session.enqueue(b"x")
+            assert await session.flush(timeout=0)
+
+    run(main())
+
+
+def test_a_session_is_for_one_task(place: Path) -> None:
+    """A second task that uses it meanwhile hears so, and harms nothing."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue, queue.session() as session:
+            waiting = asyncio.create_task(session.dequeue(None))
+            await asyncio.sleep(0)
+            with pytest.raises(RuntimeError, match="one task at a time"):
+                await session.flush()
+            await put(queue, b"x")
+            assert await waiting == b"x"
+            await session.rollback()
+
+    run(main())
+
+
+def test_closing_ends_who_waits(place: Path) -> None:
+    """Those who wait for items, and for room, hear ClosedError; what was flushed before is there, sessions are rolled
+    back, and no thread is left."""
+
+    async def main() -> None:
+        threads = set(threading.enumerate())
+        queue = aio.PersistentQueue(place, max_items=3, full="block")
+        async with queue:
+            await put(queue, b"a")
+            holder = queue.session()
+            assert await holder.dequeue() == b"a"
+            consuming = [asyncio.create_task(queue.session().dequeue(None)) for _ in range(3)]
+            full = [queue.session() for _ in range(2)]
+            for session in full:
+                await session.enqueue_many([b"x"] * 3)
+            flushing = [asyncio.create_task(session.flush()) for session in full]
+            await until(lambda: queue._core.stats().waiting == 1)  # type: ignore[union-attr]
+        found = await asyncio.gather(*consuming, *flushing, return_exceptions=True)
+        assert [type(each) for each in found] == [ClosedError] * 5
+        for call in (queue.stats(), holder.flush()):
+            with pytest.raises(ClosedError):
+                await call
+        with pytest.raises(ClosedError):
+            len(queue)
+        await until(lambda: {each for each in threading.enumerate() if "aio" in each.name} <= threads)
+        async with queue:
+            assert (await drain(queue))[0] == b"a"
+
+    run(main())
+
+
+def test_another_loop(place: Path) -> None:
+    """A queue belongs to the loop in which it was opened; closed, it may be opened by another one."""
+    queue = aio.PersistentQueue[bytes](place)
+
+    async def use() -> None:
+        async with queue:
+            await put(queue, b"x")
+
+    async def begin() -> None:
+        await queue.open()
+
+    async def too_late() -> None:
+        with pytest.raises(RuntimeError, match="belongs to the event loop"):
+            await queue.stats()
+
+    run(use())
+    run(use())
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(begin())
+    run(too_late())
+    loop.run_until_complete(queue.close())
+    loop.close()
+    with PersistentQueue(place) as core:
+        assert len(core) == 2
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_dropped_without_close(place: Path) -> None:
+    """It frees its lock, with a warning, and its threads end."""
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue[bytes](place).open()
+        await put(queue, b"x")
+
+    with pytest.warns(ResourceWarning, match="dropped without close"):
+        asyncio.run(main())
+        for thread in threading.enumerate():  # one may just be about to forget what it did
+            if thread.name == "persistentqueue-aio-flush":
+                thread.join(SECONDS)
+        gc.collect()
+    with PersistentQueue(place) as core:
+        assert len(core) == 1
+
+
+def test_opening_while_it_is_closed(place: Path) -> None:
+    """What is being closed is open until then."""
+
+    async def main() -> None:
+        queue = await aio.PersistentQueue(place, lock_timeout=SECONDS).open()
+        closing = asyncio.create_task(queue.close())
+        await asyncio.sleep(0)
+        assert queue.closed
+        with pytest.raises(RuntimeError, match="is open"):
+            await queue.open()
+        await closing
+        async with queue:
+            await put(queue, b"x")
+
+    run(main())
+
+
+def test_errors_of_opening(place: Path) -> None:
+    """They are the core's, leave no thread, and the object may try again."""
+
+    async def main() -> None:
+        queue = aio.PersistentQueue(place)
+        with PersistentQueue(place), pytest.raises(QueueLockedError):
+            await queue.open()
+        with pytest.raises(ClosedError, match="open it"):
+            queue.session()
+        async with queue:
+            await put(queue, b"x")
+
+    run(main())
+
+
+def test_breaking_is_told_to_all(place: Path) -> None:
+    """When a sync fails each of the group hears so, and so does who waits."""
+    failing = [False]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if flags and failing[0]:
+            raise OSError(errno.EIO, "Input/output error")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, disk=replace(DISK, pwritev=pwritev)) as queue:
+            waiting = asyncio.create_task(queue.session().dequeue(None))
+            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            failing[0] = True
+            found = await asyncio.gather(put(queue, b"a"), put(queue, b"b"), waiting, return_exceptions=True)
+            assert [type(each) for each in found] == [BrokenQueueError] * 3
+
+    run(main())
+
+
+def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads the one who needs it hears so, and the next time it may go."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue, queue.session() as session:
+            with monkeypatch.context() as patch:
+                patch.setattr(threading, "Thread", lambda **_: (_ for _ in ()).throw(RuntimeError("no thread")))
+                await session.enqueue(b"x")
+                with pytest.raises(RuntimeError, match="no thread"):
+                    await session.flush()
+                with pytest.raises(RuntimeError, match="no thread"):
+                    await session.dequeue(None)
+            assert await session.flush()
+            assert await session.dequeue(None) == b"x"
+            await session.flush()
+
+    run(main())
+
+
+class CancelledAt:
+    """Awaits something, and cancels the task at its ``number``-th suspension: when it begins, or when what it waits for
+    is over and the task has not heard so yet."""
+
+    def __init__(self, work: Coroutine[Any, Any, Any], number: int, *, when_over: bool) -> None:
+        self.work = work
+        self.number = number
+        self.when_over = when_over
+        self.suspensions = 0
+
+    def __await__(self) -> Any:
+        task = asyncio.current_task()
+        assert task is not None
+        steps = self.work.__await__()
+        error: BaseException | None = None
+        while True:
+            try:
+                future = steps.throw(error) if error is not None else next(steps)
+            except StopIteration as end:
+                return end.value
+            if self.suspensions == self.number:
+                if self.when_over and future is not None:
+                    future.add_done_callback(lambda _: task.cancel())
+                else:
+                    task.cancel()
+            self.suspensions += 1
+            error = None
+            try:
+                yield future
+            except BaseException as thrown:
+                error = thrown
+
+
+async def cancelled_everywhere(
+    begin: Callable[[], Awaitable[Any]],
+    work: Callable[[Any], Coroutine[Any, Any, Any]],
+    look: Callable[[Any, bool], Awaitable[None]],
+) -> int:
+    """Cancel the work at each of its suspensions in turn, in both ways, with a fresh beginning each time, and look what
+    came of it; how many suspensions there were."""
+    number = 0
+    while True:
+        for when_over in (False, True):
+            state = await begin()
+            job = CancelledAt(work(state), number, when_over=when_over)
+
+            async def body(job: CancelledAt = job) -> None:
+                await job
+
+            task = asyncio.create_task(body())
+            await asyncio.wait([task])
+            await look(state, task.cancelled())
+            if not task.cancelled():
+                task.result()
+            if job.suspensions <= number:
+                return number
+        number += 1
+
+
+@pytest.mark.parametrize("settings", [{}, {"memory_bytes": 0}, {"max_items": 3, "full": "block"}], ids=str)
+@pytest.mark.parametrize("waits", [False, True])
+def test_cancelled_at_any_await_of_a_session(place: Path, settings: dict[str, Any], waits: bool) -> None:
+    """Whatever await is cancelled: each item is there once, as it was or as what became of it, in its order, and
+    nothing is left on hold; what was acknowledged is done."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, **settings) as queue:
+            acknowledged: list[bytes] = []
+
+            async def begin() -> None:
+                await queue.clear()
+                acknowledged.clear()
+                if not waits:
+                    await put(queue, b"1", b"2", b"3")
+
+            async def work(_: None) -> None:
+                coming = asyncio.create_task(asyncio.sleep(0.002)) if waits else None
+                if coming is not None:
+                    coming.add_done_callback(
+                        lambda _: filling.append(asyncio.create_task(put(queue, b"1", b"2", b"3")))
+                    )
+                async with queue.session() as session:
+                    items = [await session.dequeue(None)] if waits else []
+                    items += await session.dequeue_many(2 - len(items))
+                    await session.enqueue_many([b"done " + item for item in items if item is not None])
+                    await session.flush()
+                    acknowledged.extend(item for item in items if item is not None)
+
+            filling: list[asyncio.Task[None]] = []
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                while waits and not filling:
+                    await asyncio.sleep(0.001)
+                if filling:
+                    await filling.pop()
+                items = [item async for item in queue.browse()]
+                stats = await queue.stats()
+                assert stats.held == 0 and stats.waiting == 0
+                plain = [item for item in items if not item.startswith(b"done ")]
+                done = [item.removeprefix(b"done ") for item in items if item.startswith(b"done ")]
+                assert sorted(plain + done) == [b"1", b"2", b"3"] and plain == sorted(plain)
+                assert set(acknowledged) <= set(done)
+                if not was_cancelled:
+                    assert done == acknowledged
+
+            assert await cancelled_everywhere(begin, work, look) >= 2
+
+    run(main())
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_a_cancelled_dequeue_has_taken_nothing(place: Path, waits: bool) -> None:
+    """A session that goes on, and is flushed, after its dequeue was cancelled, has consumed nothing that it did not
+    hear of, also where a thread had read the items already."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, memory_bytes=0) as queue:
+            await put(queue, b"1", b"2", b"3")
+
+            async def begin() -> None:
+                pass
+
+            async def work(_: None) -> None:
+                async with queue.session() as session:
+                    try:
+                        await session.dequeue_many(2, None if waits else 0)
+                    except asyncio.CancelledError:
+                        await session.flush()
+                        raise
+                    await session.rollback()
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                assert await queue.peek(9) == [b"1", b"2", b"3"]
+
+            assert await cancelled_everywhere(begin, work, look) >= 1
+
+    run(main())
+
+
+def test_cancelled_at_any_await_of_opening_and_closing(place: Path) -> None:
+    """Whatever await of ``async with`` is cancelled: the lock is free, no thread is left, and nothing is lost."""
+
+    async def main() -> None:
+        acknowledged = [0]
+
+        async def begin() -> set[threading.Thread]:
+            return {each for each in threading.enumerate() if "aio" in each.name}
+
+        async def work(_: set[threading.Thread]) -> None:
+            async with aio.PersistentQueue(place) as queue:
+                async with queue.transaction() as session:
+                    await session.enqueue(b"x")
+                acknowledged[0] += 1
+                async with queue.session() as session:
+                    await session.dequeue()
+                    await session.rollback()
+
+        async def look(threads: set[threading.Thread], _: bool) -> None:
+            assert {each for each in threading.enumerate() if "aio" in each.name} == threads
+            with PersistentQueue(place) as core:
+                assert len(core) >= acknowledged[0]
+                assert len(core) <= acknowledged[0] + 1
+                acknowledged[0] = len(core)
+
+        assert await cancelled_everywhere(begin, work, look) >= 3
+
+    run(main())
+
+
+def test_cancelled_at_any_await_of_what_looks(place: Path) -> None:
+    """Browsing, statistics, subscriptions, compaction and the rest can be given up anywhere, and the queue goes on."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+            await put(queue, b"1", b"2")
+
+            async def begin() -> None:
+                pass
+
+            async def work(_: None) -> None:
+                async for _item in queue.browse():
+                    pass
+                await queue.stats()
+                subscription = await queue.subscribe("s")
+                async with subscription.session() as session:
+                    await session.dequeue()
+                    await session.rollback()
+                await queue.unsubscribe("s")
+                await queue.compact()
+                await queue.maintain()
+
+            async def look(_: None, was_cancelled: bool) -> None:
+                assert await queue.peek(9) == [b"1", b"2"]
+
+            assert await cancelled_everywhere(begin, work, look) >= 6
+
+    run(main())
+
+
+def test_a_flush_is_cancelled_while_it_is_written(place: Path) -> None:
+    """The task hears so when the group is durable: the session is empty then, and what it had is there once."""
+    gate = Gate()
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+            gate.armed = True
+            async with queue.session() as session:
+                await session.enqueue(b"x")
+                flushing = asyncio.create_task(session.flush())
+                await until(gate.reached.is_set)
+                flushing.cancel()
+                flushing.cancel()
+                await asyncio.sleep(0.01)
+                assert not flushing.done()
+                gate.go_on.set()
+                with pytest.raises(asyncio.CancelledError):
+                    await flushing
+                assert await session.flush()
+            assert await drain(queue) == [b"x"]
+
+    run(main())
+
+
+def test_a_timeout_of_asyncio(place: Path) -> None:
+    """``wait_for`` around a dequeue, won or lost by a hair, loses nothing and doubles nothing."""
+
+    async def main() -> None:
+        async with aio.PersistentQueue(place) as queue:
+            got: list[bytes] = []
+            done = asyncio.Event()
+
+            async def consume() -> None:
+                async with queue.session() as session:
+                    while not done.is_set() or len(queue):
+                        try:
+                            item = await asyncio.wait_for(session.dequeue(None), 0.0005)
+                        except (asyncio.TimeoutError, TimeoutError):
+                            await session.rollback()
+                            continue
+                        await session.flush()
+                        if item is not None:
+                            got.append(item)
+
+            consumers = [asyncio.create_task(consume()) for _ in range(4)]
+            for n in range(200):
+                await put(queue, b"%d" % n)
+            done.set()
+            await asyncio.gather(*consumers)
+            assert sorted(got, key=int) == [b"%d" % n for n in range(200)]
+
+    asyncio.run(asyncio.wait_for(main(), SECONDS))

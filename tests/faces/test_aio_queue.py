@@ -1,0 +1,690 @@
+"""``asyncio.Queue`` on disk: what is durable when, what comes back, what others put, what goes wrong."""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CodecError,
+    CorruptionError,
+    PersistentQueue,
+    Producer,
+    QueueFullError,
+    QueueLockedError,
+    SubscriptionNotFoundError,
+    TooManyFilesError,
+    aio,
+    codecs,
+)
+from persistentqueue.aio import standard_queue
+from persistentqueue.system.disk import DISK
+from tests.support.queues import crash, segment_files, without_descriptors
+from tests.unit.runtime.test_open_queue import Gate
+
+from .test_aio import SECONDS, cancelled_everywhere, run, until
+
+
+@pytest.fixture
+def place(tmp_path: Path) -> Path:
+    return tmp_path / "queue"
+
+
+def stored(place: Path) -> list[bytes]:
+    """What is in the directory, for whoever opens it next."""
+    with PersistentQueue(place) as queue:
+        return list(queue.browse())
+
+
+def killed(queue: aio.Queue[Any]) -> None:
+    """End it as ``kill -9`` ends its process."""
+    assert queue._core is not None
+    crash(queue._core)
+    queue._fail(ClosedError("crashed by a test"))
+    queue._worker.end()
+    queue._watcher.end()
+
+
+def test_what_was_put_survives(place: Path) -> None:
+    """What ``put`` has put is there after a crash; what is got and not done comes back in front."""
+
+    async def main() -> None:
+        queue = await aio.Queue[Any](place).open()
+        for n in range(5):
+            await queue.put(n)
+        assert [await queue.get() for _ in range(3)] == [0, 1, 2]
+        queue.task_done()
+        await queue.flush()
+        killed(queue)
+        async with aio.Queue[Any](place) as again:
+            assert again.qsize() == 4
+            assert [await again.get() for _ in range(4)] == [1, 2, 3, 4]
+            for _ in range(4):
+                again.task_done()
+            await asyncio.wait_for(again.join(), SECONDS)
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_puts_of_many_tasks_share_syncs(place: Path) -> None:
+    """A hundred tasks that put at the same time make a few groups."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            await asyncio.gather(*map(queue.put, range(100)))
+            assert queue._core is not None and queue._core.stats().groups <= 3
+            assert [queue.get_nowait() for _ in range(100)] == list(range(100))
+
+    run(main())
+
+
+def test_closing_saves_and_gives_back(place: Path) -> None:
+    """What was put by ``put_nowait`` is saved, what is done is gone, what was got is back in its place."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            for n in range(6):
+                queue.put_nowait(n)
+            assert [queue.get_nowait() for _ in range(3)] == [0, 1, 2]
+            queue.task_done()
+        await queue.close()
+        for call in (queue.put(1), queue.get(), queue.flush()):
+            with pytest.raises(ClosedError):
+                await call
+        with pytest.raises(ClosedError):
+            queue.put_nowait(1)
+        with pytest.raises(RuntimeError, match="make another"):
+            await queue.open()
+
+    run(main())
+    assert stored(place) == [b"%d" % n for n in range(1, 6)]
+
+
+def test_closing_wakes_who_waits(place: Path) -> None:
+    """Who waits for an item, or for a slot, hears ClosedError."""
+
+    async def main() -> None:
+        queue = aio.Queue[int](place, 1)
+        async with queue:
+            getting = asyncio.create_task(queue.get())
+            await asyncio.sleep(0)
+            await queue.put(1)
+            assert await getting == 1
+            await queue.put(2)
+            waiting = [asyncio.create_task(queue.put(3))]
+            await asyncio.sleep(0)
+        other = aio.Queue[int](place.with_name("other"))
+        async with other:
+            waiting.append(asyncio.create_task(other.get()))  # type: ignore[arg-type]
+            await until(lambda: other._is_watching)
+        found = await asyncio.gather(*waiting, return_exceptions=True)
+        assert [type(each) for each in found] == [ClosedError] * 2
+
+    run(main())
+
+
+def test_not_opened(place: Path) -> None:
+    """Before it is opened it says so; what cannot be opened says why, and leaves no thread."""
+
+    async def main() -> None:
+        queue = aio.Queue[int](place)
+        with pytest.raises(ClosedError, match="not open"):
+            queue.put_nowait(1)
+        await queue.close()
+        with PersistentQueue(place), pytest.raises(QueueLockedError):
+            await queue.open()
+        async with queue:
+            assert queue.empty()
+
+    run(main())
+
+
+def test_more_than_is_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that is longer than memory may be comes out in order, whoever is ahead, and little is kept."""
+    monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 10)
+    count = 500
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            for n in range(100):
+                queue.put_nowait(n)
+            assert queue.qsize() == 100 and len(queue._queue) == 10
+
+            async def produce() -> None:
+                for n in range(100, count):
+                    await (queue.put(n) if n % 3 else asyncio.sleep(0, queue.put_nowait(n)))  # type: ignore[func-returns-value]
+
+            producing = asyncio.create_task(produce())
+            for n in range(count):
+                assert await queue.get() == n
+                assert len(queue._queue) <= 20
+                if n % 2:
+                    queue.task_done()
+            await producing
+            for _ in range(count - count // 2):
+                queue.task_done()
+            await queue.join()
+        async with aio.Queue[int](place) as queue:
+            assert queue.qsize() == 0
+
+    run(main())
+
+
+def test_large_items_are_not_kept_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes count as well; one item always fits."""
+    monkeypatch.setattr(standard_queue, "AT_HAND_BYTES", 1000)
+
+    async def main() -> None:
+        async with aio.Queue[str](place) as queue:
+            for n in range(20):
+                await queue.put(str(n) * 2000)
+                assert len(queue._queue) == 1
+            for n in range(20):
+                assert await queue.get() == str(n) * 2000
+                queue.task_done()
+            await queue.join()
+
+    run(main())
+
+
+def test_maxsize_counts_what_was_there(place: Path) -> None:
+    """An opening with a smaller ``maxsize`` than there are items is full until enough were got."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            for n in range(5):
+                queue.put_nowait(n)
+        async with aio.Queue[int](place, 2) as queue:
+            assert queue.full() and queue.qsize() == 5
+            with pytest.raises(asyncio.QueueFull):
+                queue.put_nowait(5)
+            putting = asyncio.create_task(queue.put(5))
+            assert [await queue.get() for _ in range(6)] == list(range(6))
+            await putting
+
+    run(main())
+
+
+@pytest.mark.parametrize("ahead", [False, True])
+def test_others_put_as_well(place: Path, ahead: bool) -> None:
+    """What a Producer publishes is got as well, wakes who waits, and is unfinished; nobody's item is taken for his."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place) as queue:
+            own = ["own", "own 2"] if ahead else []
+            for item in own:
+                queue.put_nowait(item)
+            with Producer(place) as producer:
+                producer.enqueue(b'"other"')
+                producer.flush()
+            got = [await queue.get() for _ in range(len(own) + 1)]
+            assert sorted(got) == sorted([*own, "other"])
+            for _ in got:
+                queue.task_done()
+            await queue.join()
+            getting = asyncio.create_task(queue.get())
+            await until(lambda: queue._is_watching)
+            with Producer(place) as producer:
+                producer.enqueue(b"[1]")
+                producer.flush()
+            assert await getting == [1]
+
+    run(main())
+    assert stored(place) == [b"[1]"]
+
+
+def test_items_that_cannot_be_decoded(place: Path) -> None:
+    """They are an error in their turn, once, and are consumed like any other; what cannot be encoded was not put."""
+    with PersistentQueue(place) as core, core.transaction() as session:
+        session.enqueue_many([b"1", b"{", b"2"])
+
+    async def main() -> None:
+        async with aio.Queue[Any](place) as queue:
+            assert await queue.get() == 1
+            with pytest.raises(CodecError):
+                await queue.get()
+            assert await queue.get() == 2
+            for _ in range(3):
+                queue.task_done()
+            await queue.join()
+            with pytest.raises(CodecError):
+                await queue.put(object())
+            assert queue.qsize() == 0
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_bytes(place: Path) -> None:
+    """Another codec: items are what it makes of bytes; one that does not understand itself puts nothing."""
+
+    class Broken:
+        def encode(self, item: object) -> bytes:
+            return b"x"
+
+        def decode(self, data: bytes) -> object:
+            raise ValueError(data)
+
+    async def main() -> None:
+        async with aio.Queue[bytes](place, codec=codecs.BYTES) as queue:
+            await queue.put(b"\xff")
+            assert await queue.get() == b"\xff"
+            queue.task_done()
+        async with aio.Queue[Any](place, codec=Broken()) as queue:
+            with pytest.raises(CodecError):
+                await queue.put(1)
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_damage(place: Path) -> None:
+    """A damaged block is an error of one ``get``; what lies behind it comes out, and ``join`` does not wait for it."""
+    with PersistentQueue(place, memory_bytes=0) as core:
+        for item in (b'"%s"' % (b"a" * 1000), b'"b"', b'"c"'):
+            with core.transaction() as session:
+                session.enqueue(item)
+        core.trim()
+        path = segment_files(place)[0]
+        data = path.read_bytes()
+    path.write_bytes(data.replace(b"aaaa", b"bbbb", 1))
+
+    async def main() -> None:
+        async with aio.Queue[str](place, memory_bytes=0) as queue:
+            with pytest.raises(CorruptionError):
+                await queue.get()
+            queue.task_done()
+            assert [await queue.get() for _ in range(2)] == ["b", "c"]
+            for _ in range(2):
+                queue.task_done()
+            await asyncio.wait_for(queue.join(), SECONDS)
+        path.write_bytes(data)
+
+    run(main())
+
+
+def failing_disk(kind: int) -> tuple[Any, list[bool]]:
+    """A disk whose writes fail like this while the flag is set."""
+    failing = [False]
+
+    def fail(call: Callable[..., Any]) -> Callable[..., Any]:
+        def door(*arguments: Any) -> Any:
+            if failing[0]:
+                raise OSError(kind, "failed by a test")
+            return call(*arguments)
+
+        return door
+
+    return replace(DISK, pwritev=fail(DISK.pwritev), fdatasync=fail(DISK.fdatasync)), failing
+
+
+def test_no_room(place: Path) -> None:
+    """At a limit ``put`` has put nothing, and what ``put_nowait`` has put is saved as soon as there is room."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_items=2) as queue:
+            await queue.put(1)
+            queue.put_nowait(2)
+            await queue.flush()
+            queue.put_nowait(3)
+            with pytest.raises(Exception, match="max_items") as caught:
+                await queue.flush()
+            assert queue.qsize() == 3
+            with pytest.raises(type(caught.value)):
+                await queue.put(4)
+            assert queue.qsize() == 3
+            assert [await queue.get() for _ in range(3)] == [1, 2, 3]
+            queue.task_done()
+            await queue.flush()
+            queue.task_done()
+            queue.task_done()
+            await queue.join()
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_each_error_is_told_once(place: Path) -> None:
+    """What a ``put`` was told is no news for ``flush`` and ``close``; what nobody was told all who flush hear."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_items=1) as queue:
+            await queue.put(1)
+            with pytest.raises(QueueFullError):
+                await queue.put(2)
+            await queue.flush()
+        async with aio.Queue[Any](place, max_items=1) as queue:
+            queue.put_nowait(2)
+            found = await asyncio.gather(queue.flush(), queue.flush(), return_exceptions=True)
+            assert [type(each) for each in found] == [QueueFullError] * 2
+            for _ in range(2):
+                await queue.get()
+                queue.task_done()
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_what_never_fits(place: Path) -> None:
+    """What ``put_nowait`` has put, and can never be saved, keeps others out until it is done, and no longer."""
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, max_bytes=1000) as queue:
+            queue.put_nowait("x" * 2000)
+            with pytest.raises(QueueFullError):
+                await queue.flush()
+            with pytest.raises(QueueFullError):
+                await queue.put("y")
+            assert len(await queue.get()) == 2000
+            queue.task_done()
+            await queue.put("z")
+
+    run(main())
+    assert stored(place) == [b'"z"']
+
+
+def test_done_before_it_is_saved(place: Path) -> None:
+    """What was got and done while its put waited for the disk is done for the put, too, and is not written."""
+    gate = Gate()
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+            gate.armed = True
+            putting = [asyncio.create_task(queue.put(1))]
+            await until(gate.reached.is_set)
+            putting.append(asyncio.create_task(queue.put(2)))
+            assert [await queue.get(), await queue.get()] == [1, 2]
+            queue.task_done()
+            queue.task_done()
+            gate.go_on.set()
+            await asyncio.gather(*putting)
+            await queue.join()
+            assert queue._core is not None and queue._core.stats().enqueued == 1
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_who_puts_while_it_breaks(place: Path) -> None:
+    """A put that comes while a sync is about to fail hears so as well."""
+    began, go = threading.Event(), threading.Event()
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if putting and flags:
+            began.set()
+            go.wait()
+            raise OSError(errno.EIO, "failed by a test")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    putting: list[asyncio.Task[None]] = []
+
+    async def main() -> None:
+        queue = await aio.Queue[Any](place, disk=replace(DISK, pwritev=pwritev)).open()
+        putting.append(asyncio.create_task(queue.put(1)))
+        await until(began.is_set)
+        putting.append(asyncio.create_task(queue.put(2)))
+        flushing = asyncio.create_task(queue.flush())
+        await until(lambda: queue._settling)
+        go.set()
+        found = await asyncio.gather(*putting, flushing, return_exceptions=True)
+        assert [type(each) for each in found] == [BrokenQueueError] * 3
+        putting.clear()
+        with pytest.raises(BrokenQueueError):
+            await queue.close()
+
+    run(main())
+    assert stored(place) in ([], [b"1"])
+
+
+def test_what_cannot_be_taken_for_now(place: Path) -> None:
+    """Each who waits is told, and costs no processor time; once it can be taken the next one gets it."""
+    disk, failing = without_descriptors()
+
+    async def main() -> None:
+        async with aio.Queue[Any](place, disk=disk) as queue:
+            getting = [asyncio.create_task(queue.get()) for _ in range(2)]
+            await until(lambda: queue._is_watching)
+            failing[0] = True
+            with Producer(place) as producer:
+                producer.enqueue(b"1")
+                producer.flush()
+            found = await asyncio.gather(*getting, return_exceptions=True)
+            assert [type(each) for each in found] == [TooManyFilesError] * 2
+            failing[0] = False
+            assert await queue.get() == 1
+
+    run(main())
+
+
+def test_another_loop(place: Path) -> None:
+    """It is for the loop in which it was opened: another one's tasks hear so, also when they close it."""
+    queue = aio.Queue[int](place)
+    loop = asyncio.new_event_loop()
+    loop.run_until_complete(queue.open())
+
+    async def too_late() -> None:
+        for call in (queue.put(1), queue.get(), queue.flush(), queue.close()):
+            with pytest.raises(RuntimeError, match="different event loop"):
+                await call
+
+    run(too_late())
+    queue.put_nowait(1)  # outside of any loop, as with asyncio.Queue
+    loop.run_until_complete(queue.close())
+    loop.close()
+    assert stored(place) == [b"1"]
+
+
+def test_a_queue_without_items_of_its_own(place: Path) -> None:
+    """One that was made with ``fan_out`` cannot be opened so, and its lock is free."""
+    PersistentQueue(place, fan_out=True).close()
+
+    async def main() -> None:
+        with pytest.raises(SubscriptionNotFoundError):
+            await aio.Queue[int](place).open()
+
+    run(main())
+    PersistentQueue(place).close()
+
+
+def test_a_broken_queue(place: Path) -> None:
+    """When a sync fails all hear so: who puts, who waits, who closes; what was durable is there."""
+    disk, failing = failing_disk(errno.EIO)
+
+    async def main() -> None:
+        queue = aio.Queue[Any](place, disk=disk)
+        await queue.open()
+        await queue.put(1)
+        assert await queue.get() == 1
+        getting = asyncio.create_task(queue.get())
+        await asyncio.sleep(0)
+        failing[0] = True
+        queue.task_done()
+        with pytest.raises(BrokenQueueError):
+            await queue.flush()
+        with pytest.raises(BrokenQueueError):
+            await getting
+        with pytest.raises(BrokenQueueError):
+            await queue.put(2)
+        with pytest.raises(BrokenQueueError):
+            await queue.close()
+        failing[0] = False
+
+    run(main())
+    assert stored(place) in ([b"1"], [])
+
+
+def test_shutdown(place: Path) -> None:
+    """As in Python 3.13, on all Pythons: nothing comes in, what is there comes out, or, immediately, stays on disk."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place, 2) as queue:
+            for n in range(2):
+                await queue.put(n)
+            putting = asyncio.create_task(queue.put(2))
+            await asyncio.sleep(0)
+            queue.shutdown()
+            for call in (putting, queue.put(3)):
+                with pytest.raises(aio.QueueShutDown):
+                    await call
+            with pytest.raises(aio.QueueShutDown):
+                queue.put_nowait(3)
+            assert await queue.get() == 0
+            queue.task_done()
+            queue.shutdown(immediate=True)
+            with pytest.raises(aio.QueueShutDown):
+                await queue.get()
+            with pytest.raises(aio.QueueShutDown):
+                queue.get_nowait()
+            await queue.join()
+        async with aio.Queue[int](place) as queue:
+            assert await queue.get() == 1
+            queue.task_done()
+            getting = asyncio.create_task(queue.get())
+            await asyncio.sleep(0)
+            queue.shutdown()
+            with pytest.raises(aio.QueueShutDown):
+                await getting
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_a_put_that_is_refused_behind_what_is_at_hand(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was refused before it was in memory counts no more: ``join`` does not wait for it."""
+    monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)
+
+    async def main() -> None:
+        async with aio.Queue[int](place, max_items=2) as queue:
+            await queue.put(0)
+            await queue.put(1)
+            with pytest.raises(QueueFullError):
+                await queue.put(2)
+            assert queue.qsize() == 2
+            for number in range(2):
+                assert await queue.get() == number
+                queue.task_done()
+            await queue.join()
+
+    run(main())
+    assert stored(place) == []
+
+
+def test_a_put_that_is_refused_behind_a_shutdown(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was dropped counts no more, also if it turns out that it could not be saved."""
+    monkeypatch.setattr(standard_queue, "AT_HAND_ITEMS", 1)
+
+    async def main() -> None:
+        async with aio.Queue[int](place, max_items=2) as queue:
+            await queue.put(0)
+            await queue.put(1)
+            putting = asyncio.create_task(queue.put(2))
+            await asyncio.sleep(0)  # it is in, and what came of it is heard in a later round of the loop
+            queue.shutdown(immediate=True)
+            with pytest.raises(QueueFullError):
+                await putting
+            assert queue.qsize() == 0
+            with pytest.raises(aio.QueueShutDown):
+                await queue.get()
+            await queue.join()
+
+    run(main())
+    assert stored(place) == [b"0", b"1"]
+
+
+def test_too_many_are_done(place: Path) -> None:
+    """More than were got cannot be done, however many are in the queue."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            await queue.put(1)
+            with pytest.raises(ValueError, match="too many times"):
+                queue.task_done()
+            assert await queue.get() == 1
+            queue.task_done()
+
+    run(main())
+
+
+@pytest.mark.parametrize("maxsize", [0, 1])
+def test_cancelled_at_any_await(place: Path, maxsize: int) -> None:
+    """Whatever await is cancelled, of opening, putting, getting, joining and closing: each item is there once, or done,
+    in order; what ``put`` acknowledged is not lost, and no thread is left."""
+
+    async def main() -> None:
+        acknowledged: list[int] = []
+        done: list[int] = []
+        attempted: list[int] = []
+
+        async def begin() -> set[threading.Thread]:
+            with PersistentQueue(place) as core:
+                core.clear()
+            for each in (acknowledged, done, attempted):
+                each.clear()
+            return {each for each in threading.enumerate() if "aio" in each.name}
+
+        async def work(_: set[threading.Thread]) -> None:
+            async with aio.Queue[int](place, maxsize) as queue:
+
+                async def consume() -> None:
+                    while True:
+                        item = await queue.get()
+                        await asyncio.sleep(0)
+                        queue.task_done()
+                        done.append(item)
+
+                consuming = asyncio.create_task(consume())
+                try:
+                    for n in range(3):
+                        attempted.append(n)
+                        await queue.put(n)
+                        acknowledged.append(n)
+                    await queue.join()
+                finally:
+                    consuming.cancel()
+                await queue.put(3)
+                acknowledged.append(3)
+
+        async def look(threads: set[threading.Thread], was_cancelled: bool) -> None:
+            await asyncio.sleep(0)
+            assert {each for each in threading.enumerate() if "aio" in each.name} == threads
+            left = [int(item) for item in stored(place)]
+            assert left == sorted(set(left)) and not set(left) & set(done)
+            assert set(acknowledged) <= set(left) | set(done) <= {0, 1, 2, 3}
+            if not was_cancelled:
+                assert (left, done) == ([3], [0, 1, 2])
+
+        assert await cancelled_everywhere(begin, work, look) >= 4
+
+    run(main())
+
+
+def test_no_thread_can_be_started(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the system gives no more threads whoever puts, gets or flushes hears so; the next time it goes."""
+
+    async def main() -> None:
+        async with aio.Queue[int](place) as queue:
+            queue._worker.end()  # as after a while in which nothing was to be done
+            with monkeypatch.context() as patch:
+                patch.setattr(threading, "Thread", Mock(side_effect=RuntimeError("no thread")))
+                for call in (queue.put(1), queue.get()):
+                    with pytest.raises(RuntimeError, match="no thread"):
+                        await call
+                queue.put_nowait(2)
+                with pytest.raises(RuntimeError, match="no thread"):
+                    await queue.flush()
+            await queue.flush()
+            assert await queue.get() == 2
+
+    run(main())
+    assert stored(place) == [b"2"]

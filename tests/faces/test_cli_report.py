@@ -1,0 +1,272 @@
+"""``report``: one page that explains a queue, as a browser shows it."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from collections.abc import Callable
+from dataclasses import replace
+from html import escape, unescape
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import PersistentQueue
+from persistentqueue.cli import main, report_html
+from persistentqueue.cli.display.report import page
+from persistentqueue.cli.summary import findings, see_inside
+from tests.conftest import OpenQueue
+from tests.support.queues import flip, put, segment_files
+
+CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--hide-scrollbars",
+    "--enable-logging=stderr",
+)
+FRAME = '<iframe style="width:{width}px;height:900px;border:0" srcdoc="{html}"></iframe>'
+"""Windows have a least width; frames have none."""
+MEASURE = """<script>addEventListener("load", () => {
+  const pages = [...document.querySelectorAll("iframe")].map(frame => frame.contentDocument.documentElement);
+  document.title = pages.map(page => `${page.scrollWidth} ${page.clientWidth} ${page.scrollHeight}`).join(", "); })
+</script>"""
+VOID = {"meta", "link", "br", "rect"}
+
+
+def at_work(queue: PersistentQueue) -> Callable[[], None]:
+    """Have holds, holes and a backlog larger than memory; what ends that."""
+    for start in range(0, 2000, 50):
+        put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 50)))
+    slow, importer, quick = (queue.session(name) for name in ("slow <b>mailer</b>", "importer", "quick"))
+    slow.dequeue_many(3)
+    quick.dequeue_many(200)
+    importer.dequeue_many(40)
+    quick.dequeue_many(400)
+    quick.flush()
+    importer.enqueue_many([bytes(1000)] * 6000)
+
+    def end() -> None:
+        for session in (slow, importer, quick):
+            session.close()
+
+    return end
+
+
+class Outline(HTMLParser):
+    """What tags a page has; fails where one is not closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.classes: set[str] = set()
+        self.addresses: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        self.classes |= set((given.get("class") or "").split())
+        self.addresses += [value or "" for name, value in attrs if name in {"href", "src", "style"}]
+        assert tag != "script"
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.classes |= set((dict(attrs).get("class") or "").split())
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag not in VOID:
+            assert self.open.pop() == tag
+
+
+def text_of(html: str) -> str:
+    """What a reader reads."""
+    return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
+
+
+def test_from_inside_it_says_who_keeps_what(open_queue: OpenQueue) -> None:
+    """Which session, how many items, for how long, which file; how much of the backlog is in memory."""
+    queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
+    end = at_work(queue)
+    html = report_html(queue)
+    text = text_of(html)
+    assert "Segment 1, 49.2 KiB, is kept by session 'slow <b>mailer</b>': it holds 3 items" in text
+    assert "session 'importer' holds 40 items" in text
+    assert "<b>mailer" not in html
+    assert "written 3," in text or "written 4," in text
+    assert "The queue has flowed to disk" in text
+    assert "written ahead, or set aside: 3.8 MiB" in text
+    assert "of them on hold" in text
+    assert re.search(r"a flush, as its caller sees it [\d, up to µms<>]* 41 ", text)
+    assert "Looked at from outside" not in text
+    found = Outline(html)
+    assert {"held", "little", "full", "youngest", "cached", "age", "live", "dead", "log", "spare"} <= found.classes
+    end()
+    assert "every session has flushed" in text_of(report_html(queue))
+
+
+def test_from_outside_it_says_what_cannot_be_seen(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+    """It shows no holds, and tells how they are seen: honestly."""
+    queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
+    end = at_work(queue)
+    target = tmp_path / "report.html"
+    assert main(["report", str(directory), "-o", str(target)]) == 0
+    html = target.read_text(encoding="utf-8")
+    text = text_of(html)
+    assert "Looked at from outside" in text
+    assert "43 items were overtaken" in text
+    assert "importer" not in text
+    assert "held" not in Outline(html).classes
+    end()
+
+
+def test_it_needs_nothing_from_elsewhere(open_queue: OpenQueue) -> None:
+    """No script, no address, no picture or style of another file."""
+    queue = open_queue()
+    put(queue, b"a")
+    html = report_html(queue, open_queue("b"))
+    assert [each for each in Outline(html).addresses if not each.startswith(("#", "data:,"))] == []
+    assert not re.search(r"https?:|url\(|@import|//[a-z]", html)
+    assert len(html) < 100_000
+
+
+def test_queues_of_a_directory_on_one_page(open_queue: OpenQueue) -> None:
+    """With a table above them, an empty one and one with subscriptions among them."""
+    empty, sales = open_queue("empty"), open_queue("sales", fan_out=True)
+    for name in ("billing", "audit"):
+        sales.subscribe(name)
+    put(sales, b"a", b"b")
+    text = text_of(report_html(empty, sales, open_queue("plain")))
+    for words in (
+        "3 queues",
+        "All of them",
+        "Nothing waits.",
+        "Who consumes it",
+        "billing",
+        "All is well",
+        "There is none",
+    ):
+        assert words in text, words
+    put(open_queue("both"), b"a")
+    assert "(no subscription)" not in text
+    both = open_queue("other")
+    both.subscribe("audit")
+    put(both, b"a")
+    assert "(no subscription)" in text_of(report_html(both))
+
+
+@pytest.mark.damages
+def test_what_is_urgent_comes_first(open_queue: OpenQueue, directory: Path) -> None:
+    """A hold of an hour, items that cannot be read, and a queue that is nearly full are to be seen to."""
+    with open_queue() as queue:
+        put(queue, b"a" * 100, b"b")
+        put(queue, b"c")
+    flip(segment_files(directory)[0], 130)
+    queue = open_queue(max_items=2)
+    with queue.session("slow") as session:
+        with pytest.raises(Exception, match="damaged"):
+            session.dequeue()
+        assert session.dequeue() == b"c"
+        sight = see_inside(queue)
+        assert any(each.is_urgent and "2 items were set aside" in each.what for each in findings(sight))
+        (use,) = [use for use in sight.uses if use.holders]
+        old = use._replace(holders=(use.holders[0]._replace(seconds=3700.0),))
+        assert sight.stats is not None
+        sight = replace(sight, uses=(old,), stats=replace(sight.stats, fill=0.95, waiting=2))
+        told = findings(sight)
+        assert [each.is_urgent for each in told] == sorted([each.is_urgent for each in told], reverse=True)
+        text = text_of(page([sight]))
+        assert "holds 1 item for 1 h 1 min" in text
+        assert "95 % full by its nearest limit; 2 flushes wait" in text
+        assert "urgent" in Outline(page([sight])).classes
+        session.rollback()
+
+
+# --- in a browser --------------------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def show(tmp_path: Path) -> Callable[..., str]:
+    """Show a page in headless Chromium: what it prints on stdout and stderr."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium here: apt-get install chromium")
+    browser: str = CHROMIUM
+    number = iter(range(100))
+
+    def shown(html: str, width: int, height: int, *flags: str) -> str:
+        at = next(number)
+        file, profile = tmp_path / f"page{at}.html", tmp_path / f"profile{at}"
+        file.write_text(html, encoding="utf-8")
+        command = [
+            browser,
+            *FLAGS,
+            f"--user-data-dir={profile}",
+            f"--window-size={width},{height}",
+            *flags,
+            file.as_uri(),
+        ]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 0, done.stderr
+        shutil.rmtree(profile)
+        return done.stdout + done.stderr
+
+    return shown
+
+
+def framed(html: str, *widths: int) -> str:
+    """A page that shows this one in frames of these widths, and measures it."""
+    return MEASURE + "".join(FRAME.format(width=width, html=escape(html)) for width in widths)
+
+
+def measured(told: str) -> list[list[int]]:
+    """How wide the page in each frame is, how wide the frame, how high the page."""
+    title = re.search(r"<title>([0-9 ,]+)</title>", told)
+    assert title is not None, told
+    return [[int(each) for each in one.split()] for one in title[1].split(",")]
+
+
+def colours_of(path: Path) -> set[tuple[int, ...]]:
+    """Which colours a picture has, and how light it is at its edge."""
+    image = pytest.importorskip("matplotlib.image").imread(str(path))
+    return {tuple(int(value * 255) for value in pixel[:3]) for row in image[::3] for pixel in row[::3]}
+
+
+def test_a_browser_shows_it(open_queue: OpenQueue, tmp_path: Path, show: Callable[..., str]) -> None:
+    """Without an error, without scrolling sideways on a telephone or a desk, in light and in dark; not blank."""
+    queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
+    end = at_work(queue)
+    sales = open_queue("a" * 64, fan_out=True)
+    sales.subscribe("b" * 200)
+    put(sales, b"a")
+    html = report_html(queue, sales)
+    end()
+    told = show(framed(html, 400, 1280), 1400, 900, "--dump-dom")
+    assert [(wide, room) for wide, room, _ in measured(told)] == [(400, 400), (1280, 1280)]
+    assert all(high > 1000 for _, _, high in measured(told))
+    assert "CONSOLE" not in told
+    shots = {mode: tmp_path / f"{mode}.png" for mode in ("light", "dark")}
+    show(html, 1280, 2000, f"--screenshot={shots['light']}")
+    show(html, 1280, 2000, f"--screenshot={shots['dark']}", "--force-dark-mode")
+    light, dark = (colours_of(shots[mode]) for mode in ("light", "dark"))
+    for found, paper, bar in ((light, (246, 247, 249), (31, 138, 76)), (dark, (18, 22, 28), (63, 184, 113))):
+        assert {paper, bar} <= found
+        assert len(found) > 50
+    assert (246, 247, 249) not in dark
+
+
+def test_what_is_wrong_with_a_page_would_be_seen(show: Callable[..., str]) -> None:
+    """An error of a script, something that cannot be loaded, something that is too wide."""
+    wide = "<div style='width:3000px'>x</div>"
+    bad = f"<html><head></head><body>{wide}<img src='missing.png'><script>nothing()</script></body>"
+    told = show(framed(bad, 400), 1400, 900, "--dump-dom")
+    assert "CONSOLE" in told
+    assert measured(told)[0][0] >= 3000

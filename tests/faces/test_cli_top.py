@@ -1,0 +1,413 @@
+"""``top``: what happens between two looks, and the picture of it."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+
+from persistentqueue import PersistentQueue, SegmentSnapshot, View, delete_queue
+from persistentqueue.cli.display.charts import (
+    FULL,
+    HALF,
+    LITTLE,
+    MOST,
+    NOTHING,
+    YOUNGEST,
+    is_sparse,
+    level_of,
+    portions,
+    positions,
+    sparkline,
+    tiles,
+)
+from persistentqueue.cli.display.screen import draw
+from persistentqueue.cli.display.top import _looks
+from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, pace_of
+from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see
+from persistentqueue.storage.lock import Owner
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, put
+
+SECONDS = 120.0  # a limit for what should take less than one
+SECOND_NS = 10**9
+NOW_NS = 1_000 * SECOND_NS
+
+
+def drawn(queues: list[Watched], width: int = 150, is_chosen: bool = False) -> str:
+    """The picture, without its colours."""
+    console = Console(width=width, no_color=True, file=open(os.devnull, "w", encoding="utf-8"), record=True)  # noqa: SIM115
+    with console.file:
+        console.print(draw("queues", queues, is_chosen, 1.0, width))
+    return console.export_text()
+
+
+def with_backlog(queue: PersistentQueue) -> None:
+    """Items in twenty data files, of which the first three are nearly empty, and one is."""
+    for start in range(0, 1000, 50):
+        put(queue, *(b"%d" % n + bytes(1000) for n in range(start, start + 50)))
+
+
+# --- between two looks ---------------------------------------------------------------------------------------------
+
+
+def test_rates_and_waits_are_those_of_the_time_between(open_queue: OpenQueue, directory: Path) -> None:
+    """In and out in a second; how long what was consumed had waited, by when it was written."""
+    queue = open_queue()
+    put(queue, *(b"%d" % n for n in range(100)))
+    before = replace(View(directory).look(), time_ns=NOW_NS)
+    arrivals = Arrivals()
+    arrivals.add(0, NOW_NS - 100 * SECOND_NS)
+    arrivals.add(99, NOW_NS - SECOND_NS)
+    with queue.transaction() as session:
+        session.dequeue_many(10)
+        session.enqueue_many([b"x"] * 30)
+    now = replace(View(directory).look(), time_ns=NOW_NS + 2 * SECOND_NS)
+    pace = pace_of(before, now, arrivals)
+    assert (pace.seconds, pace.in_per_second, pace.out_per_second, pace.consumed) == (2.0, 15.0, 5.0, 10)
+    assert pace.waited_half_seconds == pytest.approx(102 - 4.5, abs=1)
+    assert pace.waited_longest_seconds == pytest.approx(102)
+    assert pace_of(now, now, arrivals).waited_half_seconds is None
+
+
+def test_what_came_and_went_unseen_has_waited_less_than_the_time_between(
+    open_queue: OpenQueue, directory: Path
+) -> None:
+    """Of that nobody knows more."""
+    queue = open_queue()
+    before = replace(View(directory).look(), time_ns=NOW_NS)
+    put(queue, *(b"%d" % n for n in range(10)))
+    with queue.transaction() as session:
+        session.dequeue_many(10)
+    now = replace(View(directory).look(), time_ns=NOW_NS + SECOND_NS)
+    pace = pace_of(before, now, Arrivals())
+    assert (pace.in_per_second, pace.out_per_second, pace.waited_half_seconds) == (10, 10, 1.0)
+
+
+def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: OpenQueue, directory: Path) -> None:
+    """What a session has on hold is no part of what was consumed, but the oldest all the same."""
+    queue = open_queue()
+    put(queue, *(b"%d" % n for n in range(10)))
+    watched = Watched("orders", View(directory))
+    watched.look()
+    assert watched.pace == Pace()
+    with queue.session() as slow, queue.session() as quick:
+        slow.dequeue()
+        quick.dequeue_many(4)
+        quick.flush()
+        watched.look()
+        assert watched.snapshot is not None
+        assert (watched.pace.consumed, watched.snapshot.overtaken, watched.snapshot.depth) == (4, 1, 6)
+        assert watched.pace.waited_longest_seconds is not None
+        assert list(watched.depths) == [10, 6]
+        slow.rollback()
+
+
+def test_arrivals_between_what_was_seen_are_estimated() -> None:
+    """In proportion, and never beyond; however many are seen, only some thousands are kept."""
+    arrivals = Arrivals()
+    arrivals.add(10, 1000)
+    assert [arrivals.time_ns(each) for each in (0, 10, 99)] == [1000] * 3
+    arrivals.add(20, 2000)
+    arrivals.add(20, 9999)
+    assert [arrivals.time_ns(each) for each in (10, 15, 20, 21)] == [1000, 1500, 2000, 2000]
+    for sequence in range(21, 20_000):
+        arrivals.add(sequence, sequence * 100)
+    assert len(arrivals._points) <= 4096
+    assert arrivals.time_ns(15_000) == pytest.approx(1_500_000, rel=0.01)
+
+
+def test_what_goes_wrong_is_shown_until_it_is_over(tmp_path: Path) -> None:
+    """A queue that is deleted has an error in its row, and the others go on."""
+    for name in "ab":
+        with PersistentQueue(tmp_path, name) as queue:
+            put(queue, b"1")
+    queues = [Watched(name, View(tmp_path, name)) for name in "ab"]
+    delete_queue(tmp_path, "a")
+    for queue_ in queues:
+        queue_.look()
+    assert "QueueNotFoundError" in queues[0].error
+    assert queues[0].sight() is None
+    picture = drawn(queues)
+    assert "QueueNotFoundError" in picture
+    assert "queue b" in picture
+    with PersistentQueue(tmp_path, "a") as queue:
+        put(queue, b"1")
+    queues[0].look()
+    assert (queues[0].error, list(queues[0].depths)) == ("", [1])
+    delete_queue(tmp_path, "a")
+    delete_queue(tmp_path, "b")
+    for queue_ in queues:
+        queue_.look()
+    assert "queue b" not in drawn(queues)
+
+
+# --- the picture ---------------------------------------------------------------------------------------------------
+
+
+def test_the_picture_explains_itself_without_colours(open_queue: OpenQueue, directory: Path) -> None:
+    """A queue with holds, holes, and more than its memory: its map has a legend, and the worst files are named."""
+    queue = open_queue(segment_bytes=60_000, memory_bytes=10_000)
+    with_backlog(queue)
+    with queue.session("slow") as slow, queue.session("quick") as quick:
+        slow.dequeue_many(3)
+        quick.dequeue_many(120)
+        quick.flush()
+        watched = Watched("orders", View(directory))
+        for _ in range(3):
+            watched.look()
+        watched.resident_bytes = 500_000
+        picture = drawn([watched])
+        slow.rollback()
+    assert "880 items left" in picture
+    assert "3 items were overtaken" in picture
+    assert "more than the owner's whole memory" in picture
+    assert "░" in picture
+    for words in ("90 % or more lives", "less than 30 %: sparse", "being written", "transaction log", "data files"):
+        assert words in picture
+    assert "segment 1: 6 % of" in picture
+    assert str(os.getpid()) in picture
+    assert max(map(len, picture.splitlines())) <= 150
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_it_fits_into_any_terminal(open_queue: OpenQueue, directory: Path, width: int) -> None:
+    """No line is cut: narrow ones have fewer columns."""
+    queue = open_queue(segment_bytes=60_000)
+    with_backlog(queue)
+    watched = Watched("orders", View(directory))
+    watched.look()
+    picture = drawn([watched], width)
+    assert max(map(len, picture.splitlines())) <= width
+    assert "…" not in picture
+    for words in ("orders", "1,000", "items that are left", "being written"):
+        assert words in picture
+    assert ("owner's memory" in picture) == (width > 136)
+
+
+def test_the_first_of_those_named_is_shown_at_large(tmp_path: Path) -> None:
+    """Else the deepest."""
+    for name, count in (("a", 1), ("b", 5)):
+        with PersistentQueue(tmp_path, name) as queue:
+            put(queue, *[b"x"] * count)
+    queues = [Watched(name, View(tmp_path, name)) for name in "ab"]
+    for watched in queues:
+        watched.look()
+    assert "─ queue b" in drawn(queues)
+    assert "─ queue a" in drawn(queues, is_chosen=True)
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 200])
+def test_a_long_name_takes_no_room_from_the_numbers(tmp_path: Path, width: int) -> None:
+    """Nor does what is wrong with another queue, which is told in full."""
+    with PersistentQueue(tmp_path, "a" * 64) as queue:
+        put(queue, *[b"x"] * 1234)
+    queues = [Watched(name, View(tmp_path, name)) for name in ("a" * 64, "missing")]
+    for watched in queues:
+        watched.look()
+    picture = drawn(queues, width)
+    assert " 1,234 " in next(line for line in picture.splitlines() if line.startswith("aaa"))
+    assert "".join(queues[1].error.split()) in "".join(picture.split())
+
+
+def test_what_is_to_be_known_of_a_queue(open_queue: OpenQueue, directory: Path) -> None:
+    """What nobody has closed, what waits in the inbox, who is furthest behind, and that all is well otherwise."""
+    queue = open_queue()
+    put(queue, b"a")
+    sight = see(View(directory), "orders")
+    assert findings(sight) == []
+    seen = sight.snapshot
+
+    def told(**changes: object) -> str:
+        changed = replace(sight, snapshot=replace(seen, **changes))  # type: ignore[arg-type]
+        return " ".join(f"{each.is_urgent} {each.what} {each.advice}" for each in findings(changed))
+
+    assert "True The last transaction goes over several queues, and 'b' knows" in told(in_doubt="b")
+    assert "wait in the inbox for the owner" in told(published=2)
+    assert "The next opening takes them in" in told(published=2, is_owned=False)
+    assert "The next opening recovers" in told(is_owned=False)
+    assert told(is_owned=False, is_sealed=True) == ""
+    old_ns = seen.time_ns - 3600 * SECOND_NS
+    assert told(overtaken=1, oldest_ns=old_ns).startswith("True 1 item was overtaken")
+    assert told(overtaken=1).startswith("False")
+    segments = (SegmentSnapshot(1, 100, 50, 5, (("slow", 5),), False),)
+    assert "subscription 'slow' with 5 items left; 1 data file is there for it alone" in told(
+        subscriptions=(("slow", 5),), segments=segments
+    )
+    assert "Furthest behind is the plain queue" in told(subscriptions=(("slow", 1),), depth=9)
+    crash(queue)
+    assert "recovers" in " ".join(each.advice for each in findings(see(View(directory), "orders")))
+    open_queue().close()
+
+
+def test_who_has_it(open_queue: OpenQueue, directory: Path) -> None:
+    """In words, also where the system does not tell."""
+    queue = open_queue()
+    seen = View(directory).look()
+    owner = seen.owner
+    assert owner is not None
+    assert owner_text(seen) == f"{owner.pid} on {owner.host}"
+    assert owner_text(replace(seen, is_owned=None)) == f"perhaps {owner.pid} on {owner.host}"
+    assert owner_text(replace(seen, owner=None)) == "somebody"
+    assert owner_text(replace(seen, is_owned=False)) == "nobody, not closed"
+    assert owner_text(replace(seen, is_owned=None, owner=None, is_sealed=True)) == "nobody, closed"
+    own = resident_bytes(seen)
+    assert own is None or own > 2**20
+    assert resident_bytes(replace(seen, owner=Owner(owner.pid, "elsewhere", ""))) is None
+    assert resident_bytes(replace(seen, owner=Owner(2**22 + 1, owner.host, ""))) is None
+    assert resident_bytes(replace(seen, is_owned=False)) is None
+    assert json.dumps(document_of(replace(seen, owner=None), "orders"))
+    queue.close()
+
+
+def test_levels() -> None:
+    """By the share that lives; the one that is being written is not full yet, and one without items is about to go."""
+    shares = (1.0, 0.9, 0.89, 0.6, 0.59, 0.3, 0.29, 0.0)
+    assert [level_of(each, 1, False) for each in shares] == [FULL, FULL, MOST, MOST, HALF, HALF, LITTLE, LITTLE]
+    assert (level_of(0.0, 0, False), level_of(0.1, 1, True)) == (NOTHING, YOUNGEST)
+    assert is_sparse(SegmentSnapshot(1, 100, 20, 1, (), False))
+    assert not is_sparse(SegmentSnapshot(1, 100, 20, 1, (), True))
+    assert not is_sparse(SegmentSnapshot(1, 0, 0, 0, (), False))
+
+
+def test_many_files_share_tiles() -> None:
+    """Neighbours, in their order; nothing is left out, and the one that is written on is alone."""
+    segments = [SegmentSnapshot(n, 100, 90 if n % 2 else 10, 5, (), n == 1000) for n in range(1, 1001)]
+    found = tiles(segments, 100, {7})
+    assert len(found) <= 100
+    assert [tile.first for tile in found] == sorted(tile.first for tile in found)
+    assert sum(tile.files for tile in found) == 1000
+    assert sum(tile.size_bytes for tile in found) == 100_000
+    assert (found[-1].level, found[-1].files, found[0].level) == (YOUNGEST, 1, HALF)
+    assert [tile.first <= 7 <= tile.last for tile in found] == [tile.is_held for tile in found]
+    assert tiles([], 10) == []
+
+
+@given(st.lists(st.integers(0, 10**12), max_size=8), st.integers(8, 60))
+def test_portions_fill_the_bar(amounts: list[int], width: int) -> None:
+    """Exactly, unless there is nothing; what is there at all is seen."""
+    places = portions(amounts, width)
+    assert sum(places) == (width if sum(amounts) else 0)
+    if sum(amounts):
+        assert all((place > 0) == (amount > 0) for place, amount in zip(places, amounts, strict=True))
+
+
+@given(st.lists(st.integers(1, 50), max_size=10), st.integers(1, 40))
+def test_positions_are_of_what_is_left(counts: list[int], most: int) -> None:
+    """In order, spread from the first to the last."""
+    runs, at = [], 3
+    for count in counts:
+        runs.append((at, count))
+        at += count + 7
+    found = positions(runs, most)
+    assert found == sorted(set(found))
+    assert len(found) <= most
+    every = [sequence for first, count in runs for sequence in range(first, first + count)]
+    assert set(found) <= set(every)
+    if every:
+        assert found[0] == every[0]
+        assert most == 1 or found[-1] == every[-1]
+
+
+def test_sparklines() -> None:
+    """From 0 to the highest."""
+    assert sparkline([0, 1, 2, 4]) == "▁▃▅█"
+    assert sparkline([0, 0]) == "▁▁"
+    assert sparkline([]) == ""
+
+
+def test_queues_that_come_and_go_are_watched(tmp_path: Path) -> None:
+    """Those of a directory, whichever are there; those that were named stay in the table."""
+    for names, expected in (((), [["a"], ["a", "b"], ["b"]]), (("a", "b"), [["a", "b"]] * 3)):
+        with PersistentQueue(tmp_path, "a"):
+            looks = _looks(str(tmp_path), names, 0.0)
+            found = [[queue.name for queue in next(looks)]]
+        with PersistentQueue(tmp_path, "b"):
+            found.append([queue.name for queue in next(looks)])
+            delete_queue(tmp_path, "a")
+            found.append([queue.name for queue in next(looks)])
+        assert found == expected
+        delete_queue(tmp_path, "b")
+
+
+def test_a_queue_that_is_made_anew_is_another_one(tmp_path: Path) -> None:
+    """What was deleted is missed, and what is made in its place is watched from its beginning."""
+    with PersistentQueue(tmp_path, "a") as queue:
+        put(queue, b"1", b"2")
+    looks = _looks(str(tmp_path), ["a"], 0.0)
+    assert [list(queue_.depths) for queue_ in next(looks)] == [[2]]
+    delete_queue(tmp_path, "a")
+    assert "QueueNotFoundError" in next(looks)[0].error
+    with PersistentQueue(tmp_path, "a"):
+        assert [(queue_.error, list(queue_.depths)) for queue_ in next(looks)] == [("", [0])]
+
+
+# --- the loop ------------------------------------------------------------------------------------------------------
+
+
+@contextmanager
+def start(path: Path, stdout: int, *arguments: str) -> Iterator[subprocess.Popen[bytes]]:
+    """Run ``top`` in a process of its own; kill it if the block fails, or leaving the block would wait for ever."""
+    line = [sys.executable, "-m", "persistentqueue", "top", str(path), "--interval", "0.05", *arguments]
+    environment = os.environ | {"TERM": "xterm"}
+    with subprocess.Popen(line, stdout=stdout, stderr=subprocess.PIPE, env=environment) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def read_until(fd: int, word: bytes) -> bytes:
+    """What comes up to this word."""
+    data = b""
+    while word not in data:
+        assert select.select([fd], [], [], SECONDS)[0], data
+        more = os.read(fd, 65536)
+        assert more, data  # the writer has ended
+        data += more
+    return data
+
+
+@pytest.mark.parametrize("arguments", [(), ("--json",)])
+def test_it_goes_on_until_it_is_interrupted(open_queue: OpenQueue, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+    """Picture after picture, or line after line; Ctrl-C ends it at once, with status 0 and without a word."""
+    queue = open_queue()
+    put(queue, b"a")
+    reader, writer = os.pipe()
+    with start(tmp_path / "queues", writer, *arguments) as process:
+        os.close(writer)
+        read_until(reader, b'"depth": 1' if arguments else b"1 item left")
+        put(queue, b"b")
+        read_until(reader, b'"depth": 2' if arguments else b"2 items left")
+        process.send_signal(signal.SIGINT)
+        assert process.wait(SECONDS) == 0
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    os.close(reader)
+
+
+def test_on_a_terminal_it_draws_in_place(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """On a screen of its own, which is left again."""
+    put(open_queue(), b"a")
+    master, slave = os.openpty()
+    with start(tmp_path / "queues", slave) as process:
+        os.close(slave)
+        seen = read_until(master, b"owner")
+        seen += read_until(master, b"owner")
+        process.send_signal(signal.SIGINT)
+        seen += read_until(master, b"\x1b[?1049l")
+        assert process.wait(SECONDS) == 0
+    os.close(master)
+    assert b"\x1b[?1049h" in seen

@@ -1,0 +1,704 @@
+"""``compat.Queue`` where it is more than the standard library's, and ``compat.FifoQueue``."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import math
+import os
+import queue as standard
+import signal
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    ClosedError,
+    CodecError,
+    CorruptionError,
+    Producer,
+    QueueLockedError,
+    check,
+    codecs,
+)
+from persistentqueue.compat import Empty, FifoQueue, Full, Queue, ShutDown
+from persistentqueue.system.disk import DISK
+from tests.support.queues import crash, flip, segment_files, wait_for
+from tests.unit.runtime.test_open_queue import Gate
+
+OpenFace = Callable[..., Queue[Any]]
+
+
+@pytest.fixture
+def opened(tmp_path: Path) -> Iterator[OpenFace]:
+    """Open ``tmp_path/queue``; what is still open at the end is closed."""
+    queues: list[Queue[Any]] = []
+
+    def factory(*arguments: Any, **settings: Any) -> Queue[Any]:
+        queues.append(Queue(tmp_path / "queue", *arguments, **settings))
+        return queues[-1]
+
+    yield factory
+    for queue in queues:
+        queue.close()
+
+
+def in_thread(work: Callable[[], Any]) -> Any:
+    """What another thread, which ends then, answers."""
+    answers: list[Any] = []
+    thread = threading.Thread(target=lambda: answers.append(work()))
+    thread.start()
+    thread.join()
+    return answers[0]
+
+
+def get_and_end(queue: Queue[Any]) -> Any:
+    """The first item, which is done."""
+    item = queue.get()
+    queue.task_done()
+    return item
+
+
+class Waiting(threading.Thread):
+    """A thread that is blocked in a call; ``answer`` is what it returns or raises in the end."""
+
+    def __init__(self, call: Callable[..., Any], *arguments: Any) -> None:
+        super().__init__()
+        self._call, self._arguments = call, arguments
+        self._outcome: Any = None
+        self.start()
+
+    def run(self) -> None:
+        try:
+            self._outcome = self._call(*self._arguments)
+        except Exception as error:
+            self._outcome = error
+
+    def answer(self) -> Any:
+        self.join(60)
+        assert not self.is_alive()
+        return self._outcome
+
+
+def is_waiting(queue: Queue[Any]) -> bool:
+    """Whether a thread waits, for an item, for room, or for the end."""
+    conditions: list[Any] = [queue.not_full, queue.all_tasks_done]
+    getters = queue.persistent._group._waiters.count  # type: ignore[union-attr]
+    return bool(getters or any(condition._waiters for condition in conditions))
+
+
+# --- what is durable -------------------------------------------------------------------------------------------------
+
+
+def test_what_is_not_done_comes_back(opened: OpenFace) -> None:
+    """After a crash everything that was put is there, but what was done; what was got comes first, in order."""
+    queue = opened()
+    for number in range(5):
+        queue.put(number)
+    assert [queue.get() for _ in range(3)] == [0, 1, 2]
+    queue.task_done()
+    crash(queue.persistent)
+    assert opened().get_many(10) == [1, 2, 3, 4]
+
+
+def test_close_gives_back(opened: OpenFace) -> None:
+    """What was got and not done is there again after ``close``."""
+    with opened() as queue:
+        queue.put_many("ab")
+        assert queue.get() == "a"
+    assert opened().get_many(10) == ["a", "b"]
+
+
+def test_what_was_left_is_unfinished(opened: OpenFace) -> None:
+    """What is there when a queue is opened counts for ``join`` and ``unfinished_tasks``."""
+    with opened() as queue:
+        queue.put_many([1, 2])
+    queue = opened()
+    assert queue.unfinished_tasks == 2
+    joining = Waiting(queue.join)
+    queue.get()
+    queue.get()
+    wait_for(lambda: is_waiting(queue))
+    queue.task_done()
+    assert joining.is_alive()
+    queue.task_done()
+    assert joining.answer() is None
+
+
+def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
+    """While one put is synced the others come together, and share the next sync."""
+    gate = Gate()
+    with Queue[int](tmp_path / "queue", disk=replace(DISK, failpoint=gate.failpoint)) as queue:
+        queue.put(0)
+        groups, group = queue.persistent.stats().groups, queue.persistent._group
+        assert group is not None
+        gate.armed = True
+        putters = [Waiting(queue.put, 0)]
+        assert gate.reached.wait(60)
+        putters += [Waiting(queue.put, number) for number in range(1, 9)]
+        wait_for(lambda: len(group._line) == 8)
+        gate.go_on.set()
+        assert [putter.answer() for putter in putters] == [None] * 9
+        assert queue.persistent.stats().groups - groups == 2
+        assert queue.unfinished_tasks == 10
+
+
+def test_put_many_is_one_transaction(opened: OpenFace) -> None:
+    """All or none, with one sync; of an item that is none, or of more than ever fit, nothing is put."""
+    queue = opened(5)
+    groups = queue.persistent.stats().groups
+    queue.put_many(range(3))
+    queue.put_many([])
+    assert queue.persistent.stats().groups == groups + 1
+    with pytest.raises(CodecError):
+        queue.put_many([3, object()])
+    with pytest.raises(ValueError, match="maxsize=5"):
+        queue.put_many(range(6))
+    with pytest.raises(Full):
+        queue.put_many(range(3), block=False)
+    assert queue.get_many(10) == [0, 1, 2]
+
+
+def test_get_many_is_done_with_its_last(opened: OpenFace) -> None:
+    """What ``get_many`` took is gone at once, with the last ``task_done``; before, all of it comes back."""
+    queue = opened()
+    queue.put_many(range(5))
+    groups = queue.persistent.stats().groups
+    assert queue.get_many(3) == [0, 1, 2]
+    queue.task_done()
+    queue.task_done()
+    assert (queue.unfinished_tasks, queue.qsize()) == (3, 2)
+    assert queue.persistent.stats().groups == groups
+    queue.task_done()
+    assert queue.persistent.stats().groups == groups + 1
+    assert queue.get_many(2) == [3, 4]
+    queue.task_done()
+    crash(queue.persistent)
+    queue = opened()
+    assert queue.get_many(10) == [3, 4]
+    with pytest.raises(ValueError):
+        queue.get_many(0)
+
+
+def test_thirty_two_thousand_at_once(opened: OpenFace) -> None:
+    """Any number of items may be got and not done, each of which is done by itself."""
+    queue = opened(sync=False)
+    queue.put_many(range(32_000))
+    assert [queue.get() for _ in range(32_000)] == list(range(32_000))
+    for _ in range(31_999):
+        queue.task_done()
+    crash(queue.persistent)
+    assert opened().get_many(10) == [31_999]
+
+
+# --- whose task is done ----------------------------------------------------------------------------------------------
+
+
+def test_task_done_is_for_ones_own(opened: OpenFace) -> None:
+    """A worker's ``task_done`` is for the oldest item that it has got itself."""
+    queue = opened()
+    queue.put_many("abc")
+    assert queue.get() == "a"
+
+    assert in_thread(lambda: get_and_end(queue)) == "b"
+    crash(queue.persistent)
+    assert opened().get_many(10) == ["a", "c"]
+
+
+def test_task_done_by_somebody_else(opened: OpenFace) -> None:
+    """Who has got nothing tells of the oldest item of all; then it is done for whoever got it, too."""
+    queue = opened()
+    queue.put_many("abc")
+    assert [queue.get(), queue.get()] == ["a", "b"]
+    in_thread(queue.task_done)
+    queue.task_done()
+    with pytest.raises(ValueError, match="too many times"):
+        queue.task_done()
+    assert queue.get() == "c"
+    assert list(queue._own_tasks()) == list(queue._tasks)
+    crash(queue.persistent)
+    assert opened().get_many(10) == ["c"]
+
+
+def test_dead_workers_items_are_nobodys(opened: OpenFace) -> None:
+    """What a thread had that ended stays on hold; a later thread's own comes first, whatever the system calls it."""
+    queue = opened()
+    queue.put_many("abc")
+    assert in_thread(queue.get) == "a"
+
+    assert in_thread(lambda: get_and_end(queue)) == "b"
+    crash(queue.persistent)
+    assert opened().get_many(10) == ["a", "c"]
+
+
+# --- room ------------------------------------------------------------------------------------------------------------
+
+
+def test_maxsize_counts_what_is_in_the_queue(opened: OpenFace) -> None:
+    """What was got takes no place, done or not; after reopening what is there does."""
+    with opened(2) as queue:
+        queue.put_many([1, 2])
+        assert queue.full()
+        assert queue.get() == 1
+        queue.put_nowait(3)
+        with pytest.raises(Full):
+            queue.put(4, timeout=0.001)
+    queue = opened(2)
+    assert (queue.qsize(), queue.full()) == (3, True)
+    with pytest.raises(Full):
+        queue.put_nowait(4)
+
+
+def test_raising_maxsize_lets_in(opened: OpenFace) -> None:
+    """Whoever waits for room is let in when ``maxsize`` is raised."""
+    queue = opened(1)
+    queue.put(1)
+    waiting = Waiting(queue.put, 2)
+    wait_for(lambda: is_waiting(queue))
+    queue.maxsize = 2
+    assert waiting.answer() is None
+    assert (queue.maxsize, queue.get_many(10)) == (2, [1, 2])
+
+
+def test_lowering_maxsize_refuses(opened: OpenFace) -> None:
+    """Whoever waits for more places than there will ever be is told; who waits for fewer waits on."""
+    queue = opened(3)
+    queue.put_many([1, 2, 3])
+    many, one = Waiting(queue.put_many, [4, 5, 6]), Waiting(queue.put, 7)
+    wait_for(lambda: len(queue.not_full._waiters) == 2)  # type: ignore[attr-defined]
+    queue.maxsize = 2
+    assert "never fit into a queue with maxsize=2" in str(many.answer())
+    assert [queue.get() for _ in range(3)] == [1, 2, 3]
+    assert (one.answer(), queue.get()) == (None, 7)
+
+
+def test_who_waits_for_many_places(opened: OpenFace) -> None:
+    """Who waits for several places does not keep others from one; he has them when all are there."""
+    queue = opened(2)
+    queue.put_many([1, 2])
+    many = Waiting(queue.put_many, [3, 4])
+    wait_for(lambda: queue._many_putters == 1)
+    queue.get()
+    one = Waiting(queue.put, 5)
+    assert one.answer() is None
+    assert queue.get_many(2) == [2, 5]
+    assert many.answer() is None
+    assert queue.get_many(2) == [3, 4]
+
+
+def test_place_is_taken_while_an_item_is_written(tmp_path: Path) -> None:
+    """A put that is being committed has its place, once: there is room for exactly one more."""
+    writing, go = threading.Event(), threading.Event()
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if writing.is_set():
+            writing.clear()
+            go.wait()
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    with Queue[int](tmp_path / "queue", 2, disk=replace(DISK, pwritev=pwritev)) as queue:
+        queue.put(0)
+        queue.get()
+        writing.set()
+        first = Waiting(queue.put, 1)
+        wait_for(lambda: not writing.is_set())
+        second = Waiting(queue.put, 2)
+        wait_for(lambda: queue._putting == 2)
+        with pytest.raises(Full):
+            queue.put_nowait(3)
+        go.set()
+        assert (first.answer(), second.answer(), queue.get_many(10)) == (None, None, [1, 2])
+
+
+def test_never_full_where_there_is_room(opened: OpenFace) -> None:
+    """Two threads that put at once into two free places both find one, each time."""
+    queue = opened(2, sync=False)
+    barrier = threading.Barrier(3)
+
+    def put() -> None:
+        for number in range(200):
+            barrier.wait()
+            queue.put_nowait(number)
+            barrier.wait()
+
+    putters = [Waiting(put) for _ in range(2)]
+    for number in range(200):
+        barrier.wait()
+        barrier.wait()
+        assert queue.get_many(2) == [number] * 2
+    assert [putter.answer() for putter in putters] == [None] * 2
+
+
+def test_limits_of_the_queue_beneath(opened: OpenFace) -> None:
+    """A limit of ``PersistentQueue`` is ``Full``, too; with ``full="block"`` put waits for that as well."""
+    with opened(max_items=1) as queue:
+        queue.put(1)
+        with pytest.raises(Full, match="max_items"):
+            queue.put(2)
+    queue = opened(max_items=1, full="block")
+    for block, timeout in ((False, None), (True, 0.001)):
+        with pytest.raises(Full, match="max_items"):
+            queue.put(2, block, timeout)
+    for timeout in (-1, -0.5, math.nan):
+        with pytest.raises(ValueError, match="non-negative"):
+            queue.put(2, timeout=timeout)
+    waiting = Waiting(queue.put, 2)
+    wait_for(lambda: queue.persistent.stats().waiting == 1)
+    assert queue.get() == 1
+    queue.task_done()
+    assert (waiting.answer(), queue.get()) == (None, 2)
+
+
+def test_what_is_cleared_beneath(opened: OpenFace) -> None:
+    """Who gets while the queue beneath is cleared waits on, or hears that there is nothing."""
+
+    class Cleared(Queue[int]):
+        """Is cleared when an item is about to be got."""
+
+        def _get(self) -> int:
+            self.persistent.clear()
+            return super()._get()
+
+    path = opened().persistent.path + "-cleared"
+    with Cleared(path) as queue:
+        queue.put(1)
+        with pytest.raises(Empty):
+            queue.get_nowait()
+        assert queue.unfinished_tasks == 0
+
+
+def test_hooks(opened: OpenFace) -> None:
+    """A subclass decides what is put and got: nothing, one, or several items; a hook that raises changes nothing."""
+
+    class Words(Queue[str]):
+        """Keeps the words of a text, without those that it has."""
+
+        def _init(self, maxsize: int) -> None:
+            self.known: set[str] = set()
+
+        def _put(self, item: str) -> None:
+            for word in item.split():
+                if word == "bad":
+                    raise LookupError(word)
+                if word not in self.known:
+                    super()._put(word)
+                    self.known.add(word)
+
+        def _get(self) -> str:
+            return super()._get().upper()
+
+    path = opened().persistent.path + "-words"
+    with Words(path) as queue:
+        queue.put("one two one")
+        queue.put("two")
+        with pytest.raises(LookupError):
+            queue.put("three bad")
+        assert queue.unfinished_tasks == 2
+        assert queue.get_many(10) == ["ONE", "TWO"]
+
+
+def test_batch_that_outgrows_memory_at_a_limit(opened: OpenFace) -> None:
+    """Many items that have to be written ahead, and find no room, are ``Full`` as well, and none of them is in."""
+    queue = opened(max_disk_bytes=6 * 2**20, codec=codecs.BYTES)
+    with pytest.raises(Full, match="max_disk_bytes"):
+        queue.put_many([bytes(2**20)] * 16)
+    queue.put(b"small")
+    assert queue.get_many(10) == [b"small"]
+
+
+# --- other processes -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("media", [None, "media"])
+def test_publication_wakes_a_getter(media: str | None, opened: OpenFace, tmp_path: Path) -> None:
+    """What a ``Producer`` puts in wakes who waits, is found by who does not, and is unfinished; on other media, too."""
+    queue = opened(data_path=tmp_path / media if media else None)
+    waiting = Waiting(queue.get)
+    wait_for(lambda: is_waiting(queue))
+    with Producer(tmp_path / "queue") as producer:
+        producer.enqueue_many([b"1", b"2"])
+        producer.flush()
+        assert waiting.answer() == 1
+        assert queue.unfinished_tasks == 2
+        assert queue.get_nowait() == 2
+        producer.enqueue(b"3")
+        producer.flush()
+    assert queue.get_nowait() == 3
+    for _ in range(3):
+        queue.task_done()
+    queue.join()
+
+
+def test_second_opening_is_refused(opened: OpenFace) -> None:
+    """Nobody else opens the directory meanwhile."""
+    opened()
+    with pytest.raises(QueueLockedError):
+        opened()
+
+
+# --- codecs ----------------------------------------------------------------------------------------------------------
+
+
+def test_none_is_an_item(opened: OpenFace) -> None:
+    """The default codec keeps whatever JSON knows, ``None`` too."""
+    queue = opened()
+    items: list[Any] = [None, True, 1, 1.5, "é", [], {"a": [None]}]
+    queue.put_many(items)
+    assert [queue.get() for _ in items] == items
+
+
+def test_what_is_no_json(opened: OpenFace) -> None:
+    """The error says which codecs there are; the queue goes on, without that item."""
+    queue = opened(1)
+    with pytest.raises(CodecError, match=r"MessagePack.*UNSAFE_PICKLE"):
+        queue.put(object())
+    queue.put(1)
+    assert queue.get() == 1
+    assert queue.unfinished_tasks == 1
+
+
+def test_what_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
+    """It raises once, and counts as got: what is behind it comes out, and ``task_done`` drops it."""
+    with Producer(tmp_path / "queue") as producer:
+        producer.enqueue_many([b"1", b"no JSON", b"2", b"3"])
+        producer.flush()
+    queue = opened()
+    assert queue.get_many(10) == [1]
+    queue.task_done()
+    with pytest.raises(CodecError):
+        queue.get_many(10)
+    assert queue.get_many(10) == [2, 3]
+    crash(queue.persistent)
+    queue = opened()
+    with pytest.raises(CodecError):
+        queue.get()
+    queue.task_done()
+    assert queue.get() == 2
+    crash(queue.persistent)
+    assert opened().get_many(10) == [2, 3]
+
+
+def test_publication_that_cannot_be_decoded(opened: OpenFace, tmp_path: Path) -> None:
+    """Such an item of another process raises once, too, and is dropped by ``task_done``."""
+    queue = opened()
+    with Producer(tmp_path / "queue") as producer:
+        producer.enqueue_many([b"no JSON", b"1"])
+        producer.flush()
+    with pytest.raises(CodecError):
+        queue.get()
+    assert queue.get() == 1
+    queue.task_done()
+    crash(queue.persistent)
+    assert opened().get() == 1
+
+
+def test_pickle_is_for_who_asks(opened: OpenFace) -> None:
+    """With ``codec=codecs.UNSAFE_PICKLE`` any object goes."""
+    queue = opened(codec=codecs.UNSAFE_PICKLE)
+    queue.put({1, 2})
+    assert queue.get() == {1, 2}
+
+
+# --- the end ---------------------------------------------------------------------------------------------------------
+
+
+def test_shutdown_loses_nothing(opened: OpenFace) -> None:
+    """After ``shutdown(immediate=True)`` this queue is empty, and the next opening finds what remained."""
+    queue = opened()
+    queue.put_many([1, 2, 3])
+    assert queue.get() == 1
+    queue.shutdown(immediate=True)
+    assert (queue.qsize(), queue.empty(), queue.unfinished_tasks) == (0, True, 1)
+    with pytest.raises(ShutDown):
+        queue.get_nowait()
+    queue.task_done()
+    queue.join()
+    queue.close()
+    assert opened().get_many(10) == [2, 3]
+
+
+def test_shutdown_wakes_all(opened: OpenFace) -> None:
+    """Whoever waits for an item, or for room, is told."""
+    queue = opened(1)
+    getting = Waiting(queue.get)
+    wait_for(lambda: is_waiting(queue))
+    queue.shutdown()
+    assert isinstance(getting.answer(), ShutDown)
+    queue.close()
+    queue = opened(1)
+    queue.put(1)
+    putting = Waiting(queue.put, 2)
+    wait_for(lambda: is_waiting(queue))
+    queue.shutdown()
+    assert isinstance(putting.answer(), ShutDown)
+
+
+def test_close_wakes_all(opened: OpenFace) -> None:
+    """Whoever waits for an item, for room, or for the end, is told that the queue is closed."""
+    for fill, call, arguments in ((0, "get", ()), (1, "put", (2,)), (1, "join", ())):
+        queue = opened(1)
+        if fill and not queue.qsize():
+            queue.put(1)
+        waiting = Waiting(getattr(queue, call), *arguments)
+        wait_for(lambda: is_waiting(queue))  # noqa: B023 - it has come to its end by the next turn
+        queue.close()
+        queue.close()
+        assert isinstance(waiting.answer(), ClosedError)
+    with pytest.raises(ClosedError):
+        queue.put(1)
+
+
+@pytest.mark.parametrize("immediate", [False, True])
+def test_closed_behind_a_shutdown(immediate: bool, opened: OpenFace) -> None:
+    """Of a queue that was shut down, and then closed, one hears that it is closed."""
+    queue = opened()
+    queue.put(1)
+    queue.shutdown(immediate)
+    queue.close()
+    for call in (queue.qsize, queue.get, queue.get_nowait, queue.join, lambda: queue.put(2)):
+        with pytest.raises(ClosedError):
+            call()
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_forked_child_is_refused(opened: OpenFace) -> None:
+    """In a child all calls raise, and ``close`` does nothing, also where a thread of the parent was in the middle of
+    one; it goes on."""
+    queue = opened(maxsize=1)
+    queue.put(1)
+    told = []
+    group = queue.persistent._group
+    assert group is not None
+    with queue.mutex, group.mutex, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # a warning that threads and fork do not mix
+        child = os.fork()
+        if not child:  # pragma: no cover - another process
+            signal.alarm(60)
+            try:
+                for call in (lambda: queue.put(2), queue.get, queue.qsize, queue.join, queue.close):
+                    try:
+                        call()
+                        told.append(False)
+                    except ClosedError:
+                        told.append(True)
+            finally:
+                os._exit(told != [True, True, True, True, False])
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert queue.get() == 1
+
+
+def test_broken_queue_tells_all(tmp_path: Path) -> None:
+    """After a sync has failed everybody is told, also who waits; what was got is not done."""
+    failing = threading.Event()
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if failing.is_set():
+            raise OSError(errno.EIO, "broken")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    with Queue[int](tmp_path / "queue", disk=replace(DISK, pwritev=pwritev)) as queue:
+        queue.put_many([1, 2])
+        assert [queue.get(), queue.get()] == [1, 2]
+        waiting = Waiting(queue.get)
+        wait_for(lambda: is_waiting(queue))
+        failing.set()
+        with pytest.raises(BrokenQueueError):
+            queue.task_done()
+        assert isinstance(waiting.answer(), BrokenQueueError)
+        assert queue.unfinished_tasks == 2
+        with pytest.raises(BrokenQueueError):
+            queue.put(3)
+        failing.clear()
+    with Queue[int](tmp_path / "queue") as queue:
+        assert queue.get() in {1, 2}
+
+
+def test_dropped_queue_warns(tmp_path: Path) -> None:
+    """A queue that is dropped warns, frees its lock and its descriptors, and has lost nothing."""
+    queue = Queue[int](tmp_path / "queue")
+    queue.put_many([1, 2])
+    assert queue.get_many(3) == [1, 2]
+    with pytest.raises(Empty):
+        queue.get(timeout=0.001)  # which opens the bell
+    with pytest.warns(ResourceWarning, match="without close") as caught:
+        del queue
+        gc.collect()
+        caught.clear()  # what warned is kept until then: the session, of what was not done, and so its queue
+    with Queue[int](tmp_path / "queue") as queue:
+        assert queue.get_many(10) == [1, 2]
+
+
+@pytest.mark.damages
+def test_damage_costs_its_own_items(tmp_path: Path) -> None:
+    """A damaged block raises once; ``get`` goes on behind it, and ``join`` does not wait for what is lost."""
+    with Queue[str](tmp_path / "queue", memory_bytes=0, inline_bytes=0) as queue:
+        queue.put("first")
+        queue.put("second")
+        (segment,) = segment_files(tmp_path / "queue")
+        flip(segment, segment.read_bytes().index(b"first"))
+        with pytest.raises(CorruptionError):
+            queue.get()
+        assert queue.get() == "second"
+        queue.task_done()
+        queue.join()
+        queue.put("third")
+        flip(segment, segment.read_bytes().index(b"third"))
+        joining = Waiting(queue.join)
+        wait_for(lambda: is_waiting(queue))
+        with pytest.raises(CorruptionError):
+            queue.get()
+        assert joining.answer() is None
+    assert check(tmp_path / "queue").problems
+
+
+# --- the names -------------------------------------------------------------------------------------------------------
+
+
+def test_it_is_a_queue(opened: OpenFace) -> None:
+    """It is one to ``isinstance``, and raises the standard library's exceptions, where that has them."""
+    assert isinstance(opened(), standard.Queue)
+    assert (Empty, Full) == (standard.Empty, standard.Full)
+    assert (ShutDown is getattr(standard, "ShutDown", None)) is (sys.version_info >= (3, 13))
+
+
+def test_it_says_who_holds_what(opened: OpenFace) -> None:
+    """``persistent`` is the queue beneath, whose ``explain`` names the thread that has got an item."""
+    queue = opened()
+    queue.put("item")
+    queue.get()
+    assert any(threading.current_thread().name in str(line) for line in queue.persistent.explain())
+    assert repr(queue) == f"Queue({queue.persistent.path!r}, 0)"
+
+
+# --- the FIFO of bytes -----------------------------------------------------------------------------------------------
+
+
+def test_fifo_is_durable(tmp_path: Path) -> None:
+    """What was pushed survives a crash, and what was popped is gone."""
+    fifo = FifoQueue(tmp_path / "fifo")
+    for item in (b"a", b"b", b"c"):
+        fifo.push(item)
+    assert (fifo.pop(), fifo.peek()) == (b"a", b"b")
+    crash(fifo._persistent)
+    with FifoQueue(tmp_path / "fifo") as fifo:
+        assert (len(fifo), fifo.pop(), fifo.pop(), fifo.pop()) == (2, b"b", b"c", None)
+    fifo.close()
+    assert not (tmp_path / "fifo").exists()
+
+
+def test_fifo_leaves_what_is_not_its_own(tmp_path: Path) -> None:
+    """A directory with something else in it stays, with that; so does a queue that is not empty."""
+    with FifoQueue(tmp_path / "fifo") as fifo:
+        (tmp_path / "fifo" / "notes").write_text("mine")
+        fifo.push(b"a")
+        fifo.clear()
+        with pytest.raises(TypeError, match="takes bytes, not str"):
+            fifo.push("a")  # type: ignore[arg-type]
+    assert [path.name for path in (tmp_path / "fifo").iterdir()] == ["notes"]

@@ -1,0 +1,177 @@
+"""The collector for Prometheus: names, kinds, helps, values, and who is left out."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import fields, replace
+from pathlib import Path
+from urllib.request import urlopen
+
+import pytest
+from prometheus_client import CollectorRegistry, generate_latest, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics.exposition import generate_latest as generate_openmetrics
+from prometheus_client.openmetrics.parser import text_string_to_metric_families as parse_openmetrics
+from prometheus_client.parser import text_string_to_metric_families as parse
+
+from persistentqueue import PersistentQueue, Stats, prometheus
+from persistentqueue.prometheus import COUNTERS, QueueCollector
+from persistentqueue.runtime.metrics import SECONDS as BOUNDS
+from persistentqueue.system.disk import DISK
+from tests.conftest import OpenQueue
+from tests.support.queues import put, put_each
+from tests.unit.runtime.test_open_queue import SECONDS, Gate
+
+
+def scrape(*queues: PersistentQueue) -> dict[str, Metric]:
+    """What a scrape gives, by the names of the metrics, read by the client's own parser."""
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(*queues))
+    return {metric.name: metric for metric in parse(generate_latest(registry).decode())}
+
+
+def values(metric: Metric) -> dict[str, float]:
+    """Its value for each queue, by name."""
+    return {sample.labels["queue"]: sample.value for sample in metric.samples}
+
+
+def test_each_field_is_a_metric(open_queue: OpenQueue) -> None:
+    """All that ``Stats`` has is scraped, in base units, with the help that ``Stats`` has for it."""
+    queue = open_queue()
+    put(queue, b"x")
+    found = scrape(queue)
+    assert len(found) == len(fields(Stats))
+    assert all(re.fullmatch("persistentqueue_[a-z_]+", name) and metric.documentation for name, metric in found.items())
+    assert found["persistentqueue_ready_items"].type == "gauge"
+    assert found["persistentqueue_enqueued_items"].type == "counter"
+    assert found["persistentqueue_flush_seconds"].type == "histogram"
+    assert found["persistentqueue_fill_ratio"].type == "gauge"
+    assert found["persistentqueue_held_items"].documentation == "Items that sessions have dequeued and not flushed."
+
+
+def test_counters_are_what_counts_since_something(open_queue: OpenQueue) -> None:
+    """What says since when it counts is a counter, or a histogram; and nothing else is."""
+    helps = prometheus._helps()
+    since = {name for name, text in helps.items() if "since the queue was" in text}
+    histograms = {field.name for field in fields(Stats) if field.type == "Histogram"}
+    assert since == COUNTERS | histograms
+    assert set(helps) == {field.name for field in fields(Stats)}
+
+
+def test_values_are_those_of_stats(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Each queue has its values, by path and name; a queue without a name has an empty one."""
+    orders, unnamed = open_queue(), open_queue(None, path=tmp_path / "one")
+    put(orders, b"a", b"b")
+    found = scrape(orders, unnamed)
+    assert values(found["persistentqueue_ready_items"]) == {"orders": 2, "": 0}
+    assert values(found["persistentqueue_enqueued_bytes"])["orders"] == orders.stats().enqueued_bytes
+    (sample, _) = found["persistentqueue_trims"].samples
+    assert (sample.name, sample.labels["path"]) == ("persistentqueue_trims_total", str(tmp_path / "queues"))
+
+
+def test_histograms(open_queue: OpenQueue) -> None:
+    """Buckets are cumulative, up to +Inf, which is the count."""
+    queue = open_queue()
+    put_each(queue, [b"x"] * 10)
+    histogram = queue.stats().flush_seconds
+    samples = scrape(queue)["persistentqueue_flush_seconds"].samples
+    buckets = {float(each.labels["le"]): each.value for each in samples if each.name.endswith("_bucket")}
+    assert list(buckets) == [*BOUNDS, float("inf")]
+    assert list(buckets.values()) == sorted(buckets.values()) and buckets[float("inf")] == 10
+    assert buckets[BOUNDS[-1]] - buckets[BOUNDS[-2]] == histogram.counts[-2]
+    rest = {each.name.rpartition("_")[2]: each.value for each in samples if not each.name.endswith("_bucket")}
+    assert rest == {"count": 10, "sum": pytest.approx(histogram.sum)}
+
+
+def test_openmetrics_has_no_objection(open_queue: OpenQueue) -> None:
+    """The stricter format takes the names as well."""
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(open_queue()))
+    text = generate_openmetrics(registry).decode()  # type: ignore[no-untyped-call]
+    assert len(list(parse_openmetrics(text))) == len(fields(Stats))  # type: ignore[no-untyped-call]
+
+
+def test_who_is_left_out(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """A queue that is closed, or whose files nobody can look at, is not there; the others are."""
+    armed: list[bool] = []
+
+    def listdir(path: str) -> list[str]:
+        if armed:
+            raise PermissionError(path)
+        return DISK.listdir(path)
+
+    closed, lost, well = open_queue("closed"), open_queue("lost", disk=replace(DISK, listdir=listdir)), open_queue()
+    closed.close()
+    armed.append(True)
+    assert set(values(scrape(closed, lost, well)["persistentqueue_ready_items"])) == {"orders"}
+    armed.clear()
+
+
+def test_queues_that_come_and_go(open_queue: OpenQueue) -> None:
+    """A callable says at each scrape which queues there are; to register asks nobody."""
+    queues: list[PersistentQueue] = []
+    asked: list[int] = []
+
+    def those() -> Iterator[PersistentQueue]:
+        asked.append(len(queues))
+        yield from queues
+
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(those))
+    assert asked == []
+    assert registry.get_sample_value("persistentqueue_sessions", {"path": "", "queue": ""}) is None
+    queues.append(queue := open_queue())
+    assert registry.get_sample_value("persistentqueue_sessions", {"path": queue.path, "queue": "orders"}) == 0
+    with pytest.raises(ValueError, match="Duplicated"):
+        registry.register(QueueCollector(those))
+
+
+def test_without_a_source_there_is_no_help(monkeypatch: pytest.MonkeyPatch, open_queue: OpenQueue) -> None:
+    """Installed without its source, the package is scraped all the same."""
+
+    def gone(_: object) -> str:
+        raise OSError("could not get source code")
+
+    monkeypatch.setattr(inspect, "getsource", gone)
+    prometheus._helps.cache_clear()
+    try:
+        assert values(scrape(open_queue())["persistentqueue_ready_items"]) == {"orders": 0}
+    finally:
+        prometheus._helps.cache_clear()
+
+
+def test_a_scrape_over_http_while_a_flush_is_under_way(open_queue: OpenQueue) -> None:
+    """A real scrape of a real server is answered while a flush waits for the disk."""
+    gate = Gate()
+    queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
+    registry = CollectorRegistry()
+    registry.register(QueueCollector(queue))
+    server, thread = start_http_server(0, "127.0.0.1", registry)
+    gate.armed = True
+    try:
+        with ThreadPoolExecutor(1) as pool:
+            flushing = pool.submit(put, queue, b"x")
+            assert gate.reached.wait(SECONDS)
+            with urlopen(f"http://127.0.0.1:{server.server_port}/metrics", timeout=SECONDS) as answer:
+                found = {metric.name: metric for metric in parse(answer.read().decode())}
+            assert not flushing.done()
+            gate.go_on.set()
+    finally:
+        gate.go_on.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()
+    assert values(found["persistentqueue_ready_items"]) == {"orders": 0}
+
+
+def test_without_the_extra_it_says_what_to_install() -> None:
+    """The import fails with the package's own error, which names the extra."""
+    code = "import sys; sys.modules['prometheus_client.core'] = None; import persistentqueue.prometheus"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "MissingExtraError: the collector for Prometheus needs a package that is not installed" in done.stderr

@@ -1,0 +1,424 @@
+"""The face for Scrapy: the contract of its disk queues, and crawls that are killed."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import persistentqueue
+from persistentqueue import DiskFullError, PersistentQueue, Session, list_queues
+
+pytest.importorskip("scrapy")
+
+from scrapy import Request, Spider, signals
+from scrapy.core.scheduler import Scheduler
+from scrapy.utils.test import get_crawler
+
+from persistentqueue import scrapy as face
+from tests.peers.crawl import CONCURRENT
+from tests.support.queues import flip, segment_files
+
+SOURCES = Path(persistentqueue.__file__).parents[1]
+PAGES = 300
+NO_EXTENSIONS: dict[str, Any] = {"EXTENSIONS_BASE": {}}
+"""Scrapy's own do not like a crawl that ends without having begun."""
+IN_PROGRESS_MOST = 3 * CONCURRENT
+"""At most so many requests are in progress: some are fetched, some wait for their callbacks, some have just ended."""
+
+
+class Site(ThreadingHTTPServer):
+    """A site of ``PAGES`` on loopback, each with five links, which kills who crawls it when it was told to."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Page)
+        self.lives: list[list[int]] = []
+        """The pages that were fetched, in order, by each life of the crawler."""
+        self.crawler: subprocess.Popen[bytes] | None = None
+        self.kill_at = 0
+
+    def crawl(self, jobdir: Path, kill_at: int = 0) -> int:
+        """Crawl it, and kill the crawler in the middle of its fetch of this number; its exit code."""
+        self.lives.append([])
+        self.kill_at = kill_at
+        url = f"http://127.0.0.1:{self.server_port}/0"
+        command = [sys.executable, "-m", "tests.peers.crawl", url, str(jobdir)]
+        with subprocess.Popen(command, cwd=SOURCES, env=os.environ | {"PYTHONPATH": str(SOURCES)}) as self.crawler:
+            try:
+                return self.crawler.wait(timeout=120)
+            finally:
+                self.crawler.kill()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        """Whoever was killed has hung up."""
+
+
+class Page(BaseHTTPRequestHandler):
+    """One page."""
+
+    protocol_version = "HTTP/1.1"
+    server: Site
+
+    def do_GET(self) -> None:
+        """Tell what it links to; some of it is linked to by others, too."""
+        page, life = int(self.path[1:]), self.server.lives[-1]
+        life.append(page)
+        if len(life) == self.server.kill_at and self.server.crawler is not None:
+            os.kill(self.server.crawler.pid, signal.SIGKILL)
+        links = {3 * page + 1, 3 * page + 2, 3 * page + 3, 7 * page % PAGES, (page + 1) % PAGES}
+        body = "".join(f'<a href="/{link}">{link}</a>' for link in sorted(links) if link < PAGES).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def log_message(self, *_: Any) -> None:
+        """Nothing."""
+
+
+@pytest.fixture
+def site() -> Iterator[Site]:
+    """The site, served by threads of this process."""
+    with Site() as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+def test_killed_crawl_goes_on(site: Site, tmp_path: Path) -> None:
+    """A crawl that is killed twice and resumed fetches every page, and none twice but those in progress at a kill."""
+    job = tmp_path / "job"
+    assert [site.crawl(job, kill_at) for kill_at in (60, 90)] == [-signal.SIGKILL] * 2
+    assert site.crawl(job) == 0
+    first, second, third = site.lives
+    assert set(first) | set(second) | set(third) == set(range(PAGES))
+    in_progress = set(first[-IN_PROGRESS_MOST:]) | set(second[-IN_PROGRESS_MOST:])
+    twice = {page for page, times in Counter(first + second + third).items() if times > 1}
+    assert twice <= in_progress
+    assert all(len(life) == len(set(life)) for life in site.lives)
+    assert list_queues(job / "persistentqueue") == ["requests", "seen"]
+    assert site.crawl(job) == 0  # all of it is done: nothing is fetched once more
+    assert site.lives[-1] == []
+
+
+@contextmanager
+def crawler(jobdir: Path | None, **more: Any) -> Iterator[Any]:
+    """A crawler of Scrapy that does not run, with our add-on."""
+    settings = {"ADDONS": {face.Addon: 500}} | NO_EXTENSIONS | more
+    crawler = get_crawler(Spider, settings | ({"JOBDIR": str(jobdir)} if jobdir is not None else {}))
+    crawler.spider = Spider.from_crawler(crawler, "spider")
+    try:
+        yield crawler
+    finally:
+        crawler.signals.send_catch_log(signals.spider_closed, spider=crawler.spider, reason="finished")
+
+
+def urls(queue: Any) -> list[str]:
+    """Pop everything."""
+    return [request.url for request in iter(queue.pop, None)]
+
+
+@pytest.mark.parametrize("kind", [face.PickleFifoDiskQueue, face.MarshalFifoDiskQueue])
+def test_contract(kind: Any, tmp_path: Path) -> None:
+    """``push``, ``pop``, ``peek``, ``__len__``, ``close``: first in, first out, None when empty, whole requests."""
+    with crawler(tmp_path) as job:
+        queue = kind.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        assert (len(queue), queue.pop(), queue.peek()) == (0, None, None)
+        for number in range(3 * face.FRONT_ITEMS):
+            queue.push(Request(f"http://site/{number}", headers={"X": "1"}, meta={"depth": number}, priority=7))
+        assert len(queue) == 3 * face.FRONT_ITEMS
+        first = queue.peek()
+        assert (first.url, first.headers["X"], first.meta, first.priority) == ("http://site/0", b"1", {"depth": 0}, 7)
+        assert urls(queue) == [f"http://site/{number}" for number in range(3 * face.FRONT_ITEMS)]
+        assert (len(queue), queue.peek()) == (0, None)
+        queue.close()
+    assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]  # what was longer is deleted, being empty
+
+
+@pytest.mark.parametrize(
+    ("kind", "meta"),
+    [(face.PickleFifoDiskQueue, threading.Lock()), (face.MarshalFifoDiskQueue, Path())],
+)
+def test_what_cannot_be_serialized(kind: Any, meta: Any, tmp_path: Path) -> None:
+    """Scrapy is told by ``ValueError``, and keeps the request in memory; the queue goes on."""
+    with crawler(tmp_path) as job:
+        queue = kind.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        with pytest.raises(ValueError):
+            queue.push(Request("http://site/", meta={"it": meta}))
+        queue.push(Request("http://site/other"))
+        assert urls(queue) == ["http://site/other"]
+
+
+def test_a_disk_queue_needs_a_jobdir() -> None:
+    """Without the setting there is no place to be."""
+    with crawler(None) as job, pytest.raises(ValueError, match="JOBDIR"):
+        face.PickleFifoDiskQueue.from_crawler(job, "anything")
+
+
+def test_what_is_in_progress_comes_back(tmp_path: Path) -> None:
+    """A request is on hold until nobody has it any more; then, and not before, it is gone for good."""
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        for number in range(3):
+            queue.push(Request(f"http://site/{number}"))
+        done, kept = queue.pop(), queue.pop()
+        del done
+        queue.push(Request("http://site/3"))
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        assert [popped.request() for _, popped in crawl._popped] == [kept]
+        assert list(crawl._log.browse()) == [job.request_fingerprinter.fingerprint(Request("http://site/0"))]
+
+
+class Engine:
+    """As much of Scrapy's engine as is looked at."""
+
+    def __init__(self) -> None:
+        self._slot = self
+        self.inprogress: set[Request] = set()
+        self.downloader = self
+        self.slots: dict[str, Any] = {}
+
+    def get_slot_key(self, request: Request) -> str:
+        """The slot of the downloader: a name that no directory could have."""
+        return f"site:/{request.url.rpartition('/')[2][0]}"
+
+
+def test_done_is_what_the_engine_has_done(tmp_path: Path) -> None:
+    """A request that somebody still refers to is done once the engine has begun and ended it, not before it began."""
+    with crawler(tmp_path) as job:
+        job.engine = Engine()
+        queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        queue.push(Request("http://site/0"))
+        request = queue.pop()
+        crawl.settle()
+        assert len(crawl._popped) == 1  # not begun
+        job.engine.inprogress.add(request)
+        crawl.settle()
+        assert len(crawl._popped) == 1
+        job.engine.inprogress.clear()
+        crawl.settle()
+        assert len(crawl._popped) == 0
+
+
+def test_what_cannot_be_read_is_kept(tmp_path: Path) -> None:
+    """A request that cannot be deserialized raises once, what is behind it comes out, and it is there next time."""
+    with crawler(tmp_path) as job:
+        path = f"{tmp_path}/requests.queue/site/0"
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        crawl.push(face._Stored(crawl.key(path), "site", b"", b"no pickle"))
+        queue.push(Request("http://site/1"))
+        with pytest.raises(pickle.UnpicklingError):
+            queue.pop()
+        assert urls(queue) == ["http://site/1"]
+    with crawler(tmp_path) as job:
+        assert len(face.PickleFifoDiskQueue.from_crawler(job, path)) == 1
+
+
+@pytest.mark.damages
+def test_damage_costs_what_is_damaged(tmp_path: Path) -> None:
+    """A crawl goes on behind damage, in the queue that all share, in a long one, and in what was seen."""
+    many, path = range(2 * face.FRONT_ITEMS), f"{tmp_path}/requests.queue/site/0"
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        for number in many:
+            queue.push(Request(f"http://site/{number}/"))
+        queue.pop()
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        crawl.settle(is_end=True)
+    for name in list_queues(tmp_path / "persistentqueue"):
+        directory = tmp_path / "persistentqueue" / name
+        with PersistentQueue(directory) as it:
+            second = [*it.peek(2), b""][name.startswith("requests")]
+        (segment,) = segment_files(directory)
+        flip(segment, segment.read_bytes().index(second))
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        found = [int(url.split("/")[3]) for url in urls(queue)]
+        assert found == [number for number in many if number not in {0, 2, face.FRONT_ITEMS}]
+    assert len(list_queues(tmp_path / "persistentqueue")) == 3  # what is damaged is not deleted
+
+
+def test_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scrapy keeps in memory what finds no room; what was in progress, and may have led to it, comes back with the next
+    crawl, also behind a clean end. What is done meanwhile is written down once there is room."""
+    full = [False]
+
+    def flush(session: Session[bytes], *arguments: Any) -> bool:
+        if full[0]:
+            raise DiskFullError(str(tmp_path), errno.ENOSPC, "filled by a test")
+        return flushed(session, *arguments)
+
+    flushed = Session.flush
+    monkeypatch.setattr(Session, "flush", flush)
+    path = f"{tmp_path}/requests.queue/site/0"
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        for number in range(4):
+            queue.push(Request(f"http://site/{number}"))
+        done = queue.pop()
+        full[0] = True
+        del done
+        crawl.settle()
+        in_progress = queue.pop()
+        assert in_progress is not None
+        with pytest.raises(ValueError, match="filled by a test"):
+            queue.push(Request("http://site/child"))
+        full[0] = False
+        later = queue.pop()
+        del later
+        crawl.settle()
+        assert list(crawl._log.browse()) == [job.request_fingerprinter.fingerprint(Request("http://site/2"))]
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, path)
+        assert urls(queue) == [f"http://site/{number}" for number in (0, 1, 3)]
+
+
+def test_settling_is_interrupted_by_a_full_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What was let go of before it is not let go of again: its session may be another request's by then."""
+    with crawler(tmp_path) as job:
+        queue = face.PickleFifoDiskQueue.from_crawler(job, f"{tmp_path}/requests.queue/site/0")
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        for number in range(3):
+            queue.push(Request(f"http://site/{number}"))
+        popped = [queue.pop() for _ in range(2)]
+        flushed, left = face._Sessions.flush, [1]
+
+        def flush(sessions: Any, session: Session[bytes]) -> None:
+            if not left[0]:
+                raise DiskFullError(str(tmp_path), errno.ENOSPC, "filled by a test")
+            left[0] -= 1
+            flushed(sessions, session)
+
+        monkeypatch.setattr(face._Sessions, "flush", flush)
+        popped.clear()
+        crawl.settle()
+        left[0] = 100
+        queue.push(Request("http://site/3"))
+        assert len(crawl._popped) == 0
+        assert len({id(session) for session in crawl._shared._idle}) == len(crawl._shared._idle) == 1
+        assert crawl._shared.queue.stats().held == 2
+        assert urls(queue) == ["http://site/2", "http://site/3"]
+
+
+def scheduler_of(job: Any) -> Any:
+    """Scrapy's scheduler, open."""
+    scheduler = Scheduler.from_crawler(job)
+    scheduler.open(job.spider)
+    return scheduler
+
+
+def test_scheduler_finds_what_was_left(tmp_path: Path) -> None:
+    """Scrapy's scheduler finds all slots and priorities again, long ones too, by their names, without its own files;
+    what is scheduled, or done, counts as seen."""
+    many = [f"http://site/{slot}{number}" for slot in "abc" for number in range(2 * face.FRONT_ITEMS)]
+    with crawler(tmp_path) as job:
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        assert all(scheduler.enqueue_request(Request(url, priority=len(url) % 3)) for url in many)
+        assert not scheduler.enqueue_request(Request(many[0]))
+        assert scheduler.enqueue_request(Request(many[0], dont_filter=True))
+        done = scheduler.next_request().url
+    assert not (tmp_path / "requests.queue" / "active.json").exists()
+    PersistentQueue(tmp_path / "persistentqueue", "long-0").close()  # as a crawl leaves it that was killed just then
+    with crawler(tmp_path) as job:
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        assert len(scheduler) == len(many)
+        assert not any(scheduler.enqueue_request(Request(url)) for url in many)
+        left = Counter(request.url for request in iter(scheduler.next_request, None))
+        assert left + Counter([done]) == Counter([*many, many[0]])
+    with crawler(tmp_path) as job:
+        crawl = face.Crawl.of(job)
+        assert crawl is not None
+        assert crawl.pending() == {}
+        crawl.fifo("site/0")
+        assert crawl.pending() == {}
+    assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]
+
+
+def test_thousands_of_slots_are_no_directories(tmp_path: Path) -> None:
+    """A thousand slots with a few requests each take one queue, and no descriptors of their own."""
+    with crawler(tmp_path, PERSISTENTQUEUE_SYNC=False) as job:
+        queues = [face.PickleFifoDiskQueue(job, f"{tmp_path}/requests.queue/site{n}-0/0") for n in range(1_000)]
+        for queue in queues:
+            queue.push(Request("http://site/"))
+        assert list_queues(tmp_path / "persistentqueue") == ["requests", "seen"]
+        assert all(len(queue) == 1 for queue in queues)
+
+
+def test_disk_queue_alone(tmp_path: Path) -> None:
+    """As ``SCHEDULER_DISK_QUEUE`` alone, with Scrapy's own priority queue and filter, it goes on after a clean end; the
+    add-on finds what that has left, and the other way round."""
+    alone = {
+        "JOBDIR": str(tmp_path),
+        "SCHEDULER_DISK_QUEUE": "persistentqueue.scrapy.PickleFifoDiskQueue",
+    } | NO_EXTENSIONS
+    popped: list[str] = []
+    for settings in (alone, alone | {"ADDONS": {face.Addon: 500}}, alone):
+        job: Any = get_crawler(Spider, settings)
+        job.spider = Spider.from_crawler(job, "spider")
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        for number in range(3 * (not popped)):
+            assert scheduler.enqueue_request(Request(f"http://site/s{number}"))
+        popped.append(scheduler.next_request().url)
+        scheduler.close("finished")
+        job.signals.send_catch_log(signals.spider_closed, spider=job.spider, reason="finished")
+    assert popped == ["http://site/s0", "http://site/s1", "http://site/s2"]
+
+
+def test_filter_without_a_jobdir() -> None:
+    """Without a place to be the filter is Scrapy's, in memory."""
+    with crawler(None) as job:
+        job.engine = Engine()
+        scheduler = scheduler_of(job)
+        assert [scheduler.enqueue_request(Request("http://site/1")) for _ in range(2)] == [True, False]
+        assert scheduler.next_request().url == "http://site/1"
+
+
+def test_add_on_leaves_what_the_project_sets(tmp_path: Path) -> None:
+    """It sets the queues and the filter, but not over what a project has set itself."""
+    own = {"SCHEDULER_START_DISK_QUEUE": None, "ADDONS": {face.Addon: 500}}
+    settings = get_crawler(Spider, own).settings
+    assert settings["SCHEDULER_DISK_QUEUE"] is face.PickleFifoDiskQueue
+    assert settings["DUPEFILTER_CLASS"] is face.DupeFilter
+    assert settings["SCHEDULER_START_DISK_QUEUE"] is None
+
+
+@pytest.mark.parametrize("sync", ["True", "False"])
+def test_sync_is_a_setting(sync: str, tmp_path: Path) -> None:
+    """``PERSISTENTQUEUE_SYNC`` says whether a request is durable against a power cut."""
+    job = get_crawler(Spider, {"JOBDIR": str(tmp_path), "PERSISTENTQUEUE_SYNC": sync})
+    crawl = face.Crawl.of(job)
+    assert crawl is not None
+    before = crawl._shared.queue.stats().syncs
+    crawl.push(face._Stored("site/0", "site", b"", b"data"))
+    assert (crawl._shared.queue.stats().syncs > before) is (sync == "True")
+    crawl.close()
+    crawl.close()

@@ -1,0 +1,172 @@
+"""Row 20: those who take part in a transaction over several queues are known by their identities."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import repair
+from persistentqueue.core.operations import Decision
+from persistentqueue.errors import CopiedQueueError, InDoubtError
+from persistentqueue.system.disk import DISK
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, put
+from tests.unit.engine.test_two_phase import contents, move, operations
+from tests.unit.recovery.test_in_doubt import in_doubt
+
+
+def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A participant in doubt that was put aside, while a new queue had its name and took part in other transactions,
+    hears that its own is committed."""
+    path = tmp_path / "queues"
+    a, _ = in_doubt(open_queue, True)
+    (path / "b").rename(tmp_path / "aside")
+    with open_queue("b") as new:
+        put(a, b"2", b"3")
+        move(a, new)
+        move(a, new)
+        a.trim()
+        assert contents(new) == [[b"2", b"3"]]
+    (path / "b").rename(tmp_path / "new")
+    (tmp_path / "aside").rename(path / "b")
+    b = open_queue("b")
+    assert b.recovery.resolved is True
+    assert contents(a, b) == [[], [b"1"]]
+
+
+@pytest.mark.damages
+def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A coordinator that was opened while another queue had the name of its participant does not say afterwards that
+    nothing was committed: it says that nobody knows, and ``repair`` drops what is in doubt, and keeps it."""
+    path = tmp_path / "queues"
+    a, _ = in_doubt(open_queue, True)
+    crash(a)
+    (path / "b").rename(tmp_path / "aside")
+    with open_queue("b") as new:
+        put(new, b"other")
+    a = open_queue("a")
+    put(a, b"2")
+    a.trim()
+    (path / "b").rename(tmp_path / "new")
+    (tmp_path / "aside").rename(path / "b")
+    with pytest.raises(InDoubtError, match="has forgotten it") as caught:
+        open_queue("b")
+    assert caught.value.lost
+    assert any("it is dropped" in problem for problem in repair(path, "b").problems)
+
+
+def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A decision has the identity of each participant, in its own frame and behind each checkpoint."""
+    a, b, c = open_queue("a"), open_queue("b"), open_queue("c")
+    put(a, b"1", b"2")
+    move(a, b)
+    move(a, c)
+    found = [each for each in operations(tmp_path / "queues", "a") if isinstance(each, Decision)]
+    assert [(each.participants, each.queues) for each in found] == [
+        (("b",), (bytes.fromhex(b.identity),)),
+        (("c",), (bytes.fromhex(c.identity),)),
+    ]
+    a.trim()
+    state = a._open().store.state
+    kept = [each for each in state.supplement() if isinstance(each, Decision)]
+    assert kept == found
+
+
+def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A copy is refused beside the other, open or not, until ``repair`` gives it an identity of its own; both have
+    their items then, and take part in transactions."""
+    path = tmp_path / "queues"
+    a, target = open_queue("a"), open_queue("target")
+    put(a, b"1")
+    a.close()
+    shutil.copytree(path / "a", path / "copy")
+    with open_queue("a") as a:
+        before = a.identity
+        with pytest.raises(CopiedQueueError) as caught:
+            open_queue("copy")
+    assert (caught.value.path, caught.value.other) == (str(path / "copy"), str(path / "a"))
+    for _ in range(2):
+        with pytest.raises(CopiedQueueError):
+            open_queue("copy")
+    with pytest.raises(CopiedQueueError):
+        repair(path, "copy")
+    assert repair(path, "copy", renew=True).problems == ()
+    a, copy = open_queue("a"), open_queue("copy")
+    assert a.identity == before != copy.identity
+    move(a, target)
+    move(copy, target)
+    assert contents(a, copy, target) == [[], [], [b"1", b"1"]]
+    identity = copy.identity
+    copy.close()
+    assert open_queue("copy").identity == identity, "for ever"
+
+
+def test_row_20_a_copy_is_refused_while_another_process_has_the_other(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A copy is noticed in another process than the one that has the original open."""
+    path = tmp_path / "queues"
+    with open_queue("a") as a:
+        put(a, b"1")
+    shutil.copytree(path / "a", path / "copy")
+    open_queue("a")
+    code = "import sys; from persistentqueue import PersistentQueue as Q, CopiedQueueError as E\n"
+    code += "try: Q(sys.argv[1], 'copy')\nexcept E as error: print(error.other)"
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=True)
+    assert done.stdout == f"{path / 'a'}\n"
+    shutil.rmtree(path / "copy")
+
+
+def test_row_20_a_copy_that_is_alone_is_looked_at_once(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """A copy in the place of its original, or elsewhere, opens, and is no copy from then on; a directory that was only
+    renamed is never looked at."""
+    path, listed = tmp_path / "queues", list[str]()
+
+    def listdir(name: str) -> list[str]:
+        listed.append(name)
+        return DISK.listdir(name)
+
+    disk = replace(DISK, listdir=listdir)
+    with open_queue("a") as a:
+        put(a, b"1")
+    with open_queue("other") as other:
+        put(other, b"2")
+    (path / "a").rename(path / "b")
+    open_queue("b", disk=disk).close()
+    assert str(path) not in listed
+    shutil.copytree(path / "b", path / "c")
+    shutil.rmtree(path / "b")
+    open_queue("c", disk=disk).close()
+    assert listed.count(str(path)) == 1
+    with open_queue("c", disk=disk) as queue:
+        assert queue.peek(9) == [b"1"]
+    assert listed.count(str(path)) == 1
+
+
+def test_row_20_neighbours_that_cannot_be_read_are_no_originals(tmp_path: Path, open_queue: OpenQueue) -> None:
+    """What is beside a copy and no queue, or damaged, or may not be listed, does not keep it from being opened."""
+    path = tmp_path / "queues"
+    with open_queue("a") as a:
+        put(a, b"1")
+    shutil.copytree(path / "a", path / "copy")
+    (path / "a").rename(tmp_path / "away")
+    (path / "file").touch()
+    (path / "current").symlink_to("copy")
+    (path / "no queue" / "log").mkdir(parents=True)
+    (path / "no queue" / "log" / "000000000001.log").write_bytes(b"nothing of the kind")
+
+    def listdir(name: str) -> list[str]:
+        if name == str(path):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), name)
+        return DISK.listdir(name)
+
+    open_queue("copy", disk=replace(DISK, listdir=listdir)).close()
+    (path / "copy" / "lock").write_bytes(b"{}")
+    with open_queue("copy") as copy:
+        assert copy.peek(9) == [b"1"]
+    shutil.rmtree(path / "no queue")

@@ -1,0 +1,220 @@
+"""However much others have published while nobody adopted, a time-out holds, and so do the limits."""
+
+from __future__ import annotations
+
+import os
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import CorruptionError, Producer, QueueFullError, delete_queue
+from persistentqueue.core.checksum import crc32
+from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
+from persistentqueue.engine.inbox_limits import read_limits
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.storage.publication import Part
+from persistentqueue.system.disk import DISK, Disk
+from tests.conftest import OpenQueue
+from tests.support.queues import drain
+
+PUBLISHED = 3 * LOOK_NAMES
+
+
+def publish_many(directory: Path, count: int) -> None:
+    """So many flushes of one producer, without their syncs."""
+    with Producer(directory, disk=replace(DISK, fdatasync=lambda fd: None, fsync=lambda fd: None)) as producer:
+        for number in range(count):
+            producer.enqueue(b"%d" % number)
+            producer.flush()
+
+
+def counting() -> tuple[Disk, list[str]]:
+    """A disk, and what is renamed with it out of an inbox."""
+    renamed: list[str] = []
+
+    def rename(source: str, target: str) -> None:
+        if source.endswith(".seg"):
+            renamed.append(source)
+        DISK.rename(source, target)
+
+    return replace(DISK, rename=rename), renamed
+
+
+# --- row 24: what waits in the inbox, and how long that takes --------------------------------------------------------
+
+
+def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: OpenQueue, directory: Path) -> None:
+    """``dequeue()`` adopts a bounded part of what was published, flushes another, and all comes in its order."""
+    disk, renamed = counting()
+    queue = open_queue(disk=disk)
+    publish_many(directory, PUBLISHED)
+    found: list[bytes] = []
+    with queue.session() as session:
+        item = session.dequeue()
+        assert item == b"0" and 0 < len(renamed) <= LOOK_NAMES
+        found.append(item)
+        before = len(renamed)
+        session.flush()
+        assert len(renamed) - before <= LOOK_NAMES
+    while items := drain(queue):
+        found += items
+    assert found == [b"%d" % number for number in range(PUBLISHED)]
+    assert len(renamed) == PUBLISHED
+
+
+@pytest.mark.parametrize("timeout", [60.0, None])
+def test_row_24_an_item_is_returned_once_it_is_there(
+    open_queue: OpenQueue, directory: Path, timeout: float | None
+) -> None:
+    """Who waits is given the first item after one step, and leaves the rest to later calls."""
+    disk, renamed = counting()
+    queue = open_queue(disk=disk)
+    publish_many(directory, PUBLISHED)
+    with queue.transaction() as session:
+        assert session.dequeue(timeout=timeout) == b"0"
+        assert 0 < len(renamed) <= STEP_NAMES
+    for _ in range(8):
+        drain(queue)
+    assert len(renamed) == PUBLISHED
+
+
+@pytest.mark.damages
+def test_row_24_a_time_out_ends_the_adoption(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever waits in the inbox, adopting it ends with the step in which the time is over, and the next call goes on
+    with what was listed then."""
+    now, listed = [0.0], [0]
+
+    def lstat(path: str) -> os.stat_result:
+        if path.endswith(".seg"):
+            now[0] += 0.05 / STEP_NAMES  # a step takes half of the time, by this clock
+        return DISK.lstat(path)
+
+    def listdir(path: str) -> list[str]:
+        listed[0] += path.endswith("inbox")
+        return DISK.listdir(path)
+
+    disk, renamed = counting()
+    queue = open_queue(disk=replace(disk, lstat=lstat, listdir=listdir))
+    monkeypatch.setattr(open_queue, "_now", lambda: now[0])
+    for number in range(PUBLISHED):
+        (directory / "inbox" / f"{1 + number:016x}-{number:016x}.seg").touch()
+    publish_many(directory, 1)
+    store = queue._open().store
+    with queue.transaction() as session:
+        for call in range(1, 4):
+            began = now[0]
+            with pytest.raises(CorruptionError):
+                session.dequeue(timeout=0.1)
+            assert now[0] - began <= 2 * 0.1
+            assert len(renamed) <= 3 * STEP_NAMES * call
+        assert listed[0] <= 4 and store.adopter.left
+        store.adopter.damage.clear()
+        found = None
+        for _ in range(PUBLISHED // STEP_NAMES + 1):
+            with suppress(CorruptionError):
+                found = found or session.dequeue(timeout=0.1)
+            store.adopter.damage.clear()
+        assert found == b"0"
+    assert listed[0] <= 6
+
+
+@pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
+def test_row_24_what_waits_is_limited(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+    """While nobody adopts, a producer is refused at the limits of the queue, keeps its items, and goes on once what
+    waits was adopted and consumed; without limits nothing is refused."""
+    open_queue(**{limit: 10 if limit == "max_items" else 10 * 149}).close()
+    with Producer(directory) as producer:
+        for _ in range(10):
+            producer.enqueue(b"x" * 101)
+            producer.flush()
+        producer.enqueue(b"last")
+        for _ in range(2):
+            with pytest.raises(QueueFullError, match=f"{limit}=") as caught:
+                producer.flush()
+            assert not caught.value.lasting and producer.pending == 1
+        queue = open_queue(**{limit: 10 if limit == "max_items" else 10 * 149})
+        assert len(drain(queue)) == 10
+        assert producer.flush()
+        assert drain(queue) == [b"last"]
+        producer.enqueue_many([b"x" * 151] * 11)
+        with pytest.raises(QueueFullError) as caught:
+            producer.flush()
+        assert caught.value.lasting
+        queue.close()
+        open_queue().close()
+        assert producer.flush()
+    assert not (directory / "queue.limits").exists()
+
+
+@pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
+def test_row_24_parts_that_wait_are_limited(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+    """A manifest is refused at the limits of the queue; its parts stay, and are published once there is room."""
+    open_queue(**{limit: 10 if limit == "max_items" else 1200}).close()
+    parts: list[Part] = []
+    for number in range(3):
+        writer = PartWriter(directory)
+        writer.write([b"%d" % number + b"x" * 100] * 4)
+        part = writer.end()
+        assert part is not None
+        parts.append(part)
+    for number, part in enumerate(parts[:2]):
+        assert publish_parts(directory, None, [part], ("app", number))
+    with pytest.raises(QueueFullError, match=f"{limit}=") as caught:
+        publish_parts(directory, None, parts[2:], ("app", 2))
+    assert not caught.value.lasting
+    queue = open_queue(**{limit: 10 if limit == "max_items" else 1200})
+    assert len(drain(queue)) == 8
+    assert publish_parts(directory, None, parts[2:], ("app", 2))
+    assert drain(queue) == [b"2" + b"x" * 100] * 4
+
+
+def test_row_24_parts_are_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """A part is not written beyond ``max_disk_bytes``; dropped, it leaves its room to the next one."""
+    most = 24 * 1024 * 1024
+    open_queue(max_disk_bytes=most).close()
+    for _ in range(2):
+        writer = PartWriter(directory)
+        with pytest.raises(QueueFullError, match="max_disk_bytes="):
+            for _ in range(40):
+                writer.write([b"x" * 1024] * 1024)
+                assert sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) <= most
+        writer.drop()
+
+
+def test_row_24_the_inbox_is_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """What waits in the inbox counts for ``max_disk_bytes`` with all other files: however many producers there are, a
+    flush beyond it is refused, also if a part of it was written ahead."""
+    most = 8 * 1024 * 1024
+    open_queue(max_disk_bytes=most).close()
+    published, refused = 0, list[str]()
+    for number in range(40):
+        with Producer(directory) as producer:
+            producer.enqueue_many([b"x" * 1024] * (6000 if number % 4 == 3 else 600))
+            try:
+                published += producer.flush()
+            except QueueFullError as error:
+                refused.append(error.limit)
+            producer.rollback()
+        sizes = sum(path.stat().st_size for path in directory.rglob("*") if path.is_file())
+        assert sizes <= most
+    assert published and set(refused) == {"max_disk_bytes"}
+    delete_queue(directory)
+    assert not (directory / "queue.limits").exists()
+
+
+@pytest.mark.parametrize("text", [b"", b"[" * 5000, b"\xff\n00000000\n", b"{}\n%08x\n" % crc32(b"{}")])
+def test_row_24_damaged_limits_are_none(open_queue: OpenQueue, directory: Path, text: bytes) -> None:
+    """A record of the limits that cannot be read keeps nobody from publishing, and is written anew by an opening."""
+    open_queue(max_items=1).close()
+    (directory / "queue.limits").write_bytes(text)
+    assert read_limits(DISK, str(directory)) == {}
+    with Producer(directory) as producer:
+        producer.enqueue_many([b"a", b"b"])
+        assert producer.flush()
+    queue = open_queue(max_items=5)
+    assert read_limits(DISK, str(directory)) == {"max_items": 5}
+    assert drain(queue) == [b"a", b"b"]

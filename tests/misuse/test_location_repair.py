@@ -1,0 +1,171 @@
+"""Row 23: ``repair`` mends what ties a queue to the place of its segments, or says what it needs."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import check, repair
+from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, drain, flip, put
+
+ITEMS = [b"%d" % number * 200_000 for number in range(3)]
+
+
+@pytest.fixture
+def place(tmp_path: Path, open_queue: OpenQueue) -> Path:
+    """The place of the segments of a queue with items, which is closed."""
+    with open_queue(data_path=tmp_path / "place") as queue:
+        put(queue, *ITEMS)
+    return tmp_path / "place" / "orders"
+
+
+@pytest.mark.parametrize("damage", ["flip", "empty"])
+def test_row_23_a_damaged_data_path(
+    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, damage: str
+) -> None:
+    """A damaged ``data.path`` is written anew once the place is named: by its id the place is known, and the damaged
+    file is kept. Without the name, or with that of a place without the segments, ``repair`` says what it needs."""
+    record = directory / "data.path"
+    flip(record, 20) if damage == "flip" else record.write_bytes(b"")
+    with pytest.raises(CorruptionError):
+        open_queue()
+    with pytest.raises(DataPathError, match="repair --data-path DIR"):
+        repair(directory)
+    with pytest.raises(DataPathError, match="expected segments of this queue in"):
+        repair(directory, data_path=tmp_path / "elsewhere")
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert "data.path: damaged" in report.problems[0]
+    assert report.kept == ("data.path.damaged",)
+    assert (report.items, report.lost) == (3, ())
+    with open_queue() as queue:
+        assert Path(queue.data_path) == place
+        assert drain(queue) == ITEMS
+
+
+@pytest.mark.parametrize("thing", ["pipe", "holes"])
+@pytest.mark.parametrize("name", ["data.path", "queue.id"])
+def test_row_23_what_is_no_small_file(
+    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, thing: str, name: str
+) -> None:
+    """A pipe, or a file of holes, in the place of ``data.path`` or ``queue.id`` is set aside, and never copied."""
+    path = (directory if name == "data.path" else place) / name
+    path.unlink()
+    if thing == "pipe":
+        os.mkfifo(path)
+    else:
+        path.touch()
+        os.truncate(path, 2**40)
+    report = repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert report.kept == (f"{name}.damaged",)
+    kept = path.with_name(f"{name}.damaged").lstat()
+    assert kept.st_blocks == 0
+    with open_queue() as queue:
+        assert drain(queue) == ITEMS
+
+
+def test_row_23_a_damaged_data_path_of_a_queue_that_is_at_home(directory: Path, open_queue: OpenQueue) -> None:
+    """Where the segments are in the queue's own directory, a damaged ``data.path`` goes, and no name is needed."""
+    with open_queue() as queue:
+        put(queue, *ITEMS)
+    (directory / "data.path").write_bytes(b"{}")
+    with pytest.raises(CorruptionError):
+        open_queue()
+    assert repair(directory).kept == ("data.path.damaged",)
+    assert not (directory / "data.path").exists()
+    assert drain(open_queue()) == ITEMS
+
+
+@pytest.mark.parametrize("is_lost", [True, False])
+@pytest.mark.parametrize("is_crashed", [True, False])
+def test_row_23_a_lost_or_damaged_id(
+    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, is_lost: bool, is_crashed: bool
+) -> None:
+    """A place whose ``queue.id`` is lost or damaged gets it back, since it holds the segments that the log names."""
+    if is_crashed:
+        queue = open_queue()
+        put(queue, b"more")
+        crash(queue)
+    before = (place / "queue.id").read_bytes()
+    if is_lost:
+        (place / "queue.id").unlink()
+    else:
+        flip(place / "queue.id", 12)
+    with pytest.raises((CorruptionError, DataMissingError)):
+        open_queue()
+    report = repair(directory)
+    assert report.problems
+    assert (place / "queue.id").read_bytes() == before
+    assert report.kept == (() if is_lost else ("queue.id.damaged",))
+    assert drain(open_queue()) == ITEMS + [b"more"] * is_crashed
+
+
+def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+    """With both files damaged the segments themselves say whose they are."""
+    flip(directory / "data.path", 20)
+    (place / "queue.id").unlink()
+    repair(directory.parent, "orders", data_path=tmp_path / "place")
+    assert drain(open_queue()) == ITEMS
+
+
+def test_row_23_a_place_that_is_not_there(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+    """A place that is not there is no damage: nothing is made of it, and ``repair`` says what is needed."""
+    shutil.move(place, tmp_path / "unmounted")
+    with pytest.raises(DataMissingError, match="mount what belongs there"):
+        repair(directory)
+    assert not place.exists()
+    shutil.move(tmp_path / "unmounted", place)
+    assert repair(directory).problems == ()
+    assert drain(open_queue()) == ITEMS
+
+
+def test_row_23_the_place_of_another_queue(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+    """The segments of another queue are never tied to this one, nor is a place that says whose it is."""
+    with open_queue("other", data_path=tmp_path / "place") as queue:
+        put(queue, *ITEMS)
+    other = tmp_path / "place" / "other"
+    flip(directory / "data.path", 20)
+    with pytest.raises(DataPathError, match="expected segments of this queue in"):
+        repair(directory, data_path=other)
+    shutil.copy(other / "queue.id", place / "queue.id")
+    with pytest.raises(DataPathError, match="if that queue is gone, remove"):
+        repair(directory, data_path=place)
+    (place / "queue.id").unlink()
+    assert repair(directory, data_path=place).items == 3
+    assert drain(open_queue()) == ITEMS
+    assert drain(open_queue("other")) == ITEMS
+
+
+def test_row_23_an_owner_is_not_disturbed(directory: Path, open_queue: OpenQueue, place: Path) -> None:
+    """Nothing is mended under an owner."""
+    queue = open_queue()
+    content = (place / "queue.id").read_bytes()
+    (place / "queue.id").unlink()
+    with pytest.raises(QueueLockedError):
+        repair(directory)
+    assert not (place / "queue.id").exists()
+    (place / "queue.id").write_bytes(content)
+    assert drain(queue) == ITEMS
+
+
+def test_row_23_a_stray_id(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+    """A ``queue.id`` that no queue records keeps nobody from making a queue there, after ``repair``; that of a place in
+    use stays."""
+    with open_queue("gone", data_path=tmp_path / "other") as queue:
+        put(queue)
+    shutil.rmtree(directory.parent / "gone")
+    left = tmp_path / "other" / "gone"
+    shutil.rmtree(left / "data")
+    with pytest.raises(DataPathError, match="the place of segments of"):
+        open_queue(None, path=left)
+    report = repair(left)
+    assert "set aside" in report.problems[0]
+    assert report.kept == ("queue.id.damaged",)
+    open_queue(None, path=left).close()
+    with pytest.raises(DataPathError):
+        repair(place)
+    assert check(directory).ok

@@ -1,0 +1,87 @@
+"""The standard library's own tests of ``queue.Queue``, of each Python that is installed, pass on ``compat.Queue``."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import portalocker
+import pytest
+
+import persistentqueue
+
+from . import cpython
+
+Running = tuple[subprocess.Popen[bytes], Path]
+"""A process, and the file with what it prints."""
+SOURCES = Path(persistentqueue.__file__).parents[1]
+LEAST_TESTS = {10: 13, 11: 13, 12: 13, 13: 31}
+"""How many of its tests apply, by the minor version of Python."""
+
+
+def python_of(minor: int) -> str | None:
+    """A program of this version of Python: this one, one on the path, or one that pyenv has."""
+    if sys.version_info[:2] == (3, minor):
+        return sys.executable
+    pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"))
+    found = [str(path) for path in sorted(pyenv.glob(f"versions/3.{minor}.*/bin/python3.{minor}"))]
+    on_path = shutil.which(f"python3.{minor}")
+    for python in [on_path, *found] if on_path else found:
+        if not subprocess.run([python, "-c", "import test.test_queue"], capture_output=True, check=False).returncode:
+            return python
+    return None
+
+
+@pytest.fixture(scope="module")
+def outputs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[int, Running]]:
+    """What every Python that is here ends with, and prints; they run at once, since the tests mostly sleep."""
+    root = tmp_path_factory.mktemp("cpython")
+    beside = root / "beside"
+    beside.mkdir()
+    (beside / "portalocker").symlink_to(Path(portalocker.__file__).parent)  # all that another Python needs of ours
+    with ExitStack() as stack:
+        found: dict[int, Running] = {}
+        for minor, python in ((minor, python_of(minor)) for minor in LEAST_TESTS):
+            if python is None:
+                continue
+            output = root / str(minor)
+            process = subprocess.Popen(
+                [python, "-W", "error", "-m", "tests.peers.cpython"],
+                cwd=SOURCES,
+                env=os.environ | {"PYTHONPATH": f"{SOURCES}{os.pathsep}{beside}", "TMPDIR": str(root)},
+                stdout=stack.enter_context(output.open("wb")),
+                stderr=subprocess.STDOUT,
+            )
+            stack.enter_context(process)
+            stack.callback(process.kill)
+            found[minor] = (process, output)
+        yield found
+
+
+@pytest.mark.parametrize("minor", LEAST_TESTS, ids="3.{}".format)
+def test_its_own_tests_pass(minor: int, outputs: dict[int, Running]) -> None:
+    """Every test class of ``test.test_queue`` that applies passes, unmodified, where a warning is an error."""
+    if minor not in outputs:
+        pytest.skip(f"no Python 3.{minor} with its tests is installed here")
+    process, file = outputs[minor]
+    process.wait()
+    output = file.read_text()
+    assert process.returncode == 0, output
+    ran = re.search(r"^ran (\d+), skipped 0$", output, re.MULTILINE)
+    assert ran is not None
+    assert int(ran[1]) >= LEAST_TESTS[minor]
+    assert all(f"left out: {name}: " in output for name in cpython.LEFT_OUT)
+
+
+def test_what_is_left_out_is_there() -> None:
+    """Each exclusion names a class, or a test, that the suite has."""
+    theirs = pytest.importorskip("test.test_queue")
+    for name in cpython.LEFT_OUT:
+        group, _, test = name.partition(".")
+        assert hasattr(getattr(theirs, group), test or "setUp"), name

@@ -1,0 +1,141 @@
+"""Queries and jobs of Spark lose any of their processes, anywhere: each item arrives exactly once all the same."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import persistentqueue
+from persistentqueue import PersistentQueue
+from persistentqueue.engine.adoption import PART_GRACE_SECONDS
+from tests.support.queues import drain
+from tests.support.spark_kills import BATCH_PLACES, ITEMS, STREAM_PLACES, SUBSCRIPTION, TASKS, VICTIMS, Cell
+
+pytestmark = [
+    pytest.mark.spark,
+    pytest.mark.skipif(not os.path.isdir("/proc/self"), reason="finds its victims in /proc"),
+]
+
+SOURCES = os.path.dirname(os.path.dirname(os.path.abspath(persistentqueue.__file__)))
+TIMEOUT_SECONDS = 300
+SURVIVED = {"planner", "executor"}
+"""Without whom the program, and its Java, go on."""
+
+CHAINS = {
+    f"{kind}, {victim}": [Cell(kind, place, victim) for place in places]
+    for kind, places in (("stream", list(STREAM_PLACES)), ("batch", BATCH_PLACES))
+    for victim in VICTIMS
+}
+SOME = [
+    Cell("stream", "writing", "executor"),
+    Cell("stream", "publishing", "planner"),
+    Cell("stream", "published", "jvm"),
+]
+"""Some of them, with two starts of Spark: ``EVERY_PLACE=1`` goes to all."""
+if not os.environ.get("EVERY_PLACE"):
+    CHAINS = {"some": SOME}
+
+
+def run(root: Path, cells: Sequence[Cell]) -> tuple[int, str]:
+    """Start the program until it has done all of it; how often that was, and what it printed."""
+    (root / "cells").write_text("".join(f"{' '.join(cell)}\n" for cell in cells))
+    printed = ""
+    for lives in range(1, len(cells) + 3):
+        with subprocess.Popen(
+            [sys.executable, "-m", "tests.support.spark_kills", str(root)],
+            cwd=SOURCES,
+            env=os.environ | {"PYTHONPATH": SOURCES, "PERSISTENTQUEUE_KILLS": str(root), "TMPDIR": str(root)},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        ) as process:
+            try:
+                # Java, and what it has started, hold the pipe as well: none of them is left at its end.
+                printed += process.communicate(timeout=TIMEOUT_SECONDS)[0]
+            except BaseException:
+                kill_session(process.pid)
+                raise
+        if process.returncode == 0:
+            return lives, printed
+    pytest.fail(f"it never came to its end:\n{printed}")
+
+
+def kill_session(session: int) -> None:
+    """Kill all of the program's processes, of whatever group."""
+    for entry in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            if os.getsid(int(entry)) == session:
+                os.kill(int(entry), 9)
+        except ProcessLookupError:
+            continue
+
+
+def struck(directory: Path) -> dict[str, Any]:
+    """What there was when the process was killed."""
+    found: dict[str, Any] = json.loads((directory / "struck").read_text())
+    return found
+
+
+def check_place(cell: Cell, found: dict[str, Any]) -> None:
+    """It was the place that it was to be."""
+    assert found["victims"] >= 1
+    assert found["by the program"] == (cell.place in {"adopting", "ended"})
+    assert found["in a task"] == (cell.place == "writing")
+    inbox = [os.path.splitext(name)[1] for name in found["out/inbox"]]
+    if cell.kind == "stream" and cell.place in {"writing", "publishing", "published", "committed", "offsets"}:
+        assert (found["checkpoint/offsets"], found["checkpoint/commits"]) == (["0", "1"], ["0"])
+        assert inbox.count(".seg") == (2 if cell.place in {"published", "committed"} else 1)
+    if cell.place == "ended":
+        assert found["checkpoint/offsets"] == found["checkpoint/commits"] == ["0", "1", "2"]
+    if cell.place in {"writing", "publishing"}:
+        assert ".tmp" in inbox
+    if cell.place == "adopting":
+        assert inbox.count(".seg") >= 1
+        assert inbox.count(".part") >= TASKS
+    if cell.place == "answering":
+        assert any(name.endswith(".seg") for name in found["in/inbox"])
+
+
+def check_cell(directory: Path, cell: Cell) -> None:
+    """Each item is there once, in order; nothing waits, and what nobody needs is swept when old."""
+    check_place(cell, struck(directory))
+    old = time.time() - PART_GRACE_SECONDS - 60
+    for file in (directory / "out" / "inbox").iterdir():
+        os.utime(file, (old, old))
+    with PersistentQueue(directory, "out") as out:
+        assert drain(out) == [b"%d" % number for number in range(ITEMS)]
+    PersistentQueue(directory, "out").close()
+    assert list((directory / "out" / "inbox").iterdir()) == []
+    assert len(list((directory / "out" / "data").glob("*.seg"))) <= 1
+    if cell.kind == "stream":
+        with PersistentQueue(directory, "in") as source:
+            assert len(source.subscribe(SUBSCRIPTION)) == 0
+            assert source.stats().live_bytes == 0
+        assert list((directory / "in" / "inbox").iterdir()) == []
+
+
+@pytest.mark.parametrize("cells", list(CHAINS.values()), ids=list(CHAINS))
+def test_killed_anywhere_each_item_arrives_once(
+    tmp_path: Path, cells: Sequence[Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever is killed at whatever place of a micro-batch, or of a job: after a restart each item is in the queue
+    once, the input is consumed, and nothing is left over."""
+    monkeypatch.setenv("PERSISTENTQUEUE_KILLS", str(tmp_path))
+    lives, printed = run(tmp_path, cells)
+    print(printed)
+    assert lives == 1 + sum(cell.victim not in SURVIVED for cell in cells)
+    for cell in cells:
+        try:
+            check_cell(cell.directory, cell)
+        except BaseException as failure:
+            failure.add_note(f"{cell}\n{printed}")
+            raise

@@ -1,0 +1,569 @@
+"""The data source: Spark writes to queues and reads them, beside their owners, exactly once."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException, StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import DataType, IntegerType, LongType, StringType, StructField, StructType
+
+from persistentqueue import CorruptionError, Encryption, InvalidNameError, PersistentQueue, check
+from persistentqueue.engine.adoption import PART_GRACE_SECONDS
+from persistentqueue.errors import BrokenQueueError
+from persistentqueue.spark import partition_reader
+from persistentqueue.spark import writer as writers
+from persistentqueue.spark.options import read_options, stream_write_options, write_options
+from persistentqueue.spark.partition_reader import SCHEMA
+from persistentqueue.spark.source import QueueDataSource
+from persistentqueue.storage.publication import is_part, is_published
+from tests.support.queues import drain, flip, put, segment_files
+
+pytestmark = pytest.mark.spark
+
+
+def append(frame: DataFrame, root: Path, queue: str = "q", name: str = "persistentqueue", **options: str | int) -> None:
+    """Write the frame to the queue."""
+    frame.write.format(name).mode("append").options(queue=queue, **options).save(str(root))
+
+
+def load(spark: SparkSession, root: Path, queue: str = "q", **options: str | int) -> DataFrame:
+    """A frame of what the queue holds."""
+    return spark.read.format("persistentqueue").options(queue=queue, **options).load(str(root))
+
+
+def values(spark: SparkSession, *numbers: int) -> DataFrame:
+    """A frame of these numbers, as texts, in two partitions, in order."""
+    return spark.range(len(numbers), numPartitions=2).select(
+        F.element_at(F.array(*map(F.lit, numbers)), (F.col("id") + 1).cast("int")).cast("string").alias("value")
+    )
+
+
+def failing(spark: SparkSession) -> DataFrame:
+    """A frame that no job can compute."""
+    return spark.range(1).select(F.raise_error(F.lit("the job ran")).cast("string").alias("value"))
+
+
+def inbox(root: Path, queue: str = "q") -> list[str]:
+    return sorted(os.listdir(root / queue / "inbox"))
+
+
+def taken(root: Path, queue: str = "q") -> list[bytes]:
+    """Open the queue, and take all there is."""
+    with PersistentQueue(str(root), queue) as opened:
+        return drain(opened)
+
+
+def sweep(root: Path) -> None:
+    """Let what lies in the inbox grow old, and its owner come: then nothing is left."""
+    old = time.time() - PART_GRACE_SECONDS - 60
+    for name in inbox(root):
+        os.utime(root / "q" / "inbox" / name, (old, old))
+    PersistentQueue(str(root), "q").close()
+    assert inbox(root) == []
+
+
+# --- there and back --------------------------------------------------------------------------------------------------
+
+
+def test_there_and_back(spark: SparkSession, tmp_path: Path) -> None:
+    """What Spark writes, text or bytes, comes out of the queue in the order of the partitions, and Spark reads it in
+    the order of the offsets, with the time of its writing, and consumes nothing."""
+    began = datetime.datetime.now(datetime.timezone.utc) - datetime.timedelta(seconds=1)
+    append(values(spark, *range(10)), tmp_path)
+    append(values(spark, 10, 11).select(F.col("value").cast("binary").alias("VALUE")), tmp_path)
+    frame = load(spark, tmp_path)
+    assert frame.schema == SCHEMA
+    rows = frame.collect()
+    assert [(bytes(row.value), row.offset) for row in rows] == [(b"%d" % n, n) for n in range(12)]
+    times = [row.timestamp.replace(tzinfo=datetime.timezone.utc) for row in rows]
+    assert all(began <= at <= datetime.datetime.now(datetime.timezone.utc) for at in times)
+    assert taken(tmp_path) == [b"%d" % n for n in range(12)]
+    assert load(spark, tmp_path).collect() == []
+
+
+def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
+    """While a process owns the queue, this one even, Spark writes at once, and reads what the log says; what it wrote
+    is a transaction for the owner's next dequeue."""
+    with PersistentQueue(str(tmp_path), "q") as queue, queue.session() as session:
+        put(queue, b"small")  # only the log has it
+        put(queue, bytes(500_000), b"large")
+        session.enqueue(b"not flushed")
+        append(values(spark, 1, 2), tmp_path)
+        read = [bytes(row.value) for row in load(spark, tmp_path).collect()]
+        assert read == [b"small", bytes(500_000), b"large"]
+        session.rollback()
+        assert session.dequeue_many(3) == read
+        assert session.dequeue_many(9) == [b"1", b"2"]
+        assert load(spark, tmp_path).count() == 5
+        session.flush()
+        assert load(spark, tmp_path).count() == 0
+
+
+def test_partitions_and_offsets(spark: SparkSession, tmp_path: Path) -> None:
+    """A read takes as many partitions as it is asked for, and only the offsets that it is asked for."""
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        put(queue, *(b"%d" % n for n in range(1000)))
+    frame = load(spark, tmp_path, minPartitions=4)
+    assert frame.rdd.getNumPartitions() >= 4
+    assert [row.offset for row in frame.collect()] == list(range(1000))
+    some = load(spark, tmp_path, startingOffsets=10, endingOffsets=20)
+    assert [row.offset for row in some.collect()] == list(range(10, 20))
+    assert some.rdd.getNumPartitions() == 1
+    assert load(spark, tmp_path, startingOffsets=2000).count() == 0
+
+
+def test_batches_are_of_bounded_size(tmp_path: Path) -> None:
+    """However much a partition holds, and however it was consumed, it comes a few mebibytes at a time."""
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        put(queue, *(bytes(100_000) for _ in range(200)))
+        put(queue, *(b"%d" % n for n in range(25_000)))
+        with queue.session() as session:
+            for number in range(30):
+                session.dequeue()
+                if number % 2:
+                    session.flush()
+                else:
+                    session.rollback()
+    offsets: list[int] = []
+    for batch in read_all(tmp_path):
+        assert batch.nbytes < 6 * 1024 * 1024
+        offsets += batch.column(1).to_pylist()
+    assert offsets == list(range(15, 25_200))
+
+
+def test_an_item_that_spark_cannot_hold(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item that is longer than anything in Java is told of."""
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        put(queue, bytes(2000))
+    monkeypatch.setattr(partition_reader, "_VALUE_BYTES_MAX", 1000)
+    reader = QueueDataSource({"path": str(tmp_path / "q")}).reader(SCHEMA)
+    with pytest.raises(ValueError, match="near offset 0"):
+        list(reader.read(reader.partitions()[0]))
+
+
+# --- what is refused -------------------------------------------------------------------------------------------------
+
+
+def test_what_cannot_be_written_is_refused_before_the_job(spark: SparkSession, tmp_path: Path) -> None:
+    """No task is run, and no queue is made."""
+    writer = failing(spark).withColumnRenamed("value", "item").write.format("persistentqueue").mode("append")
+    with pytest.raises(PySparkException, match="one column, named value"):
+        writer.option("queue", "q").save(str(tmp_path / "queues"))
+    assert not (tmp_path / "queues").exists()
+
+
+@pytest.mark.parametrize(
+    ("columns", "overwrite", "options", "error", "match"),
+    [
+        ({"value": StringType(), "key": IntegerType()}, False, {}, TypeError, "here are value string, key int"),
+        ({"value": IntegerType()}, False, {}, TypeError, "here are value int"),
+        ({"value": StringType()}, True, {}, ValueError, "only appends"),
+        (
+            {"value": StringType()},
+            False,
+            {"valuee": "x"},
+            ValueError,
+            "has no option valuee: it has path, queue, txnAppId",
+        ),
+        ({"value": StringType()}, False, {"txnAppId": "me"}, ValueError, "belong together"),
+        ({"value": StringType()}, False, {"queue": "../q"}, InvalidNameError, "cannot be a queue's name"),
+    ],
+)
+def test_what_cannot_be_written(
+    tmp_path: Path,
+    columns: dict[str, DataType],
+    overwrite: bool,
+    options: dict[str, str],
+    error: type[Exception],
+    match: str,
+) -> None:
+    """Another column, another type, another mode, another option: each is told, and no queue is made."""
+    source = QueueDataSource({"path": str(tmp_path / "queues"), "queue": "q"} | options)
+    with pytest.raises(error, match=match):
+        source.writer(StructType([StructField(*column) for column in columns.items()]), overwrite)
+    assert not (tmp_path / "queues").exists()
+
+
+def test_options_that_make_no_sense() -> None:
+    """Each option says what it may be."""
+    for options, match in (
+        ({}, "needs a path"),
+        ({"path": "p", "startingOffsets": "latest"}, "startingOffsets is earliest or"),
+        ({"path": "p", "endingOffsets": "earliest"}, "endingOffsets is latest or"),
+        ({"path": "p", "endingOffsets": "-1"}, "endingOffsets is latest or"),
+        ({"path": "p", "minPartitions": "many"}, "minPartitions is a number"),
+        ({"path": "p", "failOnDataLoss": "maybe"}, "true or false"),
+        ({"path": "p", "txnAppId": "x"}, "read of persistentqueue has no option txnappid"),
+    ):
+        with pytest.raises(ValueError, match=match):
+            read_options(options)
+    with pytest.raises(ValueError, match="txnVersion is a number"):
+        write_options({"path": "p", "txnAppId": "x", "txnVersion": "1.5"})
+    with pytest.raises(ValueError, match="writeStream of persistentqueue has no option txnappid"):
+        stream_write_options({"path": "p", "txnAppId": "x"})
+    assert stream_write_options({"path": "p", "checkpointLocation": "c"}).place.directory == os.path.abspath("p")
+
+
+@pytest.mark.parametrize("path", ["file:///a b/q", "file:/a b/q", "FILE://localhost/a b/q", "/a b/q"])
+def test_a_path_may_be_a_local_address(path: str) -> None:
+    """What Spark means by a local address is the path in it."""
+    assert read_options({"path": path}).place.directory == "/a b/q"
+
+
+@pytest.mark.parametrize("path", ["s3a://bucket/q", "hdfs://bucket", "file://elsewhere/q"])
+def test_an_address_elsewhere_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, path: str) -> None:
+    """An address that is not local is told, and no directory of that name is made."""
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(ValueError, match="on a local file system"):
+        QueueDataSource({"path": path}).writer(TEXTS, False)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_what_cannot_be_read(spark: SparkSession, tmp_path: Path) -> None:
+    """A queue that is not there is not made by looking at it, and no other columns are read."""
+    with pytest.raises(PySparkException, match="no queue here"):
+        load(spark, tmp_path / "nowhere").count()
+    assert not (tmp_path / "nowhere").exists()
+    other = StructType([StructField("value", StringType()), StructField("offset", LongType())])
+    with pytest.raises(ValueError, match="persistentqueue reads struct<value:binary,offset:bigint,timestamp"):
+        QueueDataSource({"path": str(tmp_path)}).reader(other)
+
+
+@pytest.mark.damages
+def test_damage_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
+    """A byte that flipped since it was written is an error that names the file, and no row."""
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        put(queue, *(b"%d" % n for n in range(100_000)))
+    frame = load(spark, tmp_path)
+    assert frame.count() == 100_000
+    flip(segment_files(tmp_path / "q")[0], 300_000)
+    with pytest.raises(PySparkException, match=r"data/\d+\.seg: damaged at offset"):
+        frame.count()
+
+
+def test_what_is_compressed_is_read_and_what_is_encrypted_is_told_of(spark: SparkSession, tmp_path: Path) -> None:
+    """A block that needs no key comes out; for one that does there is an error that says so, and no row."""
+    with PersistentQueue(str(tmp_path), "q", compression="zstd") as queue:
+        put(queue, *[b"%09d" % n for n in range(10_000)])
+        assert queue.stats().live_bytes < 90_000
+    assert [bytes(row.value) for row in load(spark, tmp_path).collect()] == [b"%09d" % n for n in range(10_000)]
+    with PersistentQueue(str(tmp_path), "q", encryption=Encryption("k", lambda key_id: bytes(32))) as queue:
+        put(queue, b"secret")
+    with pytest.raises(PySparkException, match=r"data/\d+\.seg: the block at offset \d+ is encrypted with the key 'k'"):
+        load(spark, tmp_path).collect()
+
+
+def test_what_was_consumed_since_it_was_planned(spark: SparkSession, tmp_path: Path) -> None:
+    """Spark runs a plan again: what is not there any more by then is an error, or left out if that is asked for."""
+    with PersistentQueue(str(tmp_path), "q", segment_bytes=100_000) as queue:
+        for number in range(10):
+            put(queue, b"%d" % number + bytes(60_000))
+        strict, lenient = (load(spark, tmp_path, failOnDataLoss=strictly).rdd for strictly in ("true", "false"))
+        assert strict.count() == lenient.count() == 10  # a frame may be planned anew, an RDD is not
+        with queue.session() as session:
+            assert len(session.dequeue_many(8)) == 8
+            session.flush()
+        queue.trim()
+        with pytest.raises((PySparkException, Py4JError), match="consumed meanwhile"):
+            strict.count()
+        assert [row.offset for row in lenient.collect()][-2:] == [8, 9]
+        assert 2 <= lenient.count() < 10
+
+
+# --- exactly once ----------------------------------------------------------------------------------------------------
+
+
+def test_a_marker_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    """A job that is repeated with the same txnAppId and txnVersion adds nothing, pending or adopted."""
+    for number in range(2):
+        append(values(spark, number), tmp_path, txnAppId="nightly", txnVersion=7)
+    assert taken(tmp_path) == [b"0"]
+    append(values(spark, 2), tmp_path, txnAppId="nightly", txnVersion=7)
+    append(spark.range(0).selectExpr("'' AS value"), tmp_path, txnAppId="nightly", txnVersion=8)
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        assert drain(queue) == []
+        assert queue.marker("nightly") == 8
+    assert inbox(tmp_path) == []
+
+
+def test_a_task_that_is_tried_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Each row comes once. To the writer of the first attempt its rows may seem to have ended well, before Spark ends
+    it: such parts are swept when they are old."""
+
+    def stumble(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        yield from batches
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("the first attempt")
+
+    long = spark.range(20_000, numPartitions=2).selectExpr("lpad(id, 100, '0') AS value")
+    append(long.mapInArrow(stumble, "value string"), tmp_path)
+    assert taken(tmp_path) == [b"%0100d" % n for n in range(20_000)]
+    sweep(tmp_path)
+
+
+def sabotaged(base: type[QueueDataSource], name: str, **methods: Any) -> type[QueueDataSource]:
+    """The data source under another name, with another behaviour of its batch writer."""
+
+    class Sabotaged(base):  # type: ignore[misc,valid-type]
+        @classmethod
+        def name(cls) -> str:
+            return name
+
+        def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+            writer = super().writer(schema, overwrite)
+            return type("Writer", (type(writer),), methods)(writer._options)  # type: ignore[no-any-return]
+
+    return Sabotaged
+
+
+def test_an_attempt_that_is_killed_when_its_part_is_whole(spark: SparkSession, tmp_path: Path) -> None:
+    """Its part is named by nobody: the rows come once, and the part is swept when it is old."""
+
+    def write(self: Any, iterator: Iterator[pa.RecordBatch]) -> Any:
+        message = writers.BatchWriter.write(self, iterator)
+        context = TaskContext.get()
+        if context is not None and context.attemptNumber() == 0:
+            raise RuntimeError("killed, as far as anybody can tell")
+        return message
+
+    spark.dataSource.register(sabotaged(QueueDataSource, "killed", write=write))
+    append(values(spark, *range(10)), tmp_path, name="killed")
+    assert len([name for name in inbox(tmp_path) if is_part(name)]) == 4
+    assert taken(tmp_path) == [b"%d" % n for n in range(10)]
+    assert len(inbox(tmp_path)) == 2
+    sweep(tmp_path)
+
+
+def test_a_commit_that_raises_though_it_is_durable(spark: SparkSession, tmp_path: Path) -> None:
+    """The job fails, and Spark aborts it: the data stays, and the job, repeated, adds nothing."""
+
+    def commit(self: Any, messages: Any) -> None:
+        writers.BatchWriter.commit(self, messages)
+        raise RuntimeError("the answer was lost")
+
+    spark.dataSource.register(sabotaged(QueueDataSource, "doubtful", commit=commit))
+    with pytest.raises(PySparkException, match="the answer was lost"):
+        append(values(spark, 1, 2), tmp_path, name="doubtful", txnAppId="app", txnVersion=1)
+    assert len(inbox(tmp_path)) == 3
+    append(values(spark, 1, 2), tmp_path, txnAppId="app", txnVersion=1)
+    assert len(inbox(tmp_path)) == 3
+    assert taken(tmp_path) == [b"1", b"2"]
+
+
+def test_a_job_that_fails_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """Where a task fails for good, nothing is published, and what others of the job wrote is deleted."""
+    is_other_done = tmp_path / "done"
+
+    def fails(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        for batch in batches:
+            while batch.column(0).to_pylist() == ["2"] and not is_other_done.exists():
+                time.sleep(0.01)
+            if batch.column(0).to_pylist() == ["2"]:
+                raise RuntimeError("the job ran")
+            yield batch
+
+    def watch() -> list[str]:
+        tracker = spark.sparkContext.statusTracker()
+        while not any(getattr(tracker.getStageInfo(n), "numCompletedTasks", 0) for n in tracker.getActiveStageIds()):
+            time.sleep(0.01)
+        left = inbox(tmp_path)
+        is_other_done.touch()
+        return left
+
+    with ThreadPoolExecutor(1) as pool:
+        watching = pool.submit(watch)
+        with pytest.raises(PySparkException, match="the job ran"):
+            append(values(spark, 1, 2).mapInArrow(fails, "value string"), tmp_path)
+        assert sum(map(is_part, watching.result(60))) == 1
+    assert [name for name in inbox(tmp_path) if is_part(name) or is_published(name)] == []
+    with pytest.raises(PySparkException, match="a value is null"):
+        append(spark.sql("SELECT CAST(NULL AS STRING) AS value"), tmp_path)
+    assert taken(tmp_path) == []
+
+
+def test_row_24_a_job_beyond_the_limits_leaves_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    """A job whose rows exceed what may wait fails, and says which limit; nothing of it stays, and what fits goes on."""
+    PersistentQueue(str(tmp_path), "q", max_items=3).close()
+    with pytest.raises(PySparkException, match="max_items=3"):
+        append(values(spark, 1, 2, 3, 4), tmp_path)
+    assert [name for name in inbox(tmp_path) if is_part(name) or is_published(name)] == []
+    append(values(spark, 5, 6), tmp_path)
+    with PersistentQueue(str(tmp_path), "q", max_items=3) as opened:
+        assert drain(opened) == [b"5", b"6"]
+
+
+# --- streams ---------------------------------------------------------------------------------------------------------
+
+
+def stream(spark: SparkSession, root: Path, mode: str = "append", **options: str) -> None:
+    """Run a query that writes each new line of the files in ``root/in`` to the queue, one file in each batch."""
+    lines = spark.readStream.option("maxFilesPerTrigger", 1).text(str(root / "in"))
+    frame = lines if mode == "append" else lines.groupBy("value").count().select("value")
+    writer = (
+        frame.writeStream.format("persistentqueue").outputMode(mode).queryName("lines").options(queue="q", **options)
+    )
+    query = writer.trigger(availableNow=True).option("checkpointLocation", str(root / "checkpoint")).start(str(root))
+    assert query.awaitTermination(120)
+
+
+def test_a_stream_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
+    """Each batch is one transaction; one that Spark repeats, since its commit log was rolled back, adds nothing,
+    whether it was adopted or still waits; and so does a batch without rows."""
+    (tmp_path / "in").mkdir()
+    for name, text in (("1", "a\nb\n"), ("2", ""), ("3", "c\n")):
+        (tmp_path / "in" / name).write_text(text)
+    stream(spark, tmp_path)
+    published = inbox(tmp_path)
+    assert sum(map(is_published, published)) == 2
+
+    def roll_back() -> None:
+        (tmp_path / "checkpoint" / "commits" / "2").unlink()
+        (tmp_path / "checkpoint" / "commits" / ".2.crc").unlink()
+
+    roll_back()
+    stream(spark, tmp_path)
+    assert inbox(tmp_path) == published
+    assert sorted(taken(tmp_path)) == [b"a", b"b", b"c"]
+    roll_back()
+    (tmp_path / "in" / "4").write_text("d\n")
+    stream(spark, tmp_path)
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        assert drain(queue) == [b"d"]
+        (marker,) = queue._open().store.state.markers
+        assert marker.startswith("spark:")
+    assert inbox(tmp_path) == []
+
+
+def test_a_stream_of_another_mode_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """A query whose batches replace each other is no queue's."""
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "1").write_text("a\n")
+    with pytest.raises(StreamingQueryException, match="only appends"):
+        stream(spark, tmp_path, mode="complete")
+    assert not (tmp_path / "q").exists()
+
+
+# --- the writers by themselves ---------------------------------------------------------------------------------------
+
+
+TEXT = pa.string()
+TEXTS = StructType([StructField("value", StringType())])
+
+
+def batch_writer(root: Path, **options: str) -> writers.BatchWriter:
+    writer = QueueDataSource({"path": str(root), "queue": "q"} | options).writer(TEXTS, False)
+    assert isinstance(writer, writers.BatchWriter)
+    return writer
+
+
+def record(*texts: str, kind: pa.DataType = TEXT) -> Iterator[pa.RecordBatch]:
+    return iter([pa.record_batch([pa.array([text], kind)], names=["value"]) for text in texts])
+
+
+def read_all(root: Path) -> Iterator[pa.RecordBatch]:
+    """What a read of the queue yields, partition by partition."""
+    reader = QueueDataSource({"path": str(root), "queue": "q"}).reader(SCHEMA)
+    for partition in reader.partitions():
+        yield from reader.read(partition)
+
+
+def test_messages_of_all_tasks_are_never_deleted(tmp_path: Path) -> None:
+    """Abort deletes the parts of a job that never came to its commit, which a missing message tells, and no others;
+    and never what is published."""
+    writer = batch_writer(tmp_path)
+    messages: list[Any] = [writer.write(record("a", "b")), writer.write(record("c", kind=pa.large_string()))]
+    writer.abort(messages)
+    assert len(inbox(tmp_path)) == 2
+    writer.abort([messages[0], None])
+    assert inbox(tmp_path) == [messages[1].part.name]
+    writer.commit([messages[1], writer.write(iter([]))])
+    writer.abort([*messages, None])
+    assert len(inbox(tmp_path)) == 2
+    assert taken(tmp_path) == [b"c"]
+
+
+def test_a_commit_that_surely_failed_cleans_up(tmp_path: Path) -> None:
+    """A part that is not there, on another machine's disk for instance, fails the job, and the others go."""
+    writer = batch_writer(tmp_path)
+    messages: list[Any] = [writer.write(record("a")), writer.write(record("b"))]
+    (tmp_path / "q" / "inbox" / messages[0].part.name).unlink()
+    with pytest.raises(CorruptionError, match="must see the files"):
+        writer.commit(messages)
+    assert inbox(tmp_path) == []
+
+
+def test_a_commit_of_which_nobody_knows_keeps_everything(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where only the last sync failed, it may be published: nothing is deleted."""
+
+    def fails(*_: object, **__: object) -> None:
+        raise BrokenQueueError("injected")
+
+    writer = batch_writer(tmp_path)
+    messages: list[Any] = [writer.write(record("a"))]
+    monkeypatch.setattr(writers, "publish_parts", fails)
+    with pytest.raises(BrokenQueueError):
+        writer.commit(messages)
+    assert len(inbox(tmp_path)) == 1
+
+
+def test_a_task_that_fails_leaves_no_file(tmp_path: Path) -> None:
+    """Whatever ends a task, what it wrote goes, also what it wrote ahead."""
+    writer = batch_writer(tmp_path)
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield from record("x" * 3_000_000, "y" * 3_000_000)
+        assert len(inbox(tmp_path)) == 1
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        writer.write(rows())
+    assert inbox(tmp_path) == []
+
+
+def test_rows_of_spark_4_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a stream's writer is handed rows, they are written like batches, with the same marker."""
+    monkeypatch.setattr(writers, "_HAS_ARROW_STREAMS", False)
+    writer = QueueDataSource({"path": str(tmp_path), "queue": "q"}).streamWriter(TEXTS, False)
+    assert isinstance(writer, writers.RowStreamWriter)
+    assert isinstance(writer, DataSourceStreamWriter)
+    message = writer.write(iter([("größer",), (bytearray(b"\0"),), (b"x",)]))
+    with pytest.raises(ValueError, match="null"):
+        writer.write(iter([(None,)]))
+    with pytest.raises(RuntimeError, match="id of their query"):
+        writer.commit([message], 0)
+    message.query = "id"
+    writer.commit([message], 3)
+    writer.commit([message], 3)
+    writer.abort([message], 3)
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        assert drain(queue) == ["größer".encode(), b"\0", b"x"]
+        assert queue.marker("spark:id") == 3
+    writer.commit([message], 3)
+    assert inbox(tmp_path) == []
+
+
+def test_nobody_waits_for_the_lock(tmp_path: Path) -> None:
+    """A write and a read of a queue that somebody owns come to their end meanwhile."""
+    with PersistentQueue(str(tmp_path), "q") as queue:
+        put(queue, b"x")
+        writer = batch_writer(tmp_path)
+        writer.commit([writer.write(record("a"))])
+        assert sum(batch.num_rows for batch in read_all(tmp_path)) == 1
+        assert len(inbox(tmp_path)) == 2
+        assert drain(queue) == [b"x"]
+        assert drain(queue) == [b"a"]
+    assert check(str(tmp_path), "q").ok

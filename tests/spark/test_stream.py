@@ -1,0 +1,498 @@
+"""Streaming reads of queues: each query has a subscription, and each of its rows once."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from pyspark.errors import StreamingQueryException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StringType, StructField, StructType
+
+from persistentqueue import PersistentQueue, Producer, QueueNotFoundError, check
+from persistentqueue.spark import acknowledge
+from persistentqueue.spark.options import StreamOptions, stream_read_options
+from persistentqueue.spark.partition_reader import SCHEMA
+from persistentqueue.spark.source import QueueDataSource
+from persistentqueue.spark.stream import DataLossError, StreamReader, limits
+from persistentqueue.storage.publication import LATEST
+from tests.support.queues import drain, put, segment_files
+
+pytestmark = pytest.mark.spark
+
+
+def read(spark: SparkSession, root: Path, queue: str = "in", **options: str | int) -> DataFrame:
+    """A stream of the queue, for the subscription "spark"."""
+    chosen: dict[str, Any] = {"queue": queue, "subscription": "spark", **options}
+    return spark.readStream.format("persistentqueue").options(**chosen).load(str(root))
+
+
+def begin(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """Begin to write the values of a stream to the queue "out", until all that is available now is done."""
+    return (
+        frame.select("value")
+        .writeStream.format("persistentqueue")
+        .option("queue", "out")
+        .option("checkpointLocation", str(root / checkpoint))
+        .trigger(availableNow=True)
+        .start(str(root))
+    )
+
+
+def to_queue(frame: DataFrame, root: Path, checkpoint: str = "checkpoint") -> StreamingQuery:
+    """The same, and wait for its end."""
+    query = begin(frame, root, checkpoint)
+    query.awaitTermination(300)
+    assert not query.isActive
+    return query
+
+
+def batches(frame: DataFrame, root: Path) -> tuple[StreamingQuery, list[int]]:
+    """Like ``to_queue``, and how many rows each batch has. Before Spark 4.2 a run has one batch: then as many as there
+    are batches."""
+    query = to_queue(frame, root)
+    found = [progress["numInputRows"] for progress in query.recentProgress if progress["numInputRows"]]
+    if limits is None and found:
+        later, rest = batches(frame, root)
+        return later if rest else query, found + rest
+    return query, found
+
+
+def enqueue(root: Path, *items: bytes, queue: str = "in", **settings: Any) -> None:
+    """Open the queue and put these in, with one flush."""
+    with PersistentQueue(str(root), queue, **settings) as opened:
+        put(opened, *items)
+
+
+def taken(root: Path, queue: str = "out") -> list[bytes]:
+    """Open the queue, and take all there is."""
+    with PersistentQueue(str(root), queue) as opened:
+        return drain(opened)
+
+
+def left(root: Path, name: str = "spark") -> list[bytes]:
+    """What the subscription has before it."""
+    with PersistentQueue(str(root), "in") as queue:
+        return list(queue.subscribe(name).browse())
+
+
+def at_most(rows: int) -> dict[str, Any]:
+    """Several batches in a run, where Spark has that."""
+    return {"maxOffsetsPerTrigger": rows} if limits is not None else {}
+
+
+def numbers(*count: int) -> list[bytes]:
+    return [b"%d" % n for n in range(*count)]
+
+
+def reader(root: Path, **options: Any) -> StreamReader:
+    """What plans a query, called here as Spark would."""
+    chosen: dict[str, str] = {"path": str(root), "queue": "in", "subscription": "spark", **options}
+    made = QueueDataSource(chosen).streamReader(SCHEMA)
+    assert isinstance(made, StreamReader)
+    return made
+
+
+# --- from queue to queue ---------------------------------------------------------------------------------------------
+
+
+def test_from_queue_to_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """What is enqueued goes from one queue to another, each item once, over as many runs as it takes; what is done is
+    consumed, the last batch when it is acknowledged, and the space comes back."""
+    enqueue(tmp_path, *numbers(10), fan_out=True, segment_bytes=1000)
+    query = to_queue(read(spark, tmp_path), tmp_path)
+    assert taken(tmp_path) == numbers(10)
+    assert left(tmp_path) == numbers(10)
+    assert acknowledge(query) == 1
+    assert left(tmp_path) == []
+    enqueue(tmp_path, *[b"%04d" % n + bytes(300) for n in range(20)], segment_bytes=1000)
+    query, counts = batches(read(spark, tmp_path, maxOffsetsPerTrigger=7), tmp_path)
+    assert counts == [7, 7, 6]
+    assert [item[:4] for item in taken(tmp_path)] == [b"%04d" % n for n in range(20)]
+    assert len(left(tmp_path)) == 6
+    acknowledge(query)
+    assert left(tmp_path) == []
+    assert len(segment_files(tmp_path / "in")) <= 1
+    query = to_queue(read(spark, tmp_path), tmp_path)
+    assert taken(tmp_path) == []
+    assert check(tmp_path, "in").published <= 1
+
+
+def test_beside_an_owner(spark: SparkSession, tmp_path: Path) -> None:
+    """While this very process owns the queue, a query reads what it has flushed; its requests are answered when the
+    owner looks, and the plain consumer is another one."""
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        put(queue, *numbers(5))
+        query = to_queue(read(spark, tmp_path), tmp_path)
+        assert queue.subscriptions() == []
+        assert len(drain(queue)) == 5
+        put(queue, b"5")  # the owner has looked
+        assert queue.subscriptions() == ["spark"]
+        query = to_queue(read(spark, tmp_path), tmp_path)
+        acknowledge(query)
+        assert drain(queue) == [b"5"]
+        queue._open()._look(insists=True)
+        assert len(queue.subscribe("spark")) == 0
+    assert taken(tmp_path) == numbers(6)
+
+
+def roll_back(root: Path, batch: int) -> None:
+    """Have Spark not know any more that it was done with this batch, which was the last."""
+    (root / "checkpoint" / "commits" / f"{batch}").unlink()
+    (root / "checkpoint" / "commits" / f".{batch}.crc").unlink(missing_ok=True)
+
+
+def test_a_batch_that_is_run_again(spark: SparkSession, tmp_path: Path) -> None:
+    """Where the commit log is rolled back, the same batch is run again with the same rows, and the sink skips it; also
+    when others have consumed and the queue was trimmed meanwhile. One that was acknowledged all the same fails; with
+    ``failOnDataLoss=false`` it has what there is."""
+    enqueue(tmp_path, *numbers(4))
+    to_queue(read(spark, tmp_path), tmp_path)
+    roll_back(tmp_path, 0)
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        drain(queue)
+        queue.trim()
+        put(queue, b"4", b"5", b"6")
+    query, counts = batches(read(spark, tmp_path), tmp_path)
+    assert counts == [4, 3]
+    acknowledge(query)
+    assert left(tmp_path) == []
+    assert taken(tmp_path, "in") == [b"4", b"5", b"6"]  # the plain consumer's
+    roll_back(tmp_path, 1)
+    with pytest.raises(StreamingQueryException, match="3 items"):
+        to_queue(read(spark, tmp_path), tmp_path)
+    to_queue(read(spark, tmp_path, failOnDataLoss="false"), tmp_path)
+    assert taken(tmp_path) == numbers(7)
+
+
+def test_two_queries_on_one_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """Each has a subscription and reads all; one that begins with the latest reads what comes."""
+    enqueue(tmp_path, *numbers(3))
+    late = {"subscription": "late", "startingOffsets": "latest"}
+    to_queue(read(spark, tmp_path, **late), tmp_path, "late")
+    enqueue(tmp_path, *numbers(3, 5))
+    to_queue(read(spark, tmp_path, **late), tmp_path, "late")
+    assert taken(tmp_path) == numbers(3, 5)
+    to_queue(read(spark, tmp_path, subscription="other"), tmp_path, "other")
+    assert taken(tmp_path) == numbers(5)
+
+
+def test_two_queries_into_one_queue(spark: SparkSession, tmp_path: Path) -> None:
+    """Two queries write to one queue at once: it has all items of both."""
+    enqueue(tmp_path, *numbers(20))
+
+    names = ("one", "two")
+    frames = [read(spark, tmp_path, subscription=name, **at_most(10)) for name in names]
+    for query in [begin(frame, tmp_path, name) for frame, name in zip(frames, names, strict=True)]:
+        assert query.awaitTermination(300)
+    assert sorted(taken(tmp_path)) == sorted(2 * numbers(20))
+
+
+def test_available_now_ends(spark: SparkSession, tmp_path: Path) -> None:
+    """A query of what is available ends while somebody goes on producing, with all that there was; in a directory of
+    any name."""
+    root = tmp_path / "größer, 100 % & mehr"
+    enqueue(root, *numbers(50))
+    ended = Event()
+
+    def produce() -> int:
+        number = 50
+        with Producer(str(root), "in") as producer:
+            while not ended.wait(0.02):
+                producer.enqueue(b"%d" % number)
+                producer.flush()
+                number += 1
+        return number
+
+    with ThreadPoolExecutor(1) as pool:
+        producing = pool.submit(produce)
+        try:
+            to_queue(read(spark, root, **at_most(40)), root)
+        finally:
+            ended.set()
+    found = taken(root)
+    assert found == numbers(len(found))
+    assert 50 <= len(found) < producing.result()
+    assert taken(root, "in") == numbers(producing.result())
+
+
+def test_partitions_of_a_batch(spark: SparkSession, tmp_path: Path) -> None:
+    """A batch is cut into as many partitions as it is asked for, and its rows have their offsets and their times."""
+    enqueue(tmp_path, *numbers(1000))
+    found: list[tuple[int, int]] = []
+
+    def look(frame: DataFrame, _: int) -> None:
+        rows = frame.collect()
+        found.extend((row.offset, int(row.value)) for row in rows)
+        assert frame.rdd.getNumPartitions() >= 4
+        assert all(row.timestamp is not None for row in rows)
+
+    stream = read(spark, tmp_path, minPartitions=4).writeStream.foreachBatch(look)
+    stream.option("checkpointLocation", str(tmp_path / "c")).trigger(availableNow=True).start().awaitTermination(300)
+    assert sorted(found) == [(n, n) for n in range(1000)]
+
+
+# --- what Spark asks, called by hand ---------------------------------------------------------------------------------
+
+
+@pytest.mark.skipif(limits is None, reason="Spark speaks of limits since 4.2")
+def test_limits_of_a_batch(tmp_path: Path) -> None:
+    """A batch has no more rows, and about no more bytes, than the options say, one row at least; where Spark wants all
+    there is, they do not count."""
+    enqueue(tmp_path, *[bytes(100)] * 50)
+    start = reader(tmp_path).initialOffset()
+
+    def end(limit: Any = None, **options: str) -> int:
+        planned = reader(tmp_path, **options).latestOffset(start, limit)
+        assert planned["items"] == planned["offset"]
+        return int(planned["offset"])
+
+    assert start["offset"] == 0
+    assert end() == end(limits.ReadAllAvailable(), maxOffsetsPerTrigger="3") == 50
+    assert end(limits.ReadMaxRows(3), maxOffsetsPerTrigger="3") == 3
+    assert 1 <= end(maxBytesPerTrigger="1") <= 1
+    assert 5 <= end(maxBytesPerTrigger="1000") <= 10
+    assert end(maxBytesPerTrigger="1000", maxOffsetsPerTrigger="2") == 2
+    chosen = reader(tmp_path, maxOffsetsPerTrigger="3").getDefaultReadLimit()
+    assert chosen == limits.ReadMaxRows(3)
+    assert reader(tmp_path, maxBytesPerTrigger="3").getDefaultReadLimit() == limits.ReadMaxBytes(3)
+    assert reader(tmp_path).getDefaultReadLimit() == limits.ReadAllAvailable()
+
+
+def test_before_spark_tells_where_a_batch_begins(tmp_path: Path) -> None:
+    """Spark 4.0 and 4.1 ask for the latest offset alone: then it goes on from what was planned before, and else a batch
+    is as long as it is."""
+    enqueue(tmp_path, *numbers(10))
+    first = reader(tmp_path, maxOffsetsPerTrigger="4")
+    start = first.initialOffset()
+    end = first.latestOffset()
+    assert (end["offset"], end["items"]) == (4, 4)
+    assert len(first.partitions(start, end)) == 1
+    then = first.latestOffset()
+    assert (then["offset"], then["items"]) == (8, 4)
+    assert first.partitions(end, then)
+    assert first.partitions(then, first.latestOffset())
+    assert first.latestOffset() == first.latestOffset()
+    again = reader(tmp_path)
+    end = again.latestOffset()
+    assert (end["offset"], end["items"]) == (10, -1)
+    assert again.partitions(start, end)
+    assert again.latestOffset() == end
+
+
+def test_where_a_query_begins(tmp_path: Path) -> None:
+    """A new query begins where it is told to, or where its subscription is, if there is one; a sequence that is not
+    there yet is the next."""
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        put(queue, *numbers(10))
+        with queue.session() as session:
+            session.dequeue_many(3)
+            session.flush()
+        assert reader(tmp_path, startingOffsets="earliest", subscription="a").initialOffset()["offset"] == 3
+        assert reader(tmp_path, startingOffsets="latest", subscription="b").initialOffset()["offset"] == 10
+        assert reader(tmp_path, startingOffsets="5", subscription="c").initialOffset()["offset"] == 5
+        assert reader(tmp_path, startingOffsets="50", subscription="d").initialOffset()["offset"] == 10
+        put(queue, b"10")
+        with queue.subscribe("c").transaction() as session:
+            assert session.dequeue_many(2) == [b"5", b"6"]
+        assert reader(tmp_path, subscription="c").initialOffset()["offset"] == 7
+        assert [len(queue.subscribe(name)) for name in "abcd"] == [8, 1, 4, 1]
+        assert reader(tmp_path).reportLatestOffset()["offset"] == 11
+
+
+def goes_on(root: Path, offset: Any, reason: str) -> list[int]:
+    """What a query that is at this offset reads next with ``failOnDataLoss=false``; else it fails."""
+    with pytest.raises(DataLossError, match=f"subscription 'spark' is at offset {offset['offset']}.*{reason}.*failOn"):
+        reader(root).latestOffset(offset)
+    lenient = reader(root, failOnDataLoss="false")
+    end = lenient.latestOffset(offset)
+    split = lenient.partitions(offset, end)
+    found = [n for each in split for batch in lenient.read(each) for n in batch.column(1).to_pylist()]
+    assert lenient.latestOffset(end) == end
+    lenient.commit(end)
+    return found
+
+
+def test_a_queue_that_was_made_anew(tmp_path: Path) -> None:
+    """A queue that was replaced by another one, whatever that holds, or by an older copy, is told of; and what was read
+    of the one is not acknowledged to the other."""
+    enqueue(tmp_path, *numbers(3))
+    shutil.copytree(tmp_path / "in", tmp_path / "copy")
+    enqueue(tmp_path, *numbers(3, 5))
+    planner = reader(tmp_path)
+    start = planner.initialOffset()
+    end = planner.latestOffset(start)
+    shutil.rmtree(tmp_path / "in")
+    enqueue(tmp_path, *numbers(7))
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.subscribe("spark")
+    planner.commit(end)
+    query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": end}]})
+    assert acknowledge(query) == 0
+    assert left(tmp_path) == numbers(7)
+    with pytest.raises(DataLossError, match="5 items of the batch that ends at 5 are gone"):
+        reader(tmp_path).partitions(start, end)
+    assert goes_on(tmp_path, end, "another queue has taken the place") == [*range(7)]
+    assert left(tmp_path) == []
+    shutil.rmtree(tmp_path / "in")
+    os.rename(tmp_path / "copy", tmp_path / "in")
+    assert goes_on(tmp_path, end, "the queue ends at 3: an older copy") == [0, 1, 2]
+
+
+def test_a_subscription_that_is_not_the_query_s_alone(tmp_path: Path) -> None:
+    """A query whose subscription was removed, or that somebody else has consumed, does not pass over what is gone."""
+    enqueue(tmp_path, *numbers(10))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset())
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        assert len(drain(queue)) == 10
+        with queue.subscribe("spark").transaction() as session:
+            assert session.dequeue_many(4) == numbers(4)
+    middle = planner.initialOffset()
+    with PersistentQueue(str(tmp_path), "in") as queue, queue.subscribe("spark").transaction() as session:
+        session.dequeue_many(2)
+    assert goes_on(tmp_path, middle, "before 6 was consumed by others, 2 items") == [6, 7, 8, 9]
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.unsubscribe("spark")
+        put(queue, b"10", b"11")
+    assert goes_on(tmp_path, end, "no such subscription") == [10, 11]
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        assert queue.subscriptions() == ["spark"]
+
+
+def test_what_was_consumed_out_of_order_is_no_loss(tmp_path: Path) -> None:
+    """What was consumed out of order before there was a subscription is passed over, wherever a
+    query, or a batch, begins."""
+    with PersistentQueue(str(tmp_path), "in") as queue, queue.session() as session:
+        put(queue, *numbers(10))
+        assert session.dequeue_many(2) == numbers(2)
+        with queue.transaction() as another:
+            assert another.dequeue_many(3) == numbers(2, 5)
+        session.rollback()
+    for starting, expected in (("earliest", [0, 1, 5, 6, 7, 8, 9]), ("3", [5, 6, 7, 8, 9])):
+        planner = reader(tmp_path, maxOffsetsPerTrigger="2", startingOffsets=starting, subscription=starting)
+        end, found = planner.initialOffset(), []
+        for _ in range(4):
+            start, end = end, planner.latestOffset(end)
+            split = planner.partitions(start, end)
+            found += [n for each in split for batch in planner.read(each) for n in batch.column(1).to_pylist()]
+            planner.commit(end)
+        assert found == expected
+
+
+def test_a_first_batch_that_is_run_again(tmp_path: Path) -> None:
+    """Spark plans the first batch of a query again from where its subscription is by then: it has the same rows all the
+    same, or fails."""
+    enqueue(tmp_path, *numbers(10))
+    planner = reader(tmp_path)
+    end = planner.latestOffset(planner.initialOffset())
+    planner.commit(end)
+    again = reader(tmp_path)
+    start = again.initialOffset()
+    assert start["offset"] == 10
+    (split,) = again.partitions(start, end)  # the plain consumer has not had them
+    assert sum(len(batch) for batch in again.read(split)) == 10
+    assert len(taken(tmp_path, "in")) == 10
+    with pytest.raises(DataLossError, match="10 items of the batch that ends at 10 are gone"):
+        again.partitions(start, end)
+    with pytest.raises(DataLossError, match="10 items"):
+        again.partitions(start, {key: end[key] for key in end if key != "begin"})
+    (nothing,) = reader(tmp_path, failOnDataLoss="false").partitions(start, end)
+    assert nothing.value == []
+
+
+def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
+    """A misspelt queue is told of, and not made."""
+    with pytest.raises(QueueNotFoundError, match=r"in: no queue here.*make it first"):
+        reader(tmp_path / "nowhere").initialOffset()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_acknowledging_fails_no_query(tmp_path: Path) -> None:
+    """What cannot be told now is told with the next batch."""
+    enqueue(tmp_path, *numbers(3))
+    planner = reader(tmp_path)
+    start = planner.initialOffset()
+    end = planner.latestOffset(start)
+    os.rename(tmp_path / "in", tmp_path / "away")
+    planner.commit(end)
+    os.rename(tmp_path / "away", tmp_path / "in")
+    planner.commit({**end, "offset": 2})
+    assert left(tmp_path) == [b"2"]
+
+
+def test_a_queue_that_does_not_sync_is_refused(tmp_path: Path) -> None:
+    """Sequences that a power cut may give out again are none to write down."""
+    enqueue(tmp_path, b"0", sync=False)
+    queue = PersistentQueue(str(tmp_path), "in", sync=False)
+    try:
+        put(queue, b"1")
+        with pytest.raises(ValueError, match="sync=True"):
+            reader(tmp_path).initialOffset()
+    finally:
+        queue.close()
+
+
+def test_acknowledging_what_is_no_queue() -> None:
+    """A query of other sources has told nobody anything, nor has one that has done nothing."""
+
+    class Query:
+        def __init__(self, progress: Any) -> None:
+            self.lastProgress = progress
+
+    sources = [{"endOffset": None}, {"endOffset": "7"}, {"endOffset": {"0": 3}}, {"endOffset": "no offset"}]
+    queries: list[Any] = [Query(None), Query({"sources": sources}), Query({"sources": []})]
+    assert [acknowledge(query) for query in queries] == [0, 0, 0]
+
+    class Progress:
+        json = json.dumps({"sources": sources})
+
+    other: Any = Query(Progress())
+    assert acknowledge(other) == 0
+
+
+@pytest.mark.parametrize("told", [dict, json.dumps, str])
+def test_an_offset_as_sparks_tell_it(tmp_path: Path, told: Callable[[dict[str, Any]], Any]) -> None:
+    """The last offset of a query is understood as each Spark tells it: as fields, as JSON, or as Python prints it."""
+    enqueue(tmp_path, *numbers(4))
+    with PersistentQueue(str(tmp_path), "in") as queue:
+        queue.subscribe("spark")
+    offset = {"path": str(tmp_path), "queue": "in", "subscription": "spark", "offset": 3, "items": 3}
+    query: Any = SimpleNamespace(lastProgress={"sources": [{"endOffset": told(offset)}]})
+    assert acknowledge(query) == 1
+    assert left(tmp_path) == [b"3"]
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"subscription": ""}, "needs a subscription"),
+        ({"startingOffsets": "now"}, "earliest, latest or an offset"),
+        ({"maxOffsetsPerTrigger": "0"}, "above 0"),
+        ({"maxBytesPerTrigger": "-1"}, "above 0"),
+        ({"endingOffsets": "5"}, "endingoffsets"),
+    ],
+)
+def test_options_that_cannot_be(options: dict[str, str], message: str) -> None:
+    """What makes no sense is refused before anything is read."""
+    with pytest.raises(ValueError, match=message):
+        stream_read_options({"path": "p", "subscription": "s", **options})
+
+
+def test_options_that_can() -> None:
+    """All that a stream may be told."""
+    place = stream_read_options({"path": "/p", "subscription": "s", "startingOffsets": "latest"})
+    assert (place.start, place.subscription, place.place.path) == (LATEST, "s", "/p")
+    assert isinstance(place, StreamOptions)
+    with pytest.raises(ValueError, match="reads struct"):
+        schema = StructType([*SCHEMA.fields, StructField("more", StringType())])
+        QueueDataSource({"path": "/p", "subscription": "s"}).streamReader(schema)

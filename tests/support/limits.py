@@ -1,0 +1,80 @@
+"""What the tests of limits share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from pathlib import Path
+from typing import Any
+
+from persistentqueue import PersistentQueue, Session
+from persistentqueue.engine.store import Store
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.system.disk import Disk
+
+from .queues import IN_CACHE, wait_for
+
+SECONDS = 30.0  # a limit for what should take milliseconds
+KIB, MIB = 1024, 1024 * 1024
+_FREE = nullcontext()
+
+
+def transaction(*items: bytes, marker: tuple[str, int] | None = None) -> Transaction:
+    """What enqueues these items."""
+    result = Transaction()
+    result.marker = marker
+    result.add(items)
+    return result
+
+
+def take(store: Store, count: int) -> Transaction:
+    """What dequeues so many items."""
+    result = Transaction(store.reader.ready)
+    result.runs = store.reader.take(count)[0]
+    return result
+
+
+def content(store: Store) -> list[bytes]:
+    """The ready items."""
+    return [item for batch in store.reader.browse() for item in batch]
+
+
+@contextmanager
+def opened(disk: Disk = IN_CACHE, directory: str = "/queues/q", **settings: Any) -> Iterator[Store]:
+    """A store without threads."""
+    store = open_store(disk, directory, Settings(**settings), True, 0.0, _FREE, _FREE)
+    try:
+        yield store
+    finally:
+        store.close()
+
+
+def files_bytes(directory: Path) -> int:
+    """What all files of a queue take, but for the lock's."""
+    return sum(path.stat().st_size for part in ("log", "data", "pool") for path in (directory / part).iterdir())
+
+
+def waits(queue: PersistentQueue, count: int = 1) -> None:
+    """Until so many flushes wait for room."""
+    wait_for(lambda: queue.stats().waiting == count)
+
+
+def spilling(queue: PersistentQueue) -> Session:
+    """A session that keeps little in memory."""
+    session = queue.session()
+    session._spill_bytes = 2000
+    return session
+
+
+def flush(queue: PersistentQueue, *items: bytes, timeout: float | None = None) -> None:
+    """Enqueue and flush."""
+    with queue.session() as session:
+        session.enqueue_many(items)
+        session.flush(timeout=timeout)
+
+
+def consume(queue: PersistentQueue, count: int = 1) -> list[bytes]:
+    """Dequeue and flush."""
+    with queue.transaction() as session:
+        return session.dequeue_many(count)

@@ -1,0 +1,126 @@
+"""Spark jobs of which tasks run twice, for the tests of that: ``python -m tests.support.spark_cluster ROOT MASTER JAVA_HOME``.
+
+Each job writes the numbers below ``ITEMS``, or moves them from queue to queue. Its directory tells what happens to the
+first attempt of each task, or of one: it fails when its part is whole ("retry"), or it stands still there until
+it is killed, since another attempt has written the same rows ("speculation"). No attempt ends before the first one of
+its task has written its part, however slow its machine is.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+from pyspark import TaskContext
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamWriter, DataSourceWriter
+from pyspark.sql.types import StructType
+
+from persistentqueue import PersistentQueue
+from persistentqueue.spark import acknowledge, local_session, writer
+from persistentqueue.spark.options import Place
+from persistentqueue.spark.source import QueueDataSource
+
+ITEMS, TASKS = 100, 2
+JOBS = ("batch-retry", "stream-retry", "batch-speculation", "stream-speculation")
+_STANDSTILL_SECONDS = 120
+_LOOK_SECONDS = 0.05
+
+
+def stumble(place: Place) -> None:
+    """In a task, whose part is whole: what happens to its first attempt."""
+    context = TaskContext.get()
+    assert context is not None
+    root = Path(place.path)
+    (root / f"wrote-{context.partitionId()}-{context.attemptNumber()}").touch()
+    if context.attemptNumber() > 0:
+        wait_for_file(root / f"wrote-{context.partitionId()}-0")  # else that attempt may be killed before
+        return
+    if root.name.endswith("retry"):
+        raise RuntimeError("the first attempt fails")
+    if context.partitionId() == 0:
+        threading.Event().wait(_STANDSTILL_SECONDS)  # it is killed before
+
+
+def wait_for_file(path: Path) -> None:
+    """Return when it is there; raise ``TimeoutError`` where it takes too long."""
+    began = time.monotonic()
+    while not path.exists():
+        if time.monotonic() > began + _STANDSTILL_SECONDS:
+            raise TimeoutError(f"{path}: not there after {_STANDSTILL_SECONDS} seconds")
+        threading.Event().wait(_LOOK_SECONDS)
+
+
+class BatchWriter(writer.BatchWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writer.Message:
+        message = super().write(iterator)
+        stumble(self._options.place)
+        return message
+
+
+class StreamWriter(writer.ArrowStreamWriter):
+    def write(self, iterator: Iterator[pa.RecordBatch]) -> writer.Message:
+        message = super().write(iterator)
+        stumble(self._options.place)
+        return message
+
+
+class StumblingSource(QueueDataSource):
+    """The data source, with tasks that stumble."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "stumbling"
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        writer = super().writer(schema, overwrite)
+        writer.__class__ = BatchWriter
+        return writer
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = StreamWriter
+        return writer
+
+
+def run(spark: SparkSession, root: Path) -> None:
+    """One of the jobs."""
+    root.mkdir()
+    if root.name.startswith("batch"):
+        frame = spark.range(ITEMS, numPartitions=TASKS).selectExpr("CAST(id AS STRING) AS value")
+        frame.write.format("stumbling").mode("append").option("queue", "out").save(str(root))
+        return
+    with PersistentQueue(root, "in", fan_out=True) as queue, queue.transaction() as session:
+        session.enqueue_many(b"%d" % number for number in range(ITEMS))
+    source = spark.readStream.format("stumbling").options(queue="in", subscription="spark", minPartitions=TASKS)
+    writer = source.load(str(root)).select("value").writeStream.format("stumbling").option("queue", "out")
+    writer = writer.option("checkpointLocation", str(root / "checkpoint")).trigger(availableNow=True)
+    query = writer.start(str(root))
+    query.awaitTermination()
+    acknowledge(query)
+
+
+def main(root: Path, master: str, java_home: str) -> None:
+    settings = {
+        "spark.master": master,
+        "spark.executorEnv.JAVA_HOME": java_home,
+        "spark.executor.memory": "512m",
+        "spark.speculation": "true",
+        "spark.speculation.quantile": "0.5",
+        "spark.speculation.multiplier": "1.01",
+    }
+    spark = local_session("attempts", settings)
+    spark.dataSource.register(StumblingSource)
+    for job in JOBS:
+        run(spark, root / job)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    # Not this one, which no process of Spark's could import by its name.
+    importlib.import_module("tests.support.spark_cluster").main(Path(sys.argv[1]), *sys.argv[2:])

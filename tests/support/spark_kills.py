@@ -1,0 +1,341 @@
+"""A Spark program that loses one of its processes at a chosen place, for the tests of that: ``python -m
+tests.support.spark_kills ROOT``.
+
+``ROOT/cells`` names its pieces of work, one a line, ``kind place victim``. Each is a directory of its own, with queues,
+that takes the numbers below ``ITEMS`` into the queue "out": as a streaming query from the queue "in", or as a batch job
+with a marker. Whoever comes first to the ``place`` of a piece kills the ``victim`` there, by SIGKILL, once, and writes
+down in the file "struck" what there was at that moment. Where the program outlives this, it begins the query, or the
+job, again; else whoever has started it does so, and it goes on with the piece it was at.
+
+The data source, which is the one of the package under another name, brings this module into the processes of Spark.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from py4j.protocol import Py4JError
+from pyspark import TaskContext
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+from pyspark.sql.datasource import DataSourceStreamReader, DataSourceStreamWriter, DataSourceWriter, InputPartition
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.types import StructType
+
+from persistentqueue import PersistentQueue
+from persistentqueue.interprocess.multi_writer import publish_parts
+from persistentqueue.spark import acknowledge, local_session, writer
+from persistentqueue.spark.source import QueueDataSource
+from persistentqueue.spark.stream import Offset, StreamReader
+from persistentqueue.system.disk import DISK
+
+ITEMS, PER_BATCH, TASKS = 30, 10, 2
+SUBSCRIPTION = "spark"
+VICTIMS = ("jvm", "user", "planner", "executor")
+"""The driver's Java, the program itself, what Spark asks to plan and to commit, and what runs tasks."""
+STREAM_PLACES = {
+    "writing": "a task has written the blocks of its part, and not what makes it one",
+    "publishing": "the manifest is written, and not published",
+    "published": "the manifest is published, and Spark has not heard of it",
+    "adopting": "the owner has found a manifest, and not adopted it",
+    "committed": "Spark was told that it is committed, and has not written that down",
+    "offsets": "Spark has written down what the batch is to have, and no more",
+    "answering": "the planner, as the owner of a queue that nobody owns, is about to answer requests",
+    "ended": "the query has ended, and its last batch is not acknowledged",
+}
+BATCH_PLACES = ("writing", "publishing", "published", "adopting", "committed")
+WATCHED = ("checkpoint/offsets", "checkpoint/commits", "in/inbox", "out/inbox")
+"""What is in these directories, it writes down."""
+_ROOT = "PERSISTENTQUEUE_KILLS"
+_LIVES = 4
+
+
+class Cell(NamedTuple):
+    """A piece of work."""
+
+    kind: str
+    place: str
+    victim: str
+
+    @property
+    def directory(self) -> Path:
+        return Path(os.environ[_ROOT], "-".join(self))
+
+    @property
+    def is_due(self) -> bool:
+        """Whether it is time: a streaming query has done a batch before."""
+        is_begun = self.kind == "batch" or (self.directory / "checkpoint" / "commits" / "0").exists()
+        return is_begun and not (self.directory / "struck").exists()
+
+
+def current() -> Cell | None:
+    """What the program is at."""
+    with suppress(FileNotFoundError):
+        return Cell(*Path(os.environ[_ROOT], "current").read_text().split())
+    return None
+
+
+# --- who is to be killed ---------------------------------------------------------------------------------------------
+
+
+class Process(NamedTuple):
+    pid: int
+    parent: int
+    name: str
+    command: str
+
+
+def processes() -> Iterator[Process]:
+    """All that are alive of the program's session, which it leads."""
+    for entry in os.listdir("/proc"):
+        with suppress(FileNotFoundError, ProcessLookupError):
+            if entry.isdigit():
+                begin, _, end = Path("/proc", entry, "stat").read_text().rpartition(") ")
+                state, parent, _, session, *_ = end.split()
+                if int(session) == os.getsid(0) and state not in "ZX":
+                    command = Path("/proc", entry, "cmdline").read_text().replace("\0", " ").strip()
+                    yield Process(int(entry), int(parent), begin.partition("(")[2], command)
+
+
+def find(victim: str) -> list[int]:
+    """The processes that are this."""
+    found = list(processes())
+    java = {process.pid for process in found if process.name == "java"}
+    if victim == "jvm":
+        return list(java)
+    if victim == "user":
+        return [os.getsid(0)]
+    forked = [each for each in found if "pyspark.daemon" in each.command and each.parent not in java]
+    if victim == "executor":
+        return [each.pid for each in forked if each.command.endswith("pyspark.worker")]
+    planners = [each.pid for each in forked if "pyspark.sql.worker" in each.command]
+    return planners + [each.pid for each in found if "python_streaming_source_runner" in each.command]
+
+
+def strike(place: str) -> None:
+    """If this is the place of what the program is at, and nobody has come by before: kill, and wait for the end."""
+    cell = current()
+    if cell is None or cell.place != place or not cell.is_due:
+        return
+    try:
+        fd = os.open(cell.directory / "struck", os.O_WRONLY | os.O_CREAT | os.O_EXCL)
+    except FileExistsError:
+        return
+    is_executor = TaskContext.get() is not None
+    victims = [os.getpid()] if is_executor and cell.victim == "executor" else find(cell.victim)
+    names = {name: _names(cell.directory / name) for name in WATCHED}
+    with os.fdopen(fd, "w") as file:
+        who = {"by the program": os.getpid() == os.getsid(0), "in a task": is_executor, "victims": len(victims)}
+        json.dump(who | names, file)
+    for pid in sorted(victims, key=os.getpid().__eq__):  # oneself last
+        if pid == os.getpid():
+            _let_java_go()
+        os.kill(pid, signal.SIGKILL)
+    while any(each.pid in victims for each in processes()):
+        time.sleep(0.001)
+
+
+def _names(directory: Path) -> list[str]:
+    with suppress(FileNotFoundError):
+        return sorted(name for name in os.listdir(directory) if not name.startswith("."))
+    return []
+
+
+# --- the places ------------------------------------------------------------------------------------------------------
+
+_publishing = threading.local()
+
+
+def _failpoint(name: str) -> None:
+    if name.startswith("publish.1") and TaskContext.get() is not None:
+        strike("writing")
+    elif name.startswith("publish.3") and getattr(_publishing, "now", False):
+        strike("publishing")
+    elif name.startswith("adopt.1"):
+        strike("adopting" if os.getpid() == os.getsid(0) else "answering")
+
+
+def _publish_parts(*arguments: Any) -> bool:
+    _publishing.now = True
+    try:
+        is_new = publish_parts(*arguments)
+    finally:
+        _publishing.now = False
+    strike("published")
+    return is_new
+
+
+_stopped: list[int] = []
+
+
+def _let_java_go() -> None:
+    while _stopped:
+        with suppress(ProcessLookupError):
+            os.kill(_stopped.pop(), signal.SIGCONT)
+
+
+def _answer(write_int: Callable[[int, IO[bytes]], None]) -> Callable[[int, IO[bytes]], None]:
+    """What tells Spark that a commit is done, and then strikes, before Spark has done anything about it."""
+
+    def answer(status: int, outfile: IO[bytes]) -> None:
+        cell = current()
+        if cell is None or cell.place != "committed" or not cell.is_due:
+            write_int(status, outfile)
+            return
+        for pid in find("jvm"):
+            os.kill(pid, signal.SIGSTOP)
+            _stopped.append(pid)
+        write_int(status, outfile)
+        outfile.flush()
+        strike("committed")
+        _let_java_go()
+
+    return answer
+
+
+def install() -> None:
+    """Watch the places that this process comes by."""
+    object.__setattr__(DISK, "failpoint", _failpoint)
+    vars(writer)["publish_parts"] = _publish_parts
+    for name in ("python_streaming_sink_runner", "commit_data_source_write"):
+        module: Any = sys.modules.get(f"pyspark.sql.worker.{name}")
+        if module is not None and module.write_int.__module__ != __name__:
+            module.write_int = _answer(module.write_int)
+
+
+class Reader(StreamReader):
+    def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
+        strike("offsets")
+        return super().partitions(start, end)
+
+
+class StreamWriter(writer.ArrowStreamWriter):
+    """Its tasks know of this module by it."""
+
+
+class BatchWriter(writer.BatchWriter):
+    """Likewise."""
+
+
+class KillableSource(QueueDataSource):
+    """The data source, watched."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "killable"
+
+    def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
+        reader = super().streamReader(schema)
+        reader.__class__ = Reader
+        return reader
+
+    def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
+        writer = super().streamWriter(schema, overwrite)
+        writer.__class__ = StreamWriter
+        return writer
+
+    def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
+        writer = super().writer(schema, overwrite)
+        writer.__class__ = BatchWriter
+        return writer
+
+
+# --- the program -----------------------------------------------------------------------------------------------------
+
+
+def run_stream(spark: SparkSession, directory: Path) -> StreamingQuery:
+    """From queue to queue, all there is."""
+    source = spark.readStream.format("killable").options(queue="in", subscription=SUBSCRIPTION, minPartitions=TASKS)
+    frame = source.option("maxOffsetsPerTrigger", PER_BATCH).load(str(directory)).select("value")
+    writer = frame.writeStream.format("killable").option("queue", "out").trigger(availableNow=True)
+    query = writer.option("checkpointLocation", str(directory / "checkpoint")).start(str(directory))
+    query.awaitTermination()
+    return query
+
+
+def run_batch(spark: SparkSession, directory: Path) -> None:
+    """One job, with a marker."""
+    frame = spark.range(ITEMS, numPartitions=TASKS).selectExpr("CAST(id AS STRING) AS value")
+    writer = frame.write.format("killable").mode("append").options(queue="out", txnAppId="job", txnVersion=1)
+    writer.save(str(directory))
+
+
+@contextmanager
+def owning(cell: Cell) -> Iterator[None]:
+    """Own what is written to, if the place is where it is adopted: an owner who looks once a batch is done."""
+    if cell.place != "adopting":
+        yield
+        return
+    is_over = threading.Event()
+
+    def look() -> None:
+        while not is_over.wait(0.005) or cell.is_due:
+            if cell.is_due:
+                queue._open()._look(insists=True)
+
+    with PersistentQueue(cell.directory, "out") as queue:
+        thread = threading.Thread(target=look)
+        thread.start()
+        try:
+            yield
+        finally:
+            is_over.set()
+            thread.join()
+
+
+def work(spark: SparkSession, cell: Cell) -> None:
+    """Do this piece, from wherever it is."""
+    directory = cell.directory
+    if not directory.exists():
+        with PersistentQueue(directory, "in", fan_out=True) as queue, queue.transaction() as session:
+            session.enqueue_many(b"%d" % number for number in range(ITEMS))
+    Path(os.environ[_ROOT], "current").write_text(" ".join(cell))
+    query = None
+    for life in range(_LIVES):
+        try:
+            with owning(cell):
+                if cell.kind == "stream":
+                    query = run_stream(spark, directory)
+                else:
+                    run_batch(spark, directory)
+        except (PySparkException, Py4JError) as failure:
+            if life + 1 == _LIVES or not find("jvm"):
+                raise
+            print(f"{' '.join(cell)}: {failure}"[:300], flush=True)
+        else:
+            break
+    if query is not None:
+        strike("ended")
+        acknowledge(query)
+    else:
+        run_batch(spark, directory)  # once more, in vain
+    (directory / "done").touch()
+
+
+def main(root: Path) -> None:
+    os.environ[_ROOT] = str(root)
+    spark = local_session("kills", {"spark.master": f"local[{TASKS},2]"})
+    install()
+    spark.dataSource.register(KillableSource)
+    for line in (root / "cells").read_text().splitlines():
+        cell = Cell(*line.split())
+        if not (cell.directory / "done").exists():
+            work(spark, cell)
+    spark.stop()
+
+
+if __name__ == "__main__":
+    # Not this one, which no process of Spark's could import by its name.
+    importlib.import_module("tests.support.spark_kills").main(Path(sys.argv[1]))
+elif _ROOT in os.environ:
+    install()

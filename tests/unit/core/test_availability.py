@@ -1,0 +1,285 @@
+"""The lane: single items are taken from it without the mutex. Each comes once, in order, and is counted."""
+
+from __future__ import annotations
+
+import random
+import signal
+import threading
+from collections import Counter, deque
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+
+import pytest
+
+from persistentqueue import PersistentQueue, Session, SubscriptionNotFoundError
+from persistentqueue.core.availability import LANE_ITEMS, Ready, Taken
+from tests.conftest import OpenQueue
+from tests.support.queues import drain, interruptible, put
+
+SECONDS = 60
+ITEMS = [b"%d" % number for number in range(200)]
+
+
+def ready_of(queue: PersistentQueue) -> Ready:
+    """Return the ready items of the queue's plain subscription."""
+    reader = queue._open().store.subscriptions.plain
+    assert reader is not None
+    return reader.ready
+
+
+def fill(queue: PersistentQueue, session: Session[bytes]) -> deque[Taken]:
+    """Put ``ITEMS`` into the queue, and dequeue three of them: then the lane is not empty. Return the lane."""
+    put(queue, *ITEMS)
+    assert [session.dequeue() for _ in range(3)] == ITEMS[:3]
+    lane = ready_of(queue).lane
+    assert lane[0] == (3, ITEMS[3])
+    return lane
+
+
+def test_items_come_once_and_in_order(open_queue: OpenQueue) -> None:
+    """One item after the other comes in order; the lane grows up to its bound; each flush consumes what was taken."""
+    queue, sizes = open_queue(), set()
+    put(queue, *ITEMS)
+    with queue.session() as session:
+        for number, item in enumerate(ITEMS):
+            assert session.dequeue() == item
+            sizes.add(len(ready_of(queue).lane))
+            if number % 50 == 49:
+                session.flush()
+                assert len(queue) == queue.stats().ready == len(ITEMS) - number - 1
+                assert queue.stats().held == 0
+        assert session.dequeue() is None
+    assert max(sizes) == LANE_ITEMS - 1  # the first one is taken at once
+
+
+@pytest.mark.parametrize("how", ["many", "clear", "browse", "peek", "explain", "stats", "length", "cached"])
+def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: OpenQueue) -> None:
+    """Items in the lane are ready: other sessions take them, browsing shows them, and every number has them."""
+    queue = open_queue()
+    with queue.session() as session, queue.session("other") as other:
+        fill(queue, session)
+        if how == "many":
+            assert other.dequeue_many(2) == ITEMS[3:5]
+            assert session.dequeue() == ITEMS[5]
+        elif how == "cached":
+            assert other.dequeue_cached(2) == ITEMS[3:5]
+            assert session.dequeue() == ITEMS[5]
+        elif how == "clear":
+            assert queue.clear() == len(ITEMS) - 3
+            assert session.dequeue() is None
+        elif how == "browse":
+            assert list(queue.browse()) == ITEMS[3:]
+        elif how == "peek":
+            assert queue.peek() == ITEMS[3:4]
+        elif how == "explain":
+            (use,) = queue.explain()
+            assert (use.ready, [holder.items for holder in use.holders]) == (len(ITEMS) - 3, [3])
+        elif how == "stats":
+            assert (queue.stats().ready, queue.stats().held) == (len(ITEMS) - 3, 3)
+            assert (queue.stats().page_hits, queue.stats().cached) == (3, len(ITEMS) - 3)
+        else:
+            assert len(queue) == len(ITEMS) - 3
+        session.rollback()
+        other.rollback()
+
+
+@pytest.mark.parametrize("how", ["rollback", "put_back", "close"])
+def test_what_comes_back_comes_first(how: str, open_queue: OpenQueue) -> None:
+    """Items that another session gives back come before the items in the lane."""
+    queue = open_queue()
+    with queue.session() as session:
+        other = queue.session()
+        put(queue, *ITEMS)
+        assert other.dequeue_many(2) == ITEMS[:2]
+        assert [session.dequeue() for _ in range(3)] == ITEMS[2:5]
+        assert ready_of(queue).lane
+        if how == "put_back":
+            other.put_back(1)
+            assert [session.dequeue() for _ in range(3)] == [ITEMS[1], *ITEMS[5:7]]
+        else:
+            getattr(other, how)()
+            assert [session.dequeue() for _ in range(4)] == [*ITEMS[:2], *ITEMS[5:7]]
+        other.close()
+        session.rollback()
+    assert drain(queue) == ITEMS
+
+
+def test_what_came_from_the_lane_is_given_back(open_queue: OpenQueue) -> None:
+    """A rollback, ``put_back`` and the end of a session give back the items that came from the lane."""
+    queue = open_queue()
+    session = queue.session()
+    fill(queue, session)
+    assert session.keeps_since is not None
+    assert "3 dequeued items" in str(session.unflushed())
+    session.put_back(2)
+    assert session.dequeue_many(2) == ITEMS[1:3]
+    session.rollback()
+    fill_again = [session.dequeue() for _ in range(10)]
+    assert fill_again == ITEMS[:10]
+    session.close()
+    with pytest.warns(ResourceWarning, match="dropped with work"):
+        dropped = queue.session()
+        assert [dropped.dequeue() for _ in range(5)] == ITEMS[:5]
+        del dropped
+    assert drain(queue) == ITEMS
+
+
+def test_sessions_that_take_turns(open_queue: OpenQueue) -> None:
+    """Each item is consumed by the flush of the session that took it, also when sessions take items in turns."""
+    queue = open_queue()
+    put(queue, *ITEMS)
+    sessions = [queue.session(str(number)) for number in range(3)]
+    for number, item in enumerate(ITEMS[:150]):
+        assert sessions[number % 3].dequeue() == item
+        assert all(len(session._taken) <= LANE_ITEMS for session in sessions)
+    (use,) = queue.explain()
+    assert [holder.items for holder in use.holders] == [50, 50, 50]
+    sessions[0].flush()
+    assert sessions[1].dequeue_many(1) == ITEMS[150:151]
+    sessions[1].rollback()
+    sessions[2].flush()
+    left = [item for number, item in enumerate(ITEMS) if number >= 150 or number % 3 == 1]
+    assert drain(queue) == left
+    for session in sessions:
+        session.close()
+
+
+def test_large_items_do_not_stand_in_the_lane(open_queue: OpenQueue) -> None:
+    """The lane keeps at most 64 KiB of a page in memory, so that ``memory_bytes`` bounds what a queue takes."""
+    queue = open_queue()
+    put(queue, *[bytes(40_000)] * 4)
+    with queue.session() as session:
+        for _ in range(4):
+            assert session.dequeue() == bytes(40_000)
+            assert len(ready_of(queue).lane) <= 1
+        session.flush()
+
+
+def test_a_subscription_that_goes_takes_its_lane_along(open_queue: OpenQueue) -> None:
+    """A dequeue from a subscription that was removed raises its error, even with items in the lane."""
+    queue = open_queue(fan_out=True)
+    audit = queue.subscribe("audit")
+    with queue.transaction() as session:
+        session.enqueue_many(ITEMS)
+    with audit.session() as session:
+        assert [session.dequeue() for _ in range(3)] == ITEMS[:3]
+        assert audit._reader.ready.lane
+        queue.unsubscribe("audit")
+        with pytest.raises(SubscriptionNotFoundError):
+            session.dequeue()
+        session.rollback()
+
+
+def test_a_handler_that_raises_index_error_ends_the_call(open_queue: OpenQueue) -> None:
+    """An ``IndexError`` from a signal handler is not taken for the end of the lane: it ends the dequeue, which has no
+    effect then, as any other exception does."""
+    queue = open_queue()
+    with interruptible(), queue.session() as session:
+        fill(queue, session)
+
+        class Signalling(deque[Taken]):
+            def popleft(self) -> Taken:
+                signal.raise_signal(signal.SIGALRM)
+                raise AssertionError
+
+        def refuse(*_: object) -> None:
+            raise IndexError("from a handler")
+
+        before = signal.signal(signal.SIGALRM, refuse)
+        try:
+            session._takes = map(session._taken.append, iter(Signalling().popleft, None))
+            with pytest.raises(IndexError, match="from a handler"):
+                session.dequeue()
+        finally:
+            signal.signal(signal.SIGALRM, before)
+        assert queue.stats().held == 3
+        session._takes = map(session._taken.append, iter(ready_of(queue).lane.popleft, None))
+        assert session.dequeue() == ITEMS[3]
+        session.rollback()
+
+
+def test_others_may_be_quicker(open_queue: OpenQueue) -> None:
+    """A lane that others empty after a look at it is no error: the next item is found otherwise."""
+    queue = open_queue()
+    with queue.session() as session:
+        fill(queue, session)
+        ready = ready_of(queue)
+        behind, taken = ready.lane[-1][0] + 1, list(ready.lane)
+
+        class Emptied(deque[Taken]):
+            def __bool__(self) -> bool:
+                return True
+
+        lane, ready.lane, session._lane = ready.lane, Emptied(), Emptied()
+        assert ready.position == behind
+        session._takes = map(session._taken.append, iter(session._lane.popleft, None))
+        ready.lane = lane
+        assert session.dequeue() == taken[0][1]
+        session.rollback()
+
+
+def test_a_recall_that_was_interrupted_goes_on(open_queue: OpenQueue) -> None:
+    """The items that an interrupted recall has taken back are ready, and the next recall finishes it."""
+    queue = open_queue()
+    with queue.session() as session:
+        lane, ready = fill(queue, session), ready_of(queue)
+        ready._recalled.append(lane.pop())
+        while lane:
+            ready._recalled.append(lane.pop())
+        assert (ready.position, len(ready), ready.held) == (3, len(ITEMS) - 3, 3)
+        assert session.dequeue() == ITEMS[3]
+        assert not ready._recalled
+        session.rollback()
+    assert drain(queue) == ITEMS
+
+
+def test_threads_that_take_one_by_one(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+    """Consumers that take single items, lists, give back and look, in threads of their own, get each item once."""
+    queue, total, workers = open_queue(), 6000, 4
+    got: Counter[int] = Counter()
+    adding, numbers, done = threading.Lock(), count(), threading.Event()
+
+    def produce() -> None:
+        with queue.session() as session:
+            for number in numbers:
+                if number >= total:
+                    return
+                session.enqueue(b"%d" % number)
+                if number % 40 == 0 or number == total - 1:
+                    session.flush()
+
+    def consume(seed: int) -> None:
+        random_numbers, mine = random.Random(seed), []
+        with queue.session() as session:
+            while not done.is_set():
+                item = session.dequeue(0.01)
+                mine += [int(item)] if item is not None else []
+                turn = random_numbers.random()
+                if turn < 0.03:
+                    session.rollback()
+                    mine = []
+                elif turn < 0.05:
+                    mine += map(int, session.dequeue_many(7))
+                elif turn < 0.07 and mine:
+                    session.put_back(1)
+                    mine.pop()
+                elif turn < 0.09:
+                    assert 0 <= len(queue) <= total
+                    assert queue.stats().held >= len(mine)
+                elif turn < 0.14:
+                    session.flush()
+                    with adding:
+                        got.update(mine)
+                        if got.total() >= total:
+                            done.set()
+                    mine = []
+            session.flush()
+            with adding:
+                got.update(mine)
+
+    calls: list[Callable[[], None]] = [produce, *(lambda seed=seed: consume(seed) for seed in range(workers))]
+    for future in [threads.submit(call) for call in calls]:
+        future.result(SECONDS)
+    assert got == Counter(range(total))
+    assert len(queue) == queue.stats().held == 0

@@ -1,0 +1,75 @@
+"""The envelope of a dead letter: what goes in comes out, and what is none says so."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from datetime import datetime, timezone
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from persistentqueue import DeadLetter, DeadLetterError, PersistentQueueError
+from persistentqueue.core.dead_letter import DEAD_LETTERS, LINE_BYTES_MAX
+from tests.conftest import OpenQueue
+
+LETTER = DeadLetter(
+    b"\0item\n", "orders", "", 7, 5, "ValueError: bad row", datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
+)
+LINE = (
+    b'{"queue": "orders", "subscription": "", "sequence": 7, "attempts": 5, "reason": "ValueError: bad row", '
+    b'"time": "2026-01-02T03:04:05.000006+00:00"}'
+)
+
+
+def test_an_envelope_is_a_line_and_the_item() -> None:
+    """What ``peek`` shows can be read, and the item's bytes are untouched."""
+    assert LETTER.encode() == LINE + b"\n\0item\n"
+    assert DeadLetter.decode(LETTER.encode()) == LETTER
+
+
+@given(st.binary(), st.text(max_size=100), st.text(max_size=1000), st.integers(0, 2**63), st.integers(0, 2**32))
+def test_whatever_is_in_it_comes_out(item: bytes, subscription: str, reason: str, sequence: int, attempts: int) -> None:
+    """Any item, and any text, surrogates and line feeds, too; a text that is too long is cut."""
+    letter = replace(LETTER, item=item, subscription=subscription, reason=reason, sequence=sequence, attempts=attempts)
+    assert DeadLetter.decode(letter.encode()) == letter
+    long = replace(letter, subscription="\U0001f40c" * 70_000, reason="\U0001f40c" * 70_000)
+    found = DeadLetter.decode(long.encode())
+    assert (len(found.subscription), len(found.reason), found.reason[-2:]) == (100, 1000, "\U0001f40c…")
+    assert found.item == item
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [
+        b"",
+        b"no envelope",
+        b"[]\n",
+        b"7\n",
+        b"{}\n",
+        b"\xff\n",
+        b"[" * 10_000 + b"\n",
+        b" " * LINE_BYTES_MAX + LINE + b"\n",
+        *[json.dumps({**json.loads(LINE), **other}).encode() + b"\n" for other in (
+            {"more": 1}, {"sequence": -1}, {"sequence": True}, {"attempts": "5"}, {"attempts": -1}, {"queue": None},
+            {"time": "yesterday"}, {"time": "2026-01-02T03:04:05"}, {"time": 7},
+        )],
+    ],
+)  # fmt: skip
+def test_what_is_none_says_so(foreign: bytes) -> None:
+    """Bytes that somebody else has put there are an error of this package, with what was found."""
+    with pytest.raises(DeadLetterError, match="no dead letter: expected a line") as caught:
+        DeadLetter.decode(foreign)
+    assert isinstance(caught.value, PersistentQueueError)
+    assert isinstance(caught.value, ValueError)
+
+
+def test_the_codec(open_queue: OpenQueue) -> None:
+    """Who opens a queue of dead letters with its codec has them out of their envelopes."""
+    dead: Any = open_queue("dead", codec=DEAD_LETTERS)
+    with dead.transaction() as session:
+        session.enqueue(LETTER)
+    with dead.transaction() as session:
+        assert session.dequeue() == LETTER

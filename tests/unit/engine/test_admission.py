@@ -1,0 +1,408 @@
+"""How many items and bytes a queue may hold: who is admitted, who is refused, and what he hears."""
+
+from __future__ import annotations
+
+import random
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import PersistentQueue, QueueFullError
+from persistentqueue.core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES
+from persistentqueue.engine.admission import measure_bytes
+from persistentqueue.engine.commit import Committer
+from tests.conftest import OpenQueue
+from tests.crash.disk import SimulatedDisk
+from tests.support.limits import SECONDS, consume, content, files_bytes, opened, spilling, take, transaction, waits
+from tests.support.queues import crash, drain, put, put_each, segment_files
+
+KIB, MIB = 1024, 1024 * 1024
+
+
+# --- how many items ---------------------------------------------------------------------------------------------------
+
+
+def test_max_items(open_queue: OpenQueue) -> None:
+    """A full queue refuses a flush, says why, keeps what it has and what the session has, and takes it when there is
+    room."""
+    queue = open_queue(max_items=3)
+    put(queue, b"a", b"b")
+    with queue.session() as session:
+        session.enqueue_many([b"c", b"d"])
+        for _ in range(2):
+            with pytest.raises(QueueFullError, match=r"max_items=3 .* 2 more, the queue holds 2; .* dequeue") as caught:
+                session.flush()
+        error = caught.value
+        assert (error.limit, error.most, error.holds, error.asked, error.lasting) == ("max_items", 3, 2, 2, False)
+        assert str(error).startswith(error.path)
+        assert list(queue.browse()) == [b"a", b"b"]
+        with queue.transaction() as consumer:
+            assert consumer.dequeue() == b"a"
+        session.flush()
+    stats = queue.stats()
+    assert (stats.fill, stats.refused, stats.waiting, stats.transactions) == (1.0, 2, 0, 3)
+    assert drain(queue) == [b"b", b"c", b"d"]
+    assert queue.stats().fill == 0.0
+
+
+def test_items_on_hold_count(open_queue: OpenQueue) -> None:
+    """What a session holds is in the queue until it is flushed; and again after a rollback."""
+    queue = open_queue(max_items=2)
+    put(queue, b"a", b"b")
+    with queue.session() as holder:
+        assert holder.dequeue_many(2) == [b"a", b"b"]
+        with pytest.raises(QueueFullError):
+            put(queue, b"c")
+        holder.rollback()
+    with pytest.raises(QueueFullError):
+        put(queue, b"c")
+    assert drain(queue) == [b"a", b"b"]
+    put(queue, b"c")
+
+
+def test_what_is_taken_makes_room_for_what_is_put(open_queue: OpenQueue) -> None:
+    """At the limit as many can be enqueued as the same transaction dequeues, and not one more."""
+    queue = open_queue(max_items=3)
+    put(queue, b"a", b"b", b"c")
+    with queue.transaction() as session:
+        assert session.dequeue_many(2) == [b"a", b"b"]
+        session.enqueue_many([b"A", b"B"])
+    with queue.session() as session:
+        session.dequeue()
+        session.enqueue_many([b"C", b"D"])
+        with pytest.raises(QueueFullError):
+            session.flush()
+        session.rollback()
+    assert drain(queue) == [b"c", b"A", b"B"]
+
+
+def test_lower_limit_than_before(open_queue: OpenQueue, directory: Path) -> None:
+    """A queue that holds more than it may now opens, gives what it has, and lets nobody in who makes it fuller."""
+    queue = open_queue(segment_bytes=KIB)
+    put_each(queue, [b"%03d" % n * 100 for n in range(200)])
+    queue.close()
+    queue = open_queue(max_items=10, max_bytes=2 * KIB, max_disk_bytes=5 * MIB, segment_bytes=KIB)
+    assert queue.stats().fill == 20.0 or queue.stats().fill > 20.0
+    with pytest.raises(QueueFullError):
+        put(queue, b"x")
+    with queue.transaction() as session:
+        assert session.dequeue_many(5)[0] == b"000" * 100
+        session.enqueue(b"y")
+    crash(queue)
+    queue = open_queue(max_disk_bytes=5 * 4096, log_bytes=4096)
+    with pytest.raises(QueueFullError):
+        put(queue, b"x")
+    for n in range(5, 200):
+        with queue.transaction() as session:
+            assert session.dequeue() == b"%03d" % n * 100
+    assert drain(queue) == [b"y"]
+    put(queue, b"x")
+    assert files_bytes(directory) < 5 * MIB
+
+
+def test_damaged_items_do_not_count(open_queue: OpenQueue, directory: Path) -> None:
+    """Items that cannot be read take nobody's place, since nobody could take them away."""
+    queue = open_queue(max_items=2, memory_bytes=0)
+    put(queue, b"a" * 1000)
+    put(queue, b"b")
+    queue.trim()
+    path = segment_files(directory)[0]
+    data = path.read_bytes()
+    path.write_bytes(data.replace(b"aaaa", b"bbbb", 1))
+    with queue.session() as session, pytest.raises(Exception, match="damaged"):
+        session.dequeue()
+    put(queue, b"c")
+    path.write_bytes(data)
+    assert drain(queue) == [b"b", b"c"]
+
+
+# --- how many bytes ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("size_bytes", [0, 1, 100, 3000, 300_000])
+def test_max_bytes(open_queue: OpenQueue, size_bytes: int) -> None:
+    """The live bytes never exceed the limit, come near it, and fall when items are consumed."""
+    most = 20 * (size_bytes + BLOCK_HEADER_BYTES + LENGTH_BYTES)
+    queue = open_queue(max_bytes=most)
+    with queue.session() as session:
+        for _ in range(2):
+            for _ in range(20):
+                session.enqueue(bytes(size_bytes))
+                session.flush()
+                assert queue.stats().live_bytes <= most
+            session.enqueue(bytes(size_bytes))
+            with pytest.raises(QueueFullError) as caught:
+                session.flush()
+            error = caught.value
+            assert (error.limit, error.most, error.holds) == ("max_bytes", most, most)
+            assert error.asked == BLOCK_HEADER_BYTES + LENGTH_BYTES + size_bytes
+            assert queue.stats().fill == 1.0
+            session.rollback()
+            assert len(drain(queue)) == 20
+            assert queue.stats().live_bytes == 0
+
+
+def test_measure_is_what_blocks_take_at_most() -> None:
+    """Whatever the items are, alone and in a group, they take no more than they were measured at, and not much less."""
+    draw = random.Random(7)
+    with opened(SimulatedDisk().disk, sync=False, log_bytes=MIB) as store:
+        for _ in range(40):
+            group = []
+            for _ in range(draw.choice([1, 1, 3])):
+                sizes = draw.choice([[0], [20], range(50), [BLOCK_BYTES // 2, 1], [BLOCK_BYTES, 5]])
+                items = [bytes(draw.choice(sizes)) for _ in range(draw.choice([1, 10, 30]))]
+                group.append(transaction(*items))
+            group.append(transaction(*[b""] * draw.choice([1, BLOCK_ITEMS + 1])))
+            measured = sum(map(measure_bytes, group))
+            before = store.state.live_bytes
+            store.commit(group)
+            assert store.state.live_bytes - before <= measured
+            assert measured <= 2 * (store.state.live_bytes - before) + LENGTH_BYTES * 2 * BLOCK_ITEMS
+            store.commit([take(store, 10**6)])
+
+
+def test_bytes_taken_make_room_for_bytes_put() -> None:
+    """At the limit of bytes a transaction may put what it takes, over several segments, out of order."""
+    with opened(SimulatedDisk().disk, segment_bytes=500, max_bytes=10_000, log_bytes=4096) as store:
+        while True:
+            one = transaction(b"x" * 150)
+            store.commit([one])
+            if one.error is not None:
+                break
+        held, mixed = take(store, 2), take(store, 20)
+        mixed.add([b"y" * 150] * 20)
+        store.commit([mixed])
+        assert mixed.settled
+        assert store.state.live_bytes <= 10_000
+        while True:
+            one = transaction(b"x" * 150)
+            store.commit([one])
+            if one.error is not None:
+                break
+        more = take(store, 1)
+        more.add([b"z" * 500])
+        store.commit([more])
+        assert isinstance(more.error, QueueFullError)
+        store.commit([held])
+        more.error = None
+        store.commit([more])
+        assert more.settled
+
+
+# --- groups -----------------------------------------------------------------------------------------------------------
+
+
+def test_each_member_of_a_group_is_judged_alone() -> None:
+    """Of a group those who find room are committed, in order; who does not, and only he, is refused."""
+    with opened(SimulatedDisk().disk, max_items=4, log_bytes=4096) as store:
+        store.commit([transaction(b"a", b"b")])
+        consumer = take(store, 1)
+        group = [transaction(b"1", b"2", b"3"), transaction(b"c", b"d"), transaction(b"4"), consumer, transaction(b"e")]
+        store.commit(group)
+        assert [each.settled for each in group] == [False, True, False, True, True]
+        assert [each.error is not None for each in group] == [True, False, True, False, False]
+        assert content(store) == [b"b", b"c", b"d", b"e"]
+        for each in group[::2][:2]:
+            each.error = None
+        store.commit([take(store, 4)])
+        store.commit(group[::2][:2])
+        assert content(store) == [b"1", b"2", b"3", b"4"]
+
+
+def test_who_only_dequeues_is_never_refused() -> None:
+    """Also when the queue is far over its limits, in a group of whom all others are refused."""
+    machine = SimulatedDisk()
+    with opened(machine.disk, log_bytes=4096) as store:
+        store.commit([transaction(*[b"x" * 100] * 50)])
+    with opened(machine.disk, log_bytes=4096, max_items=1, max_bytes=1) as store:
+        first, second = take(store, 10), take(store, 10)
+        group = [transaction(b"a"), first, transaction(b"b"), second]
+        store.commit(group)
+        assert first.settled and second.settled
+        assert [isinstance(each.error, QueueFullError) for each in group] == [True, False, True, False]
+        assert len(store.reader.ready) == 30
+
+
+def test_marker_of_who_is_refused() -> None:
+    """A marker that a refused transaction would have set keeps nobody of its group from setting it."""
+    with opened(SimulatedDisk().disk, max_items=3, log_bytes=4096) as store:
+        large, small = transaction(*[b"1"] * 4, marker=("m", 7)), transaction(b"a", marker=("m", 5))
+        store.commit([large, small])
+        assert isinstance(large.error, QueueFullError) and large.error.lasting
+        assert small.settled and not small.skipped
+        assert store.state.markers == {"m": 5}
+        again, older = transaction(b"b", marker=("m", 7)), transaction(b"c", marker=("m", 5))
+        store.commit([again, older])
+        assert again.settled and not again.skipped and older.skipped
+        assert content(store) == [b"a", b"b"]
+
+
+def test_marker_of_who_finds_no_room_on_the_disk() -> None:
+    """Who was passed over for one of its group, which then had no room on the disk, is not taken for done."""
+    with opened(SimulatedDisk().disk, max_disk_bytes=40_000, log_bytes=4096, inline_bytes=0) as store:
+        large, small = transaction(bytes(30_000), marker=("m", 7)), transaction(b"a", marker=("m", 5))
+        store.commit([large, small])
+        assert isinstance(large.error, QueueFullError) and large.error.limit == "max_disk_bytes"
+        assert (small.settled, small.skipped, small.error) == (False, False, None)
+        store.commit([small])
+        assert (small.settled, small.skipped) == (True, False)
+        assert store.state.markers == {"m": 5}
+
+
+def test_short_way_is_taken_where_there_is_room(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Limits cost the short way nothing but a look, as long as there is room."""
+    taken: list[bool] = []
+    commit_short = Committer.commit_short
+
+    def watched(self: Committer, *arguments: Any) -> bool:
+        taken.append(commit_short(self, *arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(Committer, "commit_short", watched)
+    queue = open_queue(max_items=4, max_bytes=10_000)
+    put(queue, b"makes the segment")
+    put_each(queue, [b"a", b"b", b"c"])
+    with pytest.raises(QueueFullError):
+        put(queue, b"d")
+    with queue.transaction() as session:
+        session.dequeue()
+    put(queue, b"d")
+    assert taken == [False, True, True, True, False, True, True]
+    with queue.transaction() as session:
+        session.dequeue()
+    with pytest.raises(QueueFullError):
+        put(queue, bytes(10_001))
+    assert taken[-1] is False
+
+
+# --- sessions that spilled --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("limit", [{"max_items": 20}, {"max_bytes": 12_000}], ids=str)
+def test_what_was_spilled_counts(open_queue: OpenQueue, limit: dict[str, int]) -> None:
+    """Items that a session wrote ahead count like those in memory; refused, they are there for the next flush."""
+    queue = open_queue(**limit)
+    put(queue, *[b"x" * 500] * 10)
+    items = [b"%02d" % n * 250 for n in range(20)]
+    with spilling(queue) as session:
+        session.enqueue_many(items)
+        transaction = session._transaction
+        assert transaction is not None and transaction.pieces and transaction.items
+        with pytest.raises(QueueFullError) as caught:
+            session.flush()
+        assert not caught.value.lasting
+        assert len(drain(queue)) == 10
+        session.flush()
+    assert drain(queue) == items
+
+
+def test_spilling_at_the_limit_of_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """A session that cannot write ahead hears so at once; what it wrote is room again as soon as it gives up."""
+    queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB, full="block")
+    for _ in range(5):
+        with spilling(queue) as session:
+            with pytest.raises(QueueFullError, match="max_disk_bytes"):
+                for n in range(1000):
+                    session.enqueue(b"%04d" % n * 250)
+            assert n > 50
+            assert files_bytes(directory) <= 100_000
+            session.rollback()
+    for _ in range(3):
+        with spilling(queue) as session:
+            session.enqueue_many([b"%04d" % n * 250 for n in range(50)])
+            session.flush()
+        assert drain(queue) == [b"%04d" % n * 250 for n in range(50)]
+
+
+def test_what_was_spilled_is_no_room(open_queue: OpenQueue) -> None:
+    """A flush that finds the disk full spares the segments that another session has written ahead."""
+    queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB)
+    items = [b"%04d" % n * 250 for n in range(50)]
+    with spilling(queue) as session:
+        session.enqueue_many(items)
+        with pytest.raises(QueueFullError, match="max_disk_bytes"):
+            put(queue, b"x" * 60_000)
+        session.flush()
+    assert drain(queue) == items
+
+
+# --- settings and statistics ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("settings", "said"),
+    [
+        ({"max_items": 0}, "max_items must be at least 1, got 0"),
+        ({"max_bytes": 0}, "max_bytes must be at least 1"),
+        ({"max_disk_bytes": 5 * MIB - 1}, f"max_disk_bytes must be at least {5 * MIB}"),
+        ({"max_disk_bytes": 20_000, "log_bytes": 4096}, "max_disk_bytes must be at least 20480"),
+        ({"min_free_bytes": -1}, "min_free_bytes must be at least 0"),
+        ({"full": "drop"}, "'drop'"),
+    ],
+)
+def test_settings_that_make_no_sense(open_queue: OpenQueue, settings: dict[str, Any], said: str) -> None:
+    """A limit that nothing could be done with is refused before anything is made."""
+    with pytest.raises(ValueError, match=said):
+        open_queue(**settings)
+
+
+def test_fill_is_that_of_the_nearest_limit(open_queue: OpenQueue) -> None:
+    """``stats().fill`` tells how near the queue is to what will refuse it."""
+    queue = open_queue(max_items=100, max_bytes=1000, max_disk_bytes=50 * MIB)
+    assert 0.16 < queue.stats().fill < 0.17  # the log, its spare, and what is kept for them to grow
+    put(queue, *[b"x"] * 20)
+    assert queue.stats().fill == 0.2
+    put(queue, bytes(500))
+    assert 0.6 < queue.stats().fill < 0.7
+
+
+# --- what the predecessors lacked -------------------------------------------------------------------------------------
+
+
+def test_no_journal_limit(open_queue: OpenQueue, directory: Path) -> None:
+    """The linearstore's journals took whatever there was. Here one number bounds all files of a queue."""
+    queue = open_queue(max_disk_bytes=6 * MIB)
+    with pytest.raises(QueueFullError, match="max_disk_bytes"):
+        put_each(queue, [bytes(50_000)] * 1000)
+    assert 30 < len(queue) < 120
+    assert 3 * MIB < files_bytes(directory) <= 6 * MIB
+
+
+def test_reject_and_producer_flow_control(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+    """The Java broker's two policies: ``REJECT`` is "raise", stopping producers until consumers catch up is "block"."""
+    rejecting, controlling = open_queue("rejecting", max_items=1), open_queue("controlling", max_items=1, full="block")
+    for queue in (rejecting, controlling):
+        put(queue, b"a")
+    with pytest.raises(QueueFullError):
+        put(rejecting, b"b")
+    producer = threads.submit(put, controlling, b"b")
+    waits(controlling)
+    assert consume(controlling) == [b"a"]
+    producer.result(SECONDS)
+    assert consume(controlling) == [b"b"]
+
+
+def test_maxsize_raises_an_error_of_our_own(open_queue: OpenQueue) -> None:
+    """litequeue's maximum was a trigger that raised another library's ``IntegrityError``; here it is an error of this
+    package, which says what to do, and the transaction is still there."""
+    queue = open_queue(max_items=1)
+    with queue.session() as session:
+        session.enqueue_many([b"a", b"b"])
+        with pytest.raises(QueueFullError, match="flush again") as caught:
+            session.flush()
+        assert type(caught.value).__module__ == "persistentqueue.errors"
+        session.rollback()
+        session.enqueue(b"a")
+        session.flush()
+    assert drain(queue) == [b"a"]
+
+
+@pytest.mark.parametrize("name", ["segment_bytes", "memory_bytes", "inline_bytes", "log_bytes", "pool_min_bytes"])
+def test_item_4_a_size_that_no_file_has(tmp_path: Path, name: str) -> None:
+    """A size above 2**63 - 1 is refused before anything is made, instead of writing until the disk is full."""
+    settings: dict[str, Any] = {name: 10**400}
+    with pytest.raises(ValueError, match=f"{name} must be at most"):
+        PersistentQueue(tmp_path, "orders", **settings)
+    assert not list(tmp_path.iterdir())

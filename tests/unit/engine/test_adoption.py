@@ -1,0 +1,531 @@
+"""The inbox of a queue that is full, busy, or handed what it cannot take: nobody waits for ever, and who can helps."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import CorruptionError, DiskFullError, PersistentQueue, Producer, QueueFullError, check
+from persistentqueue.engine.adoption import ADOPTED_MAX
+from persistentqueue.interprocess.consumer_requests import acknowledge, request_subscription
+from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.storage.publication import LATEST, Draft, Part, TooManyPartsError
+from persistentqueue.system.disk import DISK, Disk
+from tests.conftest import OpenQueue
+from tests.support.queues import drain, flip, put, wait_for
+
+PRODUCER = f"{7:016x}"
+
+
+def inbox(directory: Path) -> list[str]:
+    """The names in the inbox, in order."""
+    return sorted(os.listdir(directory / "inbox"))
+
+
+def publish(directory: Path, *items: bytes, disk: Disk = DISK) -> None:
+    """One flush of a producer of its own, which knows of no limits."""
+    (directory / "queue.limits").unlink(missing_ok=True)
+    with Producer(directory, disk=disk) as producer:
+        producer.enqueue_many(items)
+        producer.flush()
+
+
+def look(queue: PersistentQueue) -> None:
+    """Have the owner look into his inbox at once."""
+    queue._open()._look(insists=True)
+
+
+# --- what there is no room for ---------------------------------------------------------------------------------------
+
+
+def test_to_adopt_takes_nothing_of_the_file_system(open_queue: OpenQueue, directory: Path) -> None:
+    """With no more free than ``min_free_bytes`` what is published is adopted, since it is there already, and what is
+    asked for is answered, though nobody may enqueue."""
+    free = [10**12]
+    queue = open_queue(fan_out=True, min_free_bytes=10**9, disk=replace(DISK, free_bytes=lambda path: free[0]))
+    spark = queue.subscribe("spark")
+    put(queue, b"a", b"b")
+    free[0] = 10**9
+    acknowledge(directory, None, "spark", 1)
+    publish(directory, b"c")
+    look(queue)
+    assert inbox(directory) == []
+    assert list(spark.browse()) == [b"b", b"c"]
+
+
+def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+    """At ``max_disk_bytes`` a request is answered: it takes no more than its place in the log."""
+    queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
+    put(queue, b"x")
+    store = queue._open().store
+    store.quota._most_bytes = store.quota.used_bytes + store.quota.reserve_bytes
+    request_subscription(directory, None, "spark", 0)
+    look(queue)
+    assert queue.subscriptions() == ["spark"]
+    publish(directory, bytes(1000))
+    look(queue)
+    assert len(inbox(directory)) == 1
+
+
+def full(open_queue: OpenQueue, directory: Path, **settings: Any) -> PersistentQueue:
+    """A queue of ten items at most, of which it holds eight that are kept for "spark", before a publication of five."""
+    queue = open_queue(fan_out=True, max_items=10, **settings)
+    queue.subscribe("spark")
+    put(queue, *[b"%d" % n for n in range(8)])
+    publish(directory, *[b"p"] * 5)
+    return queue
+
+
+@pytest.mark.parametrize("how", ["flush", "dequeue", "open"])
+def test_an_acknowledgement_behind_what_has_no_room_makes_it(open_queue: OpenQueue, directory: Path, how: str) -> None:
+    """What is acknowledged behind a publication that waits for room is answered, by a flush that is itself refused, by
+    whoever finds nothing to dequeue, and by an opening, and then there is room."""
+    now = [10**18]
+    queue = full(open_queue, directory, disk=replace(DISK, time_ns=lambda: now[0]))
+    look(queue)
+    assert len(inbox(directory)) == 1
+    acknowledge(directory, None, "spark", 8)
+    now[0] += 10**9
+    if how == "flush":
+        with pytest.raises(QueueFullError):
+            put(queue, *[b"own"] * 3)
+    elif how == "dequeue":
+        look(queue)
+    else:
+        queue.close()
+        queue = open_queue(max_items=10)
+    assert inbox(directory) == []
+    assert list(queue.subscribe("spark").browse()) == [b"p"] * 5
+
+
+def test_who_waits_for_room_hears_of_what_makes_it(open_queue: OpenQueue, directory: Path) -> None:
+    """A flush that waits for room, in a process that does nothing else, sees what is acknowledged by another one."""
+    queue = open_queue(fan_out=True, max_items=2, full="block")
+    spark = queue.subscribe("spark")
+    put(queue, b"0", b"1")
+    with ThreadPoolExecutor(2) as pool:
+        waiting = [pool.submit(put, queue, item) for item in (b"2", b"3")]
+        wait_for(lambda: queue.stats().waiting == 2)
+        acknowledge(directory, None, "spark", 1)
+        wait_for(lambda: any(each.done() for each in waiting))
+        acknowledge(directory, None, "spark", 2)
+        for each in waiting:
+            each.result(60)
+    assert sorted(spark.browse()) == [b"2", b"3"]
+
+
+def test_what_keeps_its_place_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+    """Behind a publication that waits for room a subscription is not made, nothing is acknowledged that is not there
+    yet, or for who is not, and no file is read more than once for that, also if others come."""
+    reads: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".seg") and os.path.dirname(path).endswith("inbox"):
+            reads.append(os.path.basename(path))
+        return DISK.open(path, flags, mode)
+
+    queue = full(open_queue, directory, disk=replace(DISK, open=opens))
+    request_subscription(directory, None, "late", LATEST)
+    acknowledge(directory, None, "late", 8)
+    acknowledge(directory, None, "spark", 9)
+    publish(directory, b"behind")
+    look(queue)
+    waiting = inbox(directory)
+    assert len(waiting) == 5
+    assert queue.subscriptions() == ["spark"]
+    reads.clear()
+    for _ in range(3):
+        look(queue)
+    assert set(reads) == set(waiting[:2])  # whoever insists tries it again, and looks whether more fits its batch
+    acknowledge(directory, None, "spark", 3)
+    look(queue)
+    assert inbox(directory) == []
+    assert list(queue.subscribe("spark").browse()) == [b"p"] * 4 + [b"behind"]
+    assert list(queue.subscribe("late").browse()) == [b"behind"]
+
+
+@pytest.mark.damages
+def test_what_cannot_be_read_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+    """A damaged file behind a publication that waits for room, or a copy of another, keeps no acknowledgement, and is
+    none; one that cannot be read for now keeps all that is behind it."""
+    unreadable: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if os.path.basename(path) in unreadable:
+            raise OSError(errno.EIO, "Input/output error", path)
+        return DISK.open(path, flags, mode)
+
+    queue = full(open_queue, directory, disk=replace(DISK, open=opens))
+    spark = queue.subscribe("spark")
+    for end in (1, 2, 3):
+        acknowledge(directory, None, "spark", end)
+    _, _, damaged, other = inbox(directory)
+    copy = f"{2**62:016x}-{PRODUCER}.seg"
+    (directory / "inbox" / copy).write_bytes((directory / "inbox" / other).read_bytes())
+    flip(directory / "inbox" / damaged, 20)
+    unreadable.append(other)
+    look(queue)
+    assert len(list(spark.browse())) == 7
+    unreadable.clear()
+    acknowledge(directory, None, "spark", 2)
+    look(queue)
+    assert inbox(directory) == [f"{damaged}.damaged", f"{copy}.damaged"]
+    assert list(spark.browse())[5:] == [b"p"] * 5
+
+
+def test_what_never_fits_is_told(open_queue: OpenQueue, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """A publication that is larger than a limit keeps its place, and those behind it: whoever dequeues what finds
+    nothing hears so, once, and so does the log; with a higher limit it is adopted."""
+    queue = open_queue(max_items=10)
+    publish(directory, *[b"x"] * 11)
+    publish(directory, b"behind")
+    name = inbox(directory)[0]
+    with queue.session() as session:
+        with pytest.raises(QueueFullError, match=rf"{name}: max_items=10 leaves no room for 11 more.* never") as caught:
+            session.dequeue()
+        assert caught.value.lasting
+        assert session.dequeue() is None
+        assert len(inbox(directory)) == 2
+    assert [record.levelname for record in caplog.records if name in record.message] == ["WARNING"]
+    queue.close()
+    assert len(drain(open_queue(max_items=12))) == 12
+
+
+@pytest.mark.parametrize("limit", ["max_bytes", "max_disk_bytes"])
+def test_what_never_fits_by_its_bytes(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+    """The same of the limits on bytes."""
+    queue = open_queue(**{limit: 8 * 1024 * 1024})
+    publish(directory, bytes(9 * 1024 * 1024))
+    with queue.session() as session, pytest.raises(QueueFullError, match=limit):
+        session.dequeue()
+
+
+# --- what is asked for -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_acknowledgements_that_piled_up(open_queue: OpenQueue, directory: Path, sync: bool) -> None:
+    """Many in a row, of several subscriptions, are answered by one frame, and deleted with one sync, whatever their
+    order; what a session holds meanwhile stays its own; what is published behind them comes behind them."""
+    syncs: list[int] = []
+
+    def fsync(fd: int) -> None:
+        syncs.append(fd)
+        DISK.fsync(fd)
+
+    queue = open_queue(sync=sync, disk=replace(DISK, fsync=fsync))
+    one, other = queue.subscribe("one"), queue.subscribe("other")
+    put(queue, *[b"%d" % n for n in range(100)])
+    with one.session() as session:
+        assert session.dequeue() == b"0"
+        for end in [*range(1, 90), 5]:
+            acknowledge(directory, None, "one", end)
+            acknowledge(directory, None, "nobody", end)
+            acknowledge(directory, None, "other", 95 - end)
+        publish(directory, b"behind")
+        before, groups = len(syncs), queue._open().store.committer.syncs
+        look(queue)
+        # Of the inbox, before and behind, and before the publication; and, unless it syncs, what a trim needs.
+        assert len(syncs) - before <= (3 if sync else 8)
+        assert queue._open().store.committer.syncs - groups == (2 if sync else 0)
+        assert inbox(directory) == []
+        assert list(one.browse()) == [*(b"%d" % n for n in range(89, 100)), b"behind"]
+        assert list(other.browse()) == [*(b"%d" % n for n in range(94, 100)), b"behind"]
+        session.rollback()
+    assert next(one.browse()) == b"0"
+
+
+def test_acknowledgements_that_the_log_has_no_room_for(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All of them wait, hold nothing meanwhile, and are answered when there is room."""
+    queue = open_queue()
+    subscription = queue.subscribe("a")
+    put(queue, b"0", b"1", b"2")
+    for end in (1, 2):
+        acknowledge(directory, None, "a", end)
+    store = queue._open().store
+
+    def trim(**_: object) -> None:
+        raise DiskFullError(str(directory), errno.ENOSPC, "no room")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(store, "trim", trim)
+        patch.setattr(store.generations.log, "has_room", lambda *_: False)
+        look(queue)
+    assert list(subscription.browse()) == [b"0", b"1", b"2"]
+    assert len(inbox(directory)) == 2
+    look(queue)
+    assert list(subscription.browse()) == [b"2"]
+    assert inbox(directory) == []
+
+
+def test_an_owner_who_is_never_idle_sweeps(open_queue: OpenQueue, directory: Path) -> None:
+    """What producers have left behind is deleted within hours by an owner who commits all the time, too."""
+    now = [time.time_ns()]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    draft = directory / "inbox" / f"{5:016x}-{PRODUCER}.tmp"
+    draft.write_bytes(b"half")
+    groups, upkeep = queue._open().groups, queue._upkeep
+    for hours, is_there in ((0.5, True), (1.5, False)):
+        now[0] = time.time_ns() + int(hours * 3600e9)
+        put(queue, b"x")
+        upkeep._is_tidy_due = True
+        upkeep._tidy_by_itself(groups)
+        assert draft.exists() is is_there
+    draft.write_bytes(b"half")
+    upkeep._tidy_by_itself(groups)
+    assert draft.exists()
+    draft.unlink()
+
+
+# --- looking into it -------------------------------------------------------------------------------------------------
+
+
+def test_a_name_in_the_future_ends_no_look_later(open_queue: OpenQueue, directory: Path) -> None:
+    """Where the clock was set back, so that a name lies in the future, and others publish during each look, a look
+    ends, has that one, and of each producer all that came before what it has."""
+    busy: list[Producer] = []
+    count = [0]
+
+    def listdir(path: str) -> list[str]:
+        if busy and path.endswith("inbox"):
+            for producer in busy:
+                count[0] += 1
+                producer.enqueue(b"%d" % count[0])
+                producer.flush()
+            assert count[0] < 100, "it does not end"
+        return os.listdir(path)
+
+    queue = open_queue(disk=replace(DISK, listdir=listdir))
+    ahead = replace(DISK, time_ns=lambda: time.time_ns() + 10**12)
+    publish(directory, b"future", disk=ahead)
+    with Producer(directory) as one, Producer(directory) as other:
+        busy += [one, other]
+        look(queue)
+        busy.clear()
+        found = drain(queue)
+        assert b"future" in found
+        found.remove(b"future")
+        assert found + drain(queue) == [b"%d" % (n + 1) for n in range(count[0])]
+
+
+def test_who_publishes_all_the_time_keeps_nobody(open_queue: OpenQueue, directory: Path) -> None:
+    """One look adopts what was there when it began, however many publish meanwhile; opening adopts all there was."""
+    busy: list[Producer] = []
+
+    def failpoint(name: str) -> None:
+        if busy and name == "adopt.3 rename":
+            busy[0].enqueue(b"more")
+            busy[0].flush()
+
+    with Producer(directory) as producer:
+        for n in range(2 * ADOPTED_MAX):
+            producer.enqueue(b"%d" % n)
+            producer.flush()
+        busy.append(producer)
+        queue = open_queue(disk=replace(DISK, failpoint=failpoint))
+        busy.clear()
+        assert drain(queue) == [b"%d" % n for n in range(2 * ADOPTED_MAX)]
+        assert drain(queue) == [b"more"] * 2 * ADOPTED_MAX
+
+
+def test_what_a_listing_missed(open_queue: OpenQueue, directory: Path) -> None:
+    """What a listing has is adopted behind all that was there before it, though the listing missed that, and the next
+    one, which has it, missed what was there before that."""
+    shown: list[list[str]] = []
+
+    def listdir(path: str) -> list[str]:
+        return shown.pop(0) if shown else os.listdir(path)
+
+    queue = open_queue(disk=replace(DISK, listdir=listdir))
+    with Producer(directory) as one, Producer(directory) as other:
+        for producer, item in ((other, b"0"), (one, b"1"), (other, b"2"), (one, b"3")):
+            producer.enqueue(item)
+            producer.flush()
+    names = inbox(directory)
+    shown += [names[3:], names[1:], names]
+    assert drain(queue) == [b"0", b"1", b"2", b"3"]
+    assert shown == []
+
+
+def test_parts_that_lie_there_cost_nothing(open_queue: OpenQueue, directory: Path) -> None:
+    """Only names that may be adopted are looked at, and the longer a listing takes, the longer a flush waits before it
+    makes another one; who finds nothing to dequeue does not."""
+    now = [10**18]
+    listings: list[int] = []
+
+    def listdir(path: str) -> list[str]:
+        if path.endswith("inbox"):
+            listings.append(now[0])
+            now[0] += 3_000_000
+        return os.listdir(path)
+
+    queue = open_queue(disk=replace(DISK, listdir=listdir, time_ns=lambda: now[0]))
+    put(queue, b"x")
+    listings.clear()
+    for n in range(100):
+        (directory / "inbox" / f"{n:016x}-{n:016x}.part").touch()
+        now[0] += 1_000_000
+        put(queue, b"x")
+    assert 2 <= len(listings) <= 5
+    publish(directory, b"y")
+    assert drain(queue) == [b"x"] * 101
+    assert drain(queue) == [b"y"]
+
+
+# --- what does not check out -----------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+def test_parts_that_are_published_twice(open_queue: OpenQueue, directory: Path) -> None:
+    """Of two manifests that name the same part, found at once, the first has it; the second is set aside, who dequeues
+    is told why, and what is behind it goes on."""
+    queue = open_queue()
+    writer = PartWriter(directory)
+    writer.write([b"1", b"2"])
+    part = writer.end()
+    assert part is not None
+    for _ in range(2):
+        assert publish_parts(directory, None, [part])
+    publish(directory, b"next")
+    assert drain(queue) == [b"1", b"2", b"next"]
+    with queue.session() as session, pytest.raises(CorruptionError, match="it is gone, or was published before"):
+        session.dequeue()
+    queue.close()
+    assert len(open_queue()) == 0
+    assert check(directory).ok
+
+
+@pytest.mark.damages
+def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> None:
+    """Where a damaged file cannot be set aside, what is before it is adopted, and counted once, what is behind it waits
+    in its order, and who dequeues hears why, until it can be."""
+    fails = [True]
+
+    def rename(source: str, target: str) -> None:
+        if fails[0] and target.endswith(".damaged"):
+            raise OSError(errno.ENOSPC, "No space left on device", target)
+        DISK.rename(source, target)
+
+    queue = open_queue(disk=replace(DISK, rename=rename), max_disk_bytes=1 << 30)
+    with Producer(directory) as producer:
+        for item in (b"first", b"damaged", b"second"):
+            producer.enqueue(item)
+            producer.flush()
+    flip(directory / "inbox" / inbox(directory)[1], 20)
+    with queue.session() as session:
+        assert session.dequeue() == b"first"
+        quota = queue._open().store.quota
+        assert quota.used_bytes == sum(os.path.getsize(path) for path in quota._files)
+        for _ in range(2):
+            with pytest.raises(DiskFullError, match="then dequeue again"):
+                session.dequeue()
+        fails[0] = False
+        assert session.dequeue() == b"second"
+        with pytest.raises(CorruptionError):
+            session.dequeue()
+        assert session.dequeue() is None
+        session.rollback()
+
+
+def test_what_was_taken_away(open_queue: OpenQueue, directory: Path) -> None:
+    """What somebody has taken away since it was listed is nothing, and what is behind it comes."""
+    gone: list[str] = []
+
+    def lstat(path: str) -> Any:
+        if path.endswith(".seg") and not gone:
+            gone.append(path)
+            os.unlink(path)
+        return DISK.lstat(path)
+
+    queue = open_queue()
+    publish(directory, b"gone")
+    publish(directory, b"behind")
+    queue.close()
+    queue = open_queue(disk=replace(DISK, lstat=lstat))
+    assert drain(queue) == [b"behind"]
+    assert len(gone) == 1
+
+
+@pytest.mark.damages
+def test_more_sequences_than_there_are(open_queue: OpenQueue, directory: Path) -> None:
+    """What would number its items beyond 2^63 is set aside: nothing could be enqueued behind it."""
+    queue = open_queue()
+    publish(directory, b"a")
+    publish(directory, b"b")
+    adopter = queue._open().store.adopter
+    adopter.look(insists=True)
+    (transaction,) = adopter.begin(2**63 - 1)
+    assert transaction.published == inbox(directory)[0]
+    assert inbox(directory)[1].endswith(".damaged")
+    adopter.end([transaction])
+    assert drain(queue) == [b"a"]
+
+
+# --- what does not fit a frame ---------------------------------------------------------------------------------------
+
+
+def test_a_manifest_that_nobody_would_read(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who names more parts than an owner reads hears so, nothing is published, and fewer of them can be."""
+    monkeypatch.setattr("persistentqueue.storage.publication._FRAME_BYTES_MAX", 2000)
+    queue = open_queue()
+    draft = Draft(DISK, str(directory / "inbox"), PRODUCER, 5)
+    parts = [Part(f"{n:016x}-{n:016x}.part", n, 100, 1, 50, 7) for n in range(40)]
+    with pytest.raises(TooManyPartsError, match=r"40 parts .* 2000: publish fewer, larger parts"):
+        draft.publish(None, 5, parts)
+    assert drain(queue) == []
+    assert draft.is_intact
+    draft.publish(("app", 1), 6)
+    assert drain(queue) == []
+    assert queue.marker("app") == 1
+
+
+@pytest.mark.damages
+def test_more_items_than_the_bytes_have(open_queue: OpenQueue, directory: Path) -> None:
+    """A file that counts more items than blocks of its length can have is damaged, and so is a manifest of a part that
+    does; one with as many empty items as there can be is not."""
+    queue = open_queue()
+    path = str(directory / "inbox")
+    for count, in_part in ((2**63 + 5, False), (65_537, False), (65_537, True)):
+        draft = Draft(DISK, path, PRODUCER, 5)
+        if in_part:
+            draft.publish(None, 5, [Part(f"{5:016x}-{5:016x}.part", 5, 95, count, 95, 7)])
+        else:
+            draft.write([b""], 0, 0)
+            draft._segment.ordinal = count
+            draft.publish(None, 5)
+        with queue.session() as session, pytest.raises(CorruptionError, match="a frame that enqueues"):
+            session.dequeue()
+    draft = Draft(DISK, path, PRODUCER, 6)
+    draft.write([b""] * 65_536, 0, 0)
+    draft.publish(None, 6)
+    assert len(drain(queue)) == 65_536
+    put(queue, b"x")
+    assert drain(queue) == [b"x"]
+
+
+def test_what_is_listed_is_not_listed_again(open_queue: OpenQueue, directory: Path) -> None:
+    """While a part of it waits to be adopted, and the directory is as it was, another look reads nothing."""
+    now = [time.time_ns()]
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
+    with Producer(directory) as producer:
+        for item in (b"a", b"b"):
+            producer.enqueue(item)
+            producer.flush()
+    adopter = queue._open().store.adopter
+    adopter.look(insists=True)
+    listed = list(adopter._listed)
+    assert len(listed) == 2
+    adopter.look()
+    assert list(adopter._listed) == listed
+    assert drain(queue) == [b"a", b"b"]

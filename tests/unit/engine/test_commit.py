@@ -1,0 +1,272 @@
+"""The ways of a commit: short and long, past the page cache and through it, written at once and deferred."""
+
+from __future__ import annotations
+
+import errno
+import shutil
+from collections import Counter
+from contextlib import nullcontext
+from dataclasses import replace
+from itertools import count
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue
+from persistentqueue.engine.commit import Committer
+from persistentqueue.engine.transaction import Settings, Transaction
+from persistentqueue.recovery.opening import open_store
+from persistentqueue.storage.log import DirectAppender, replay
+from persistentqueue.storage.segment_files import DEFERRED_BYTES
+from persistentqueue.system.disk import DISK, PAGE_BYTES, WRITE, Disk
+from tests.conftest import OpenQueue
+from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
+
+THROUGH_CACHE = replace(DISK, open_direct=lambda path: None)
+TRANSACTION = st.tuples(
+    st.lists(st.binary(max_size=40), max_size=4), st.integers(0, 4), st.sampled_from([0, 0, 0, 1, 2])
+)
+"""What is enqueued, how many are dequeued, and the version of a marker, 0 for none."""
+GROUPS = st.lists(st.lists(TRANSACTION, min_size=1, max_size=4), max_size=20)
+
+
+def _deterministic(disk: Disk) -> Disk:
+    """The same disk, with the same salts in every run, at one moment."""
+    salts = count(1)
+    return replace(disk, urandom=lambda size: next(salts).to_bytes(size, "little"), time_ns=lambda: 7)
+
+
+def _run(path: Path, disk: Disk, groups: list[list[tuple[list[bytes], int, int]]], **settings: Any) -> dict[str, bytes]:
+    """Commit the groups to a new store that then crashes; the bytes of all its files but the lock's and the spare's."""
+    settings = {"log_bytes": 4096, "segment_bytes": 600, **settings}
+    free = nullcontext()
+    store = open_store(_deterministic(disk), str(path), Settings(**settings), True, 0.0, free, free)
+    for group in groups:
+        transactions = []
+        for items, takes, version in group:
+            transaction = Transaction(store.reader.ready)
+            transaction.add(items)
+            transaction.runs = store.reader.take(takes)[0]
+            transaction.marker = ("m", version) if version else None
+            transactions.append(transaction)
+        store.commit(transactions)
+        assert all(transaction.settled for transaction in transactions)
+        for transaction in transactions:
+            if transaction.skipped:
+                store.discard(transaction)
+    expected = [item for batch in store.reader.browse() for item in batch]
+    store.release()
+    files = [file for part in ("log", "data") for file in (path / part).iterdir()]
+    content = {str(file.relative_to(path)): file.read_bytes() for file in files}
+    with PersistentQueue(path) as queue:
+        assert list(queue.browse()) == expected
+    return content
+
+
+@pytest.fixture(scope="module")
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A directory for a test with many examples, each of which removes what it made."""
+    return tmp_path_factory.mktemp("scratch")
+
+
+@given(groups=GROUPS, inline_bytes=st.sampled_from([0, 100, 65536]))
+@example(groups=[[([], 0, 0)], [([], 0, 0), ([b""], 0, 0)], [([], 0, 0), ([], 1, 0)]], inline_bytes=100)
+def test_short_way_writes_the_bytes_of_the_long_way(
+    scratch: Path, groups: list[list[tuple[list[bytes], int, int]]], inline_bytes: int
+) -> None:
+    """After any program log and segments are the same, whether short groups took the short way or not."""
+    try:
+        short = _run(scratch / "short", IN_CACHE, groups, inline_bytes=inline_bytes)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Committer, "commit_short", lambda *_: False)
+            assert _run(scratch / "long", IN_CACHE, groups, inline_bytes=inline_bytes) == short
+    finally:
+        for name in ("short", "long"):
+            shutil.rmtree(scratch / name, ignore_errors=True)
+
+
+def test_short_way_is_taken(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One block to enqueue and one run to consume are short; both together, a marker, and two runs are not."""
+    taken: list[bool] = []
+    commit_short = Committer.commit_short
+
+    def watched(self: Committer, *arguments: Any) -> bool:
+        taken.append(commit_short(self, *arguments))
+        return taken[-1]
+
+    monkeypatch.setattr(Committer, "commit_short", watched)
+    queue = open_queue()
+    put(queue, b"first")  # makes the segment
+    put(queue, b"a", b"b", b"c", b"x", b"y", b"z")
+    with queue.session() as session, queue.session() as other:
+        for _ in range(2):
+            session.dequeue()
+            session.flush()
+        other.dequeue()
+        session.dequeue()
+        other.rollback()
+        session.dequeue()
+        session.flush()  # two runs in the wrong order, which are one
+        session.dequeue()
+        other.dequeue()
+        session.dequeue()
+        session.flush()  # two runs with a gap
+        other.flush()
+        session.enqueue(b"d")
+        session.flush(marker=("m", 1))
+        session.enqueue(b"e")
+        session.dequeue()
+        session.flush()
+    assert taken == [False, True, True, True, True, False, True, False, False]
+    assert drain(queue) == [b"e"]
+
+
+# --- past the page cache ---------------------------------------------------------------------------------------------
+
+
+@given(
+    sizes=st.lists(st.one_of(st.integers(1, 300), st.integers(3000, 9000), st.just(300_000)), max_size=12),
+    begin=st.integers(0, 9000),
+)
+def test_direct_appends_leave_what_writes_would(scratch: Path, sizes: list[int], begin: int) -> None:
+    """Whatever is appended, the file ends up with exactly these bytes, then zeros, and nothing behind its capacity."""
+    path = scratch / "appended"
+    path.write_bytes(b"o" * begin + b"?" * (4 * PAGE_BYTES))
+    capacity_bytes = path.stat().st_size
+    fd = DISK.open(str(path), WRITE, 0)
+    appender = DirectAppender(DISK, str(path), b"o" * (begin % PAGE_BYTES))
+    offset, expected = begin, b"o" * begin
+    try:
+        for number, size in enumerate(sizes):
+            data = bytes([65 + number]) * size + bytes(8)
+            if not appender.append(data, offset, offset + size, capacity_bytes):
+                DISK.pwritev(fd, [data], offset, 0)
+            offset += size
+            expected += data[:size]
+    finally:
+        appender.close()
+        DISK.close(fd)
+    written = path.read_bytes()
+    assert written[: offset + 8] == expected + (bytes(8) if sizes else b"?" * 8)
+    assert set(written[offset + 8 :]) <= {0, ord("?")}
+    assert len(written) <= max(capacity_bytes, offset + 8)
+    path.unlink()
+
+
+def test_direct_and_cached_logs_are_equal(tmp_path: Path) -> None:
+    """A log that is written past the page cache has the same frames as one that is written through it."""
+    groups = [[([b"%d" % number * (number % 50)], number % 2, 0)] for number in range(300)]
+    direct, cached = (_run(tmp_path / name, disk, groups) for name, disk in (("d", DISK), ("c", THROUGH_CACHE)))
+    assert direct.keys() == cached.keys()
+    for name, content in direct.items():
+        end = replay(content, name).end if name.startswith("log") else len(content)  # behind it a page is zeros or not
+        assert content[:end] == cached[name][:end]
+
+
+def test_direct_writes_are_used_where_they_can(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """On a file system that can, frames are whole pages; where it refuses a write, or the opening, they are not."""
+    sizes: Counter[bool] = Counter()
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if flags:
+            sizes[sum(map(len, buffers)) % PAGE_BYTES == 0] += 1
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    def refuse(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if flags and sum(map(len, buffers)) % PAGE_BYTES == 0:
+            raise OSError(errno.EINVAL, "Invalid argument")
+        return pwritev(fd, buffers, offset, flags)
+
+    (tmp_path / "probe").touch()
+    probe = DISK.open_direct(str(tmp_path / "probe"))
+    if probe is None:
+        pytest.skip("no direct writes on this file system")
+    DISK.close(probe)
+    put_each(open_queue("direct", disk=replace(DISK, pwritev=pwritev)), [b"x"] * 10)
+    assert sizes == {True: 10}
+    sizes.clear()
+    put_each(open_queue("refused", disk=replace(DISK, pwritev=refuse)), [b"x"] * 10)
+    assert sizes == {False: 10}
+    put_each(open_queue("cached", disk=replace(THROUGH_CACHE, pwritev=pwritev)), [b"x"] * 10)
+    assert sizes == {False: 20}
+
+
+# --- deferred blocks -------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("deferred", [1, 7, 300], ids=["one", "some", "more than are deferred"])
+def test_deferred_blocks_are_read_from_memory(open_queue: OpenQueue, directory: Path, deferred: int) -> None:
+    """Items whose blocks are not in the file yet are read all the same, together with those that are."""
+    queue = open_queue(memory_bytes=0)
+    items = [b"%d" % number * 1500 for number in range(deferred + 40)]
+    put(queue, *items[:20])
+    with queue.session() as session:
+        session.enqueue_many([b"x" * 140_000])  # a large group writes all that waits
+        session.flush()
+    put_each(queue, items[20:])
+    with queue.session() as session:
+        assert session.dequeue_many(20) == items[:20]
+        assert session.dequeue() == b"x" * 140_000
+        for item in items[20:]:
+            assert session.dequeue() == item
+        session.rollback()
+    assert list(queue.browse()) == [*items[:20], b"x" * 140_000, *items[20:]]
+
+
+def test_deferred_bytes_are_bounded(open_queue: OpenQueue, directory: Path) -> None:
+    """Small groups reach the segment a few hundred KiB later at most, and all of them when the log is trimmed."""
+    queue = open_queue()
+    store = queue._open().store
+    most = 0
+    for _ in range(400):
+        put(queue, b"x" * 2000)
+        assert store.segments.current is not None
+        most = max(most, store.segments.current.deferred_bytes)
+    assert DEFERRED_BYTES // 2 < most <= DEFERRED_BYTES
+    queue.trim()
+    assert segment_files(directory)[0].read_bytes().count(b"x" * 2000) == 400
+
+
+def test_full_disk_keeps_deferred_blocks(open_queue: OpenQueue) -> None:
+    """Where the deferred blocks find no room a trim says so, loses nothing, and goes through once there is room."""
+    full = [False]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if full[0] and not flags:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(memory_bytes=0, disk=replace(DISK, pwritev=pwritev))
+    put_each(queue, [b"1", b"2", b"3"])
+    full[0] = True
+    with pytest.raises(DiskFullError, match="free some space"):
+        queue.trim()
+    assert list(queue.browse()) == [b"1", b"2", b"3"]
+    with queue.transaction() as session:
+        assert session.dequeue() == b"1"
+    full[0] = False
+    queue.trim()
+    assert drain(queue) == [b"2", b"3"]
+
+
+def test_failed_write_of_deferred_blocks_breaks(open_queue: OpenQueue, directory: Path) -> None:
+    """An input/output error while they are written breaks the queue; the log brings them back."""
+    failing = [False]
+
+    def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
+        if failing[0] and not flags:
+            raise OSError(errno.EIO, "Input/output error")
+        return DISK.pwritev(fd, buffers, offset, flags)
+
+    queue = open_queue(disk=replace(DISK, pwritev=pwritev))
+    put_each(queue, [b"1", b"2"])
+    failing[0] = True
+    with pytest.raises(BrokenQueueError, match="Input/output"):
+        queue.trim()
+    crash(queue)
+    assert b"PQBk" not in segment_files(directory)[0].read_bytes()
+    assert log_file(directory).read_bytes().count(b"PQBk") == 2
+    assert drain(open_queue()) == [b"1", b"2"]

@@ -1,0 +1,213 @@
+"""``explain``: why a data file is there, and who keeps it, for how long."""
+
+from __future__ import annotations
+
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.runtime.open_queue import Group
+from tests.conftest import OpenQueue
+from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files
+
+TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
+"""Ten items of 100 bytes, each put by itself, fill a segment of this size."""
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time that sessions see; to be set."""
+    time = [1000.0]
+    monkeypatch.setattr(Group, "now", lambda *_: time[0])
+    return time
+
+
+def test_who_keeps_a_segment_and_for_how_long(open_queue: OpenQueue, clock: list[float]) -> None:
+    """Each segment tells what lives in it, and which sessions hold how many of its items, the longest first."""
+    queue = open_queue(**TEN)
+    put_each(queue, [bytes(100)] * 35)
+    with queue.session("slow") as slow, queue.session("quick") as quick:
+        slow.dequeue()
+        clock[0] += 86_400
+        with queue.transaction() as session:
+            session.dequeue_many(10)
+        slow.dequeue()
+        quick.dequeue_many(2)
+        clock[0] += 60
+        first, second, third, fourth = queue.explain()
+        quick.rollback()
+        slow.rollback()
+    assert (first.live, first.ready, first.held) == (1, 0, 1)
+    assert first.holders == (Holder("slow", 1, 0, 86_460.0),)
+    assert (second.live, second.ready, second.held) == (9, 6, 3)
+    assert second.holders == (Holder("slow", 1, 0, 86_460.0), Holder("quick", 2, 0, 60.0))
+    assert (third.live, third.ready, third.holders, third.is_current) == (10, 10, (), False)
+    assert (fourth.live, fourth.ready, fourth.is_current) == (5, 5, True)
+    assert str(first) == (
+        f"segment {first.number}, {first.live_bytes} of {first.size_bytes:,} bytes live: 'slow' holds 1 for 86,460.0 s"
+    )
+    assert "6 ready; 'slow' holds 1 for 86,460.0 s; 'quick' holds 2 for 60.0 s" in str(second)
+    assert str(fourth).endswith("bytes live: 5 ready; it is written on")
+
+
+def test_sizes_are_those_of_the_files(open_queue: OpenQueue, directory: Path) -> None:
+    """``size_bytes`` is the length of the file; 0 where it is missing."""
+    queue = open_queue(**TEN)
+    put_each(queue, [bytes(100)] * 35)
+    files = segment_files(directory)
+    assert [use.size_bytes for use in queue.explain()] == [file.stat().st_size for file in files]
+    assert [f"{use.number:012}.seg" for use in queue.explain()] == [file.name for file in files]
+    moved = files[0].rename(directory / "elsewhere")
+    assert queue.explain()[0].size_bytes == 0
+    moved.rename(files[0])
+
+
+def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: OpenQueue, clock: list[float]) -> None:
+    """Also a segment of which no commit has told yet, and one in which nothing lives any more."""
+    queue = open_queue(**TEN)
+    put(queue, bytes(100))
+    with queue.session("loader") as loader:
+        loader._spill_bytes = 1
+        loader.enqueue_many([bytes(600)] * 4)
+        drain(queue)
+        clock[0] += 5
+        old, new = queue.explain()
+        assert old.holders == (Holder("loader", 0, 2, 5.0),)
+        assert new.holders == (Holder("loader", 0, 1, 5.0),)
+        assert (old.live, new.live, old.is_pinned, new.is_pinned) == (0, 0, True, True)
+        assert "'loader' has written 2 ahead for 5.0 s" in str(old)
+        loader.dequeue()
+        loader.rollback()
+        clock[0] += 5
+    assert [use.holders for use in queue.explain()] == [()] * len(queue.explain())
+
+
+def test_the_time_begins_anew_with_each_flush(open_queue: OpenQueue, clock: list[float]) -> None:
+    """What counts is the transaction under way, from the first thing that it holds; finding nothing is not holding."""
+    queue = open_queue()
+    put(queue, b"one", b"two", b"three")
+    with queue.session() as session:
+        assert session.dequeue() == b"one"
+        clock[0] += 10
+        assert session.dequeue() == b"two"
+        session.flush()
+        clock[0] += 10
+        assert session.keeps() is None
+        assert session.dequeue_many(2) == [b"three"]
+        clock[0] += 1
+        (use,) = queue.explain()
+        assert use.holders == (Holder("MainThread", 1, 0, 1.0),)
+        session.rollback()
+        drain(queue)
+        assert session.dequeue() is None
+        clock[0] += 10
+        put(queue, b"four")
+        assert session.dequeue_many(1) == [b"four"]
+        keeps = session.keeps()
+        assert keeps is not None
+        assert keeps.seconds == 0.0
+        session.rollback()
+    assert session.keeps() is None
+
+
+def test_a_session_has_the_name_of_its_thread(open_queue: OpenQueue) -> None:
+    """Where it was given none; one that is gone is not listed."""
+    queue = open_queue()
+    put(queue, *[b"x"] * 3)
+    sessions: list[Session] = []
+
+    def work() -> None:
+        sessions.append(queue.session())
+        sessions[0].dequeue()
+
+    thread = threading.Thread(target=work, name="worker 7")
+    thread.start()
+    thread.join()
+    with queue.transaction("another") as session:
+        session.dequeue()
+        assert [holder.session for holder in queue.explain()[0].holders] == ["worker 7", "another"]
+    sessions.pop().close()
+    assert queue.explain()[0].holders == ()
+
+
+def test_what_is_drained_goes_with_the_next_trim(open_queue: OpenQueue) -> None:
+    """A segment in which nothing lives is told apart from one that somebody needs."""
+    queue = open_queue(**TEN)
+    put_each(queue, [bytes(100)] * 20)
+    with queue.transaction() as session:
+        session.dequeue_many(10)
+    first, second = queue.explain()
+    assert str(first).endswith("bytes live: it is drained, and goes with the next trim")
+    queue.trim()
+    assert [use.number for use in queue.explain()] == [second.number]
+
+
+@pytest.mark.damages
+def test_damaged_items_are_counted_apart(open_queue: OpenQueue, directory: Path) -> None:
+    """What was set aside keeps its segment, and explain says so."""
+    queue = open_queue(**TEN)
+    put_each(queue, [bytes(100)] * 20)
+    queue.close()
+    flip(segment_files(directory)[0], HEADER_BYTES + 60)
+    queue = open_queue(**TEN)
+    with queue.transaction() as session:
+        with pytest.raises(CorruptionError):
+            session.dequeue()
+        assert session.dequeue_many(3) == [bytes(100)] * 3
+    first = queue.explain()[0]
+    assert (first.live, first.ready, first.damaged) == (7, 6, 1)
+    assert "6 ready; 1 damaged" in str(first)
+
+
+def test_a_compaction_pins_what_it_copies(open_queue: OpenQueue) -> None:
+    """While it is at work its sources are said to be compacted."""
+    queue = open_queue(**TEN)
+    put_each(queue, [bytes(100)] * 30)
+    with queue.session("keeper") as keeper:
+        for _ in range(2):
+            keeper.dequeue()
+            with queue.transaction() as session:
+                session.dequeue_many(9)
+        keeper.rollback()
+    seen: list[str] = []
+    queue.compact(progress=lambda _: seen.append(str(queue.explain()[0])))
+    assert seen[-1].endswith("1 ready; it is being compacted")
+
+
+def add_up(queue: PersistentQueue) -> None:
+    """What explain says of the segments adds up to what stats says of the queue."""
+    uses, stats = queue.explain(), queue.stats()
+    assert sum(use.ready for use in uses) == stats.ready == len(queue)
+    assert sum(use.held for use in uses) == stats.held
+    assert sum(use.live for use in uses) == stats.ready + stats.held + stats.damaged
+    assert sum(use.live_bytes for use in uses) == stats.live_bytes
+    assert all(sum(holder.items for holder in use.holders) == use.held for use in uses)
+
+
+@given(st.lists(st.tuples(st.sampled_from("edfrct"), st.integers(0, 2), st.integers(1, 12)), max_size=40))
+@settings(max_examples=60)
+def test_it_adds_up(tmp_path_factory: pytest.TempPathFactory, steps: list[tuple[str, int, int]]) -> None:
+    """Whatever sessions enqueue, dequeue, flush, roll back, compact and trim."""
+    with PersistentQueue(tmp_path_factory.mktemp("explain"), segment_bytes=300, memory_bytes=0, disk=IN_CACHE) as queue:
+        sessions = [queue.session(str(number)) for number in range(3)]
+        for what, number, count in steps:
+            session = sessions[number]
+            if what == "e":
+                session.enqueue_many([bytes(10 * number)] * count)
+            elif what == "d":
+                session.dequeue_many(count)
+            elif what == "f":
+                session.flush()
+            elif what == "r":
+                session.rollback()
+            elif what == "c":
+                queue.compact(below=count / 12)
+            else:
+                queue.trim()
+            add_up(queue)

@@ -1,0 +1,668 @@
+"""Manifests: transactions that many processes write together, in parts, and that are published and adopted as one."""
+
+from __future__ import annotations
+
+import errno
+import os
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    BrokenQueueError,
+    CorruptionError,
+    DataPathError,
+    DiskFullError,
+    ItemTooLargeError,
+    PersistentQueue,
+    Producer,
+    QueueFullError,
+    QueueNotFoundError,
+    check,
+    delete_queue,
+    move_data,
+    repair,
+)
+from persistentqueue.core.block import SEGMENT_MAGIC
+from persistentqueue.core.frame import encode_frame
+from persistentqueue.core.header import HEADER_BYTES, VERSION, decode_header, encode_header
+from persistentqueue.core.operations import Adoption, Enqueue, MarkerSet, Operation, encode_transaction
+from persistentqueue.engine.adoption import ADOPTED_MAX, PART_GRACE_SECONDS
+from persistentqueue.engine.transaction import SPILL_BYTES
+from persistentqueue.errors import UnsupportedFormatError
+from persistentqueue.interprocess import multi_writer as room
+from persistentqueue.interprocess.multi_writer import (
+    PART_SECONDS_MAX,
+    ExpiredPartError,
+    PartWriter,
+    count_published,
+    publish_parts,
+    remove_parts,
+)
+from persistentqueue.storage.layout import names_in
+from persistentqueue.storage.publication import Draft, Part, is_part, is_published, read_publication
+from persistentqueue.system.disk import DISK, Disk
+from tests.conftest import OpenQueue
+from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put
+
+LISTS = ([b"a", b"b"], [b"c"], [b"d", b"e", b"f"])
+ALL = [item for items in LISTS for item in items]
+
+
+def write(directory: Path, *lists: Sequence[bytes], disk: Disk = DISK) -> list[Part]:
+    """A part of each list of items."""
+    parts = []
+    for items in lists:
+        writer = PartWriter(directory, disk=disk)
+        writer.write(items)
+        part = writer.end()
+        assert part is not None
+        parts.append(part)
+    return parts
+
+
+def publish(directory: Path, *lists: Sequence[bytes], marker: tuple[str, int] | None = None) -> list[Part]:
+    """A manifest of such parts; these."""
+    parts = write(directory, *lists)
+    assert publish_parts(directory, None, parts, marker)
+    return parts
+
+
+def inbox(directory: Path) -> list[str]:
+    """The names in the inbox, in order."""
+    return sorted(os.listdir(directory / "inbox"))
+
+
+def grow_old(path: Path, seconds: float) -> None:
+    """Let the file seem to be written so long ago."""
+    then = time.time() - seconds
+    os.utime(path, (then, then))
+
+
+@pytest.fixture
+def made(directory: Path) -> Path:
+    """The directory of a queue that is there, and open nowhere."""
+    PersistentQueue(directory).close()
+    return directory
+
+
+# --- what is promised ------------------------------------------------------------------------------------------------
+
+
+def test_parts_come_out_of_an_open_queue_as_one(open_queue: OpenQueue, directory: Path) -> None:
+    """What several have written is nobody's until the manifest is published; then it is there, once, in the order of
+    the manifest, and its files are segments of the queue, of which the manifest's own goes with the next trim."""
+    queue = open_queue()
+    put(queue, b"own")
+    parts = write(directory, *LISTS)
+    assert all(map(is_part, inbox(directory)))
+    assert len(queue) == 1
+    assert drain(queue) == [b"own"]
+    assert publish_parts(directory.parent, directory.name, [parts[2], parts[0], parts[1]])
+    assert (queue.stats().published, count_published(directory, None)) == (1, 1)
+    with queue.session() as session:
+        items = session.dequeue_many(99)
+        assert items == [b"d", b"e", b"f", b"a", b"b", b"c"]
+        assert inbox(directory) == []
+        queue.trim()
+        assert queue.stats().segments == 3 + 1
+        session.flush()
+    assert drain(queue) == []
+
+
+def test_nobody_need_own_the_queue(made: Path) -> None:
+    """Whoever opens the queue finds what was published, behind what a producer had published before."""
+    with Producer(made) as producer:
+        producer.enqueue(b"first")
+        producer.flush()
+        publish(made, *LISTS, marker=("app", 1))
+        producer.enqueue(b"last")
+        producer.flush()
+    report = check(made)
+    assert (report.ok, report.published, report.leftovers) == (True, len(ALL) + 2, ())
+    with PersistentQueue(made) as queue:
+        assert queue.marker("app") == 1
+        assert drain(queue) == [b"first", *ALL, b"last"]
+
+
+def test_parts_without_a_manifest_are_nothing(open_queue: OpenQueue, directory: Path) -> None:
+    """Parts that nobody names are neither published, nor a problem, nor left over; deleting the queue takes them."""
+    queue = open_queue()
+    write(directory, *LISTS)
+    assert drain(queue) == []
+    assert queue.stats().published == 0
+    queue.close()
+    open_queue().close()
+    report = check(directory)
+    assert (report.ok, report.published, report.leftovers) == (True, 0, ())
+    assert len(inbox(directory)) == 3
+    delete_queue(directory)
+    assert not (directory / "inbox").exists()
+
+
+def test_a_marker_is_reached_once(open_queue: OpenQueue, directory: Path) -> None:
+    """Whoever repeats work adds nothing: while it waits he hears that it is done, and once it was adopted the owner
+    drops what he publishes; parts that count stay, also if it is they that are published again."""
+    queue = open_queue()
+    parts = publish(directory, *LISTS, marker=("app", 7))
+    waiting = inbox(directory)
+    again = write(directory, [b"again"])
+    assert not publish_parts(directory, None, again, ("app", 7))
+    assert not publish_parts(directory, None, parts, ("app", 7))
+    assert inbox(directory) == waiting
+    assert drain(queue) == ALL
+    again = write(directory, [b"again"])
+    assert not publish_parts(directory, None, [*parts, *again], ("app", 7))
+    assert inbox(directory) == []
+    again = write(directory, [b"again"])
+    publish_parts(directory, None, again, ("app", 6))
+    assert drain(queue) == []
+    assert inbox(directory) == []
+    assert publish_parts(directory, None, [], ("app", 8))
+    assert drain(queue) == []
+    assert queue.marker("app") == 8
+    assert publish_parts(directory, None, [])  # nothing
+    assert inbox(directory) == []
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_what_is_skipped_goes_with_its_parts(open_queue: OpenQueue, directory: Path, sync: bool) -> None:
+    """Where neither could know of the other, the owner takes the first, and deletes the second and its parts."""
+    queue = open_queue(sync=sync)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(room, "_is_waiting", lambda *_: False)
+        publish(directory, [b"one"], [b"two"], marker=("app", 1))
+        publish(directory, [b"three"], [b"four"], marker=("app", 1))
+        publish(directory, marker=("app", 1))
+    assert drain(queue) == [b"one", b"two"]
+    assert drain(queue) == []
+    assert inbox(directory) == []
+
+
+def test_what_is_skipped_and_cannot_be_deleted_is_swept(directory: Path) -> None:
+    """Parts whose manifest went, and whose own deletion failed, or had to be left, are swept when they are old."""
+
+    def fails(path: str) -> None:
+        if is_part(os.path.basename(path)):
+            raise PermissionError(errno.EPERM, "Operation not permitted", path)
+        DISK.unlink(path)
+
+    with PersistentQueue(directory, disk=replace(DISK, unlink=fails)) as queue:
+        with queue.session() as session:
+            session.flush(("app", 1))
+        publish(directory, [b"x"], marker=("app", 1))
+        assert drain(queue) == []
+    (left,) = inbox(directory)
+    assert is_part(left)
+    grow_old(directory / "inbox" / left, PART_GRACE_SECONDS + 60)
+    PersistentQueue(directory).close()
+    assert inbox(directory) == []
+
+
+def test_manifests_with_one_marker_come_in_their_order(made: Path) -> None:
+    """Also where the clock goes back between the processes that publish them: a later version hides no earlier one."""
+    now_ns = time.time_ns()
+    clocks = iter([now_ns + 10**12] * 2 + [now_ns] * 9)  # a second look is at the age of the part
+    for version in range(3):
+        parts = write(made, [b"%d" % version])
+        assert publish_parts(made, None, parts, ("app", version), disk=replace(DISK, time_ns=lambda: next(clocks)))
+    with PersistentQueue(made) as queue:
+        assert drain(queue) == [b"0", b"1", b"2"]
+        assert queue.marker("app") == 2
+
+
+def test_two_markers_whose_names_make_the_same_producer(made: Path) -> None:
+    """What another marker has published under the same producer tells nothing of this one."""
+    publish(made, [b"x"], marker=("app", 1))
+    (first,) = filter(is_published, inbox(made))
+    other = Draft(DISK, str(made / "inbox"), first[17:33], time.time_ns())
+    other.publish(("other", 9), time.time_ns())
+    assert not publish_parts(made, None, [], ("app", 1))
+    assert publish_parts(made, None, [], ("app", 2))
+    with PersistentQueue(made) as queue:
+        assert (queue.marker("app"), queue.marker("other"), drain(queue)) == (2, 9, [b"x"])
+
+
+def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Neither takes the other's name, whether the other is about to publish, or did while one looked."""
+    disk = replace(DISK, time_ns=lambda: 10**18)
+    assert publish_parts(made, None, [], ("app", 1), disk=disk)
+    (first,) = inbox(made)
+    producer = first[17:33]
+    abandoned = Draft(disk, str(made / "inbox"), producer, 10**18 + 1)
+    early, real = iter([False, True]), names_in  # the look for a time is too early
+    monkeypatch.setattr(room, "names_in", lambda disk, path: [] if next(early, False) else real(disk, path))
+    assert publish_parts(made, None, [], ("app", 2), disk=disk)
+    names = [name for name in inbox(made) if is_published(name)]
+    assert names == [first, f"{10**18 + 2:016x}-{producer}.seg"]
+    abandoned.drop()
+    with PersistentQueue(made) as queue:
+        assert queue.marker("app") == 2
+
+
+def test_a_manifest_of_very_many(open_queue: OpenQueue, directory: Path) -> None:
+    """The number of parts is not bounded by a frame of usual size, nor is the log by its usual length."""
+    queue = open_queue(log_bytes=64 * 1024)
+    count = 6 * ADOPTED_MAX
+    parts = write(directory, *([b"%d" % number] for number in range(count)), disk=IN_CACHE)
+    assert publish_parts(directory, None, parts)
+    with Producer(directory) as producer:
+        producer.enqueue(b"last")
+        producer.flush()
+    assert drain(queue) == [*(b"%d" % number for number in range(count)), b"last"]
+
+
+# --- writing ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_part_of_any_size(open_queue: OpenQueue, directory: Path) -> None:
+    """A writer keeps a few mebibytes in memory, and the items come out as they were put in."""
+    queue = open_queue()
+    items = [os.urandom(300 * 1024) + b"%d" % n for n in range(3 * SPILL_BYTES // (300 * 1024))] + [b"", b"last"]
+    writer = PartWriter(directory)
+    for item in items:
+        writer.write([item])
+        assert writer._batch.payload_bytes <= SPILL_BYTES
+    part = writer.end()
+    assert part is not None
+    assert part.count == len(items)
+    assert read_publication(DISK, str(directory / "inbox" / part.name)).own == part
+    assert (directory / "inbox" / part.name).stat().st_mode & 0o777 == 0o600
+    publish_parts(directory, None, [part])
+    assert drain(queue) == items
+
+
+def test_a_part_of_nothing(made: Path) -> None:
+    """Who writes nothing leaves no file."""
+    writer = PartWriter(made)
+    writer.write([])
+    assert writer.end() is None
+    writer.drop()
+    assert inbox(made) == []
+
+
+@pytest.mark.parametrize("until", ["memory", "draft", "end"])
+def test_who_drops_leaves_nothing(made: Path, until: str) -> None:
+    """A part that is dropped is gone, also if it has ended; dropping twice does nothing."""
+    writer = PartWriter(made)
+    writer.write([b"x"] if until == "memory" else [bytes(SPILL_BYTES), b"x"])
+    if until == "end":
+        assert writer.end() is not None
+    assert len(inbox(made)) == (until != "memory")
+    writer.drop()
+    writer.drop()
+    assert inbox(made) == []
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "expected"),
+    [
+        ("pwritev", errno.ENOSPC, DiskFullError),
+        ("fdatasync", errno.EIO, OSError),
+        ("rename", errno.ENOENT, DataPathError),
+        ("fsync", errno.EIO, OSError),
+    ],
+)
+def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exception]) -> None:
+    """Whatever fails a part, its writer hears what he can do, and leaves no file."""
+
+    def fails(*arguments: Any) -> Any:
+        raise OSError(error, os.strerror(error))
+
+    writer = PartWriter(made, disk=replace(DISK, **{call: fails}))
+    writer.write([b"x"])
+    with pytest.raises(expected):
+        writer.end()
+    writer.drop()
+    assert inbox(made) == []
+
+
+def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An item that is too large, and a queue that is not there, are told of."""
+    monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
+    with pytest.raises(ItemTooLargeError):
+        PartWriter(made).write([bytes(11)])
+    for call in (PartWriter, lambda path: publish_parts(path, None, []), lambda path: count_published(path, None)):
+        with pytest.raises(QueueNotFoundError):
+            call(made / "nowhere")
+
+
+# --- publishing ------------------------------------------------------------------------------------------------------
+
+
+def test_parts_that_are_not_there_are_not_published(made: Path) -> None:
+    """Who publishes looks at each part first: one that is missing, or of another size, or expired, fails it all."""
+    parts = write(made, *LISTS)
+    path = made / "inbox" / parts[1].name
+    whole = path.read_bytes()
+    for damage, match in (
+        (path.unlink, "no file.*must see the files"),
+        (lambda: path.write_bytes(whole[:-1]), f"expected a part of {len(whole)} bytes, found {len(whole) - 1}"),
+    ):
+        damage()
+        with pytest.raises(CorruptionError, match=match):
+            publish_parts(made, None, parts)
+    path.write_bytes(whole)
+    grow_old(path, PART_SECONDS_MAX + 3600)
+    with pytest.raises(ExpiredPartError, match=r"6\.0 days ago.*write it again"):
+        publish_parts(made, None, parts)
+    grow_old(path, PART_SECONDS_MAX - 3600)
+    assert publish_parts(made, None, parts)
+    with PersistentQueue(made) as queue:
+        assert drain(queue) == ALL
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "expected"),
+    [
+        ("pwritev", errno.ENOSPC, DiskFullError),
+        ("pwritev", errno.EIO, OSError),
+        ("rename", errno.ENOENT, DataPathError),
+        ("fsync", errno.EIO, BrokenQueueError),
+    ],
+)
+def test_a_publication_that_fails(made: Path, call: str, error: int, expected: type[Exception]) -> None:
+    """Only where the last sync fails nobody knows; else nothing is published, and it can be tried again."""
+
+    def fails(*arguments: Any) -> Any:
+        raise OSError(error, os.strerror(error))
+
+    parts = write(made, *LISTS)
+    with pytest.raises(expected):
+        publish_parts(made, None, parts, ("app", 1), disk=replace(DISK, **{call: fails}))
+    is_unknown = expected is BrokenQueueError
+    assert len(inbox(made)) == 3 + is_unknown
+    assert publish_parts(made, None, parts, ("app", 1)) is not is_unknown
+    with PersistentQueue(made) as queue:
+        assert drain(queue) == ALL
+
+
+def test_parts_are_removed_unless_they_are_published(open_queue: OpenQueue, directory: Path) -> None:
+    """Who gives up deletes his parts, and none that a manifest has, or may have."""
+    queue = open_queue()
+    named, unnamed = publish(directory, *LISTS), write(directory, [b"x"], [b"y"])
+    remove_parts(directory, None, [*named, *unnamed])
+    remove_parts(directory, None, unnamed)
+    assert len(inbox(directory)) == 1 + 3
+    assert drain(queue) == ALL
+    remove_parts(directory, None, named)
+    parts = write(directory, [b"x"])
+    publish(directory, [b"newer"])
+    manifest = next(path for path in (directory / "inbox").iterdir() if is_published(path.name))
+    whole = manifest.read_bytes()
+    manifest.write_bytes(b"?" + whole[1:])
+    remove_parts(directory, None, parts)  # and says nothing
+    assert len(inbox(directory)) == 3
+    manifest.write_bytes(whole)
+    remove_parts(directory, None, parts)
+    assert drain(queue) == [b"newer"]
+
+
+# --- damage and leftovers --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("harm", ["missing", "short", "pipe"])
+def test_a_manifest_without_its_parts_is_set_aside(open_queue: OpenQueue, directory: Path, harm: str) -> None:
+    """It is told of once, and nothing of it is adopted; its other parts stay, and what is behind it goes on."""
+    queue = open_queue()
+    parts = publish(directory, *LISTS)
+    publish(directory, [b"next"])
+    path = directory / "inbox" / parts[1].name
+    whole = path.read_bytes()
+    path.unlink()
+    if harm == "short":
+        path.write_bytes(whole[:-1])
+    elif harm == "pipe":
+        os.mkfifo(path)
+    assert not check(directory).ok or harm == "short"  # the blocks are whole
+    assert drain(queue) == [b"next"]
+    with queue.session() as session:
+        with pytest.raises(CorruptionError, match="a regular file" if harm == "pipe" else parts[1].name):
+            session.dequeue()
+        assert session.dequeue() is None
+    names = inbox(directory)
+    assert sum(name.endswith(".seg.damaged") for name in names) == 1
+    assert {parts[0].name, parts[2].name} <= set(names)
+
+
+@pytest.mark.damages
+def test_damage_within_a_part(open_queue: OpenQueue, directory: Path) -> None:
+    """Damage in the blocks of a part is found by ``check``, and met by whoever reads them; the others come out."""
+    queue = open_queue()
+    parts = publish(directory, *LISTS)
+    flip(directory / "inbox" / parts[1].name, 70)
+    assert not check(directory).ok
+    with queue.session() as session:
+        assert session.dequeue_many(9) == [b"a", b"b"]
+        with pytest.raises(CorruptionError):
+            session.dequeue()
+        assert session.dequeue_many(9) == [b"d", b"e", b"f"]
+        session.rollback()
+
+
+def _named(parts: list[Part]) -> list[Operation]:
+    return [
+        operation
+        for part in parts
+        for operation in (
+            Adoption(0, part.salt, part.capacity_bytes, part.name),
+            Enqueue(0, part.count, 0, HEADER_BYTES, part.length_bytes, 0, part.checksum),
+        )
+    ]
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda own, parts: [own, *_named(parts), *_named(parts)],
+        lambda own, parts: [own, *_named([parts[0]._replace(name=own.name)])],
+        lambda own, parts: [own, *_named([parts[0]._replace(name="../" + parts[0].name)])],
+        lambda own, parts: [own, *_named([parts[0]._replace(capacity_bytes=1)])],
+        lambda own, parts: [own, _named(parts)[0]],
+        lambda own, parts: [own, MarkerSet("app", 1), *_named(parts)],
+        lambda own, parts: [own._replace(salt=own.salt ^ 1), *_named(parts)],
+        lambda own, parts: [*_named(parts), own],
+        lambda own, parts: [_named(parts)[1], own],
+        lambda own, parts: [own._replace(name=parts[0].name), *_named(parts)],
+        lambda own, parts: [own._replace(name=parts[0].name)],
+    ],
+)
+def test_a_manifest_that_says_something_else(
+    open_queue: OpenQueue, directory: Path, change: Callable[[Adoption, list[Part]], list[Operation]]
+) -> None:
+    """A frame whose checksum is right and that is no manifest's is refused, and adopts nothing."""
+    queue = open_queue()
+    parts = publish(directory, [b"x"])
+    path = next(path for path in (directory / "inbox").iterdir() if is_published(path.name))
+    header = decode_header(path.read_bytes(), SEGMENT_MAGIC, path.name)
+    operations = change(Adoption(0, header.salt, 0, path.name), parts)
+    body = encode_transaction(operations)
+    frame, _ = encode_frame(body, header.salt, 0, 1, 0, 1, len(operations))
+    path.write_bytes(path.read_bytes()[:HEADER_BYTES] + frame + body)
+    with queue.session() as session, pytest.raises(CorruptionError, match="or parts"):
+        session.dequeue()
+    assert inbox(directory) == sorted([f"{path.name}.damaged", parts[0].name])
+
+
+def test_old_parts_are_swept(directory: Path) -> None:
+    """The owner deletes a part that is old and that no manifest names, by its opening and when he is idle."""
+    with PersistentQueue(directory, max_items=1) as queue:
+        put(queue, b"full")
+        named = publish(directory, [b"x"])
+        old, young, later = write(directory, [b"old"], [b"young"], [b"later"])
+        for part in (*named, old):
+            grow_old(directory / "inbox" / part.name, PART_GRACE_SECONDS + 60)
+        grow_old(directory / "inbox" / young.name, PART_GRACE_SECONDS - 3600)
+        assert old.name in inbox(directory)
+        queue.maintain()
+        assert [name for name in inbox(directory) if is_part(name)] == [named[0].name, young.name, later.name]
+    grow_old(directory / "inbox" / later.name, PART_GRACE_SECONDS + 60)
+    with PersistentQueue(directory) as queue:
+        assert inbox(directory) == [young.name]
+        assert drain(queue) == [b"full", b"x"]
+
+
+def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: OpenQueue, directory: Path) -> None:
+    """Old parts stay while anything published cannot be read, or was set aside."""
+    queue = open_queue()
+    parts = publish(directory, [b"x"])
+    path = directory / "inbox" / parts[0].name
+    grow_old(path, PART_GRACE_SECONDS + 60)
+    manifest = next(each for each in path.parent.iterdir() if is_published(each.name))
+    whole = manifest.read_bytes()
+    newer = encode_header(SEGMENT_MAGIC, decode_header(whole, SEGMENT_MAGIC, "x"), VERSION + 1)
+    manifest.write_bytes(newer + whole[HEADER_BYTES:])
+    queue.maintain()
+    assert path.exists()
+    with queue.session() as session, pytest.raises(UnsupportedFormatError):
+        session.dequeue()
+    aside = manifest.with_name(f"{manifest.name}.damaged")
+    manifest.rename(aside)
+    queue.maintain()
+    assert path.exists()
+    aside.unlink()
+    queue.maintain()
+    assert not path.exists()
+
+
+# --- limits ----------------------------------------------------------------------------------------------------------
+
+
+def test_where_limits_leave_no_room_all_of_it_waits(open_queue: OpenQueue, directory: Path) -> None:
+    """A manifest is adopted as a whole, or waits with its parts, for a limit of items or of the disk."""
+    queue = open_queue(max_items=6)
+    put(queue, b"x")
+    publish(directory, *LISTS)
+    with queue.session() as session:
+        assert session.dequeue_many(9) == [b"x"]
+        assert session.dequeue() is None
+        assert len(inbox(directory)) == 4
+        session.flush()
+        assert session.dequeue_many(9) == ALL
+        session.flush()
+    other = open_queue("other", max_disk_bytes=8 * 1024 * 1024)
+    room_of = directory.parent / "other"
+    publish(room_of, *([bytes(1024 * 1024)] for _ in range(4)))
+    with other.session() as session:
+        with pytest.raises(QueueFullError, match=r"max_disk_bytes=8388608 .* never fits"):  # told once
+            session.dequeue()
+        assert session.dequeue() is None
+        assert len(inbox(room_of)) == 5
+        assert other._group is not None
+        before = other._group.store.quota.used_bytes
+        assert before < 4 * 1024 * 1024
+    put(other, b"y")
+    assert drain(other) == [b"y"]
+    for name in inbox(room_of):
+        (room_of / "inbox" / name).unlink()
+
+
+# --- crashes, moves, repair ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("renamed", range(4))
+def test_killed_among_the_renames(directory: Path, renamed: int) -> None:
+    """An owner who is killed when some of the files have their new names has adopted them all."""
+    left = [renamed]
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            if not left[0]:
+                raise KeyboardInterrupt
+            left[0] -= 1
+
+    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"x")
+    publish(directory, *LISTS, marker=("app", 1))
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue_many(3)
+        session.dequeue()
+    crash(queue)
+    names = inbox(directory)
+    assert len(names) == 4 - renamed
+    assert any(map(is_published, names))
+    report = check(directory)
+    assert (report.ok, report.items, report.published) == (True, 7, 0)
+    with PersistentQueue(directory) as queue:
+        assert inbox(directory) == []
+        assert queue.marker("app") == 1
+        assert drain(queue) == [b"x", *ALL]
+
+
+@pytest.mark.parametrize("renamed", range(5))
+def test_an_adoption_that_a_power_cut_took(directory: Path, renamed: int) -> None:
+    """Where the frame is lost, and some of the new names are not, everything is published once more."""
+    PersistentQueue(directory).close()
+    queue = PersistentQueue(directory)
+    put(queue, b"own")
+    before = log_file(directory).read_bytes()
+    publish(directory, *LISTS)
+    names = {path.read_bytes(): path.name for path in (directory / "inbox").iterdir()}
+    with queue.session() as session:
+        assert session.dequeue_many(9) == [b"own"]
+        assert session.dequeue_many(9) == ALL
+        session.rollback()
+    crash(queue)
+    log_file(directory).write_bytes(before)
+    published = [path for path in sorted((directory / "data").iterdir()) if path.read_bytes() in names]
+    assert len(published) == 4
+    for path in published[renamed:]:
+        path.rename(directory / "inbox" / names[path.read_bytes()])
+    assert check(directory).ok
+    with PersistentQueue(directory) as queue:
+        assert queue.recovery.set_aside == ()
+        assert drain(queue) == [b"own", *ALL]
+
+
+def test_moving_takes_parts_along(made: Path, tmp_path: Path) -> None:
+    """What is published, and parts that wait for their manifest, are at the other place after a move."""
+    publish(made, *LISTS)
+    parts = write(made, [b"g"])
+    move_data(made, data_path=tmp_path / "elsewhere")
+    publish_parts(made, None, parts)
+    assert len(inbox(tmp_path / "elsewhere")) == 4 + 2
+    with PersistentQueue(made) as queue:
+        assert drain(queue) == [*ALL, b"g"]
+    write(made, [b"h"])
+    delete_queue(made)
+    assert not (tmp_path / "elsewhere" / "inbox").exists()
+
+
+def test_repair_keeps_manifests(directory: Path) -> None:
+    """A queue whose log is lost is repaired with what was adopted, and with what waits."""
+    queue = PersistentQueue(directory)
+    publish(directory, [b"adopted"], [b"too"])
+    assert queue.peek(2) == []
+    put(queue, bytes(200_000))  # more than the log carries
+    crash(queue)
+    publish(directory, [b"waiting"], [b"also"])
+    for log in (directory / "log").glob("*.log"):
+        log.write_bytes(bytes(log.stat().st_size))
+    assert repair(directory).without_log
+    with PersistentQueue(directory) as queue:
+        assert set(drain(queue)) == {b"adopted", b"too", bytes(200_000), b"waiting", b"also"}
+
+
+@pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, DiskFullError), (errno.ENOENT, DataPathError)])
+def test_a_manifest_that_cannot_be_begun(made: Path, error: int, raised: type[Exception]) -> None:
+    """Where there is no room for a manifest, or no inbox, its publisher hears what he can do; the parts stay."""
+    writer = PartWriter(made)
+    writer.write([b"x"])
+    part = writer.end()
+    assert part is not None
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path.endswith(".tmp"):
+            raise OSError(error, os.strerror(error))
+        return DISK.open(path, flags, mode)
+
+    with pytest.raises(raised, match="write it once more"):
+        publish_parts(made, None, [part], disk=replace(DISK, open=opens))
+    assert inbox(made) == [part.name]
+    assert publish_parts(made, None, [part])

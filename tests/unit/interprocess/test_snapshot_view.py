@@ -1,0 +1,599 @@
+"""A view: a queue is looked at from outside, whoever owns it, and nothing on the disk tells of it."""
+
+from __future__ import annotations
+
+import os
+import random
+import shutil
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import pairwise
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from persistentqueue import (
+    ClosedError,
+    CorruptionError,
+    Encryption,
+    InvalidNameError,
+    PersistentQueue,
+    Producer,
+    QueueNotFoundError,
+    SubscriptionNotFoundError,
+    View,
+    ViewedItem,
+    WrongKeyError,
+    delete_queue,
+    move_data,
+)
+from persistentqueue.core.block import BLOCK_MAGIC
+from persistentqueue.core.intervals import Run
+from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.storage.lock import is_held, read_owner
+from persistentqueue.system.disk import DISK
+from tests.conftest import OpenQueue
+from tests.durability.test_processes import Child
+from tests.support.queues import crash, drain, flip, put, put_each, segment_files
+from tests.unit.recovery.test_in_doubt import in_doubt
+
+
+class Entry(NamedTuple):
+    """A file or directory as it is on the disk."""
+
+    size_bytes: int
+    mtime_ns: int
+    mode: int
+    inode: int
+    content: bytes
+
+
+def entries(root: Path) -> dict[str, Entry]:
+    """Everything below, with every byte."""
+    found = {}
+    for directory, names, files in os.walk(root):
+        for name in [*names, *files]:
+            path = Path(directory, name)
+            stat = path.lstat()
+            content = path.read_bytes() if name in files else b""
+            found[str(path)] = Entry(stat.st_size, stat.st_mtime_ns, stat.st_mode, stat.st_ino, content)
+    return found
+
+
+def data_of(found: list[ViewedItem] | Iterator[ViewedItem]) -> list[bytes]:
+    """The items alone."""
+    return [item.data for item in found]
+
+
+def items(count: int, length_bytes: int = 0) -> list[bytes]:
+    return [b"%d" % number + bytes(length_bytes) for number in range(count)]
+
+
+def fill(queue: PersistentQueue) -> None:
+    """Items in some segments, in large flushes and small ones, with holes."""
+    for start in range(0, 600, 60):
+        put(queue, *items(600, 1000)[start : start + 60])
+    put_each(queue, [b"small %d" % number for number in range(10)])
+    with queue.session() as slow, queue.session() as quick:
+        slow.dequeue_many(5)
+        quick.dequeue_many(200)
+        quick.flush()
+        slow.rollback()
+
+
+def test_a_snapshot_agrees_with_the_owner(open_queue: OpenQueue, directory: Path) -> None:
+    """What the owner's ``stats`` count, and what ``explain`` says of each file, is what is seen from outside."""
+    queue = open_queue(segment_bytes=100_000, pool_max_bytes=200_000)
+    fill(queue)
+    queue.trim()
+    put(queue, b"last")
+    seen, stats = View(directory).look(), queue.stats()
+    same: tuple[str, ...] = (
+        "enqueued",
+        "dequeued",
+        "live_bytes",
+        "disk_bytes",
+        "data_bytes",
+        "log_bytes",
+        "log_capacity_bytes",
+    )
+    same += ("spare_bytes", "pool_files", "pool_bytes", "generation", "published")
+    assert {name: getattr(seen, name) for name in same} == {name: getattr(stats, name) for name in same}
+    assert seen.pool_files > 0
+    assert seen.depth == stats.ready == 411
+    assert seen.identity == queue.identity
+    assert (seen.directory, seen.data_path) == (str(directory), queue.data_path)
+    uses = {use.number: use for use in queue.explain()}
+    for segment in seen.segments:
+        use = uses[segment.number]
+        assert segment[1:4] == (use.size_bytes, use.live_bytes, use.live)
+        assert segment.left == (("", use.live),)
+        assert segment.is_youngest == use.is_current
+    assert len(seen.segments) == len(uses) > 3
+
+
+def test_the_view_of_an_open_queue_is_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Wherever the process has gone since; it goes on when the queue is closed."""
+    monkeypatch.chdir(tmp_path)
+    with PersistentQueue("queues", "orders") as queue:
+        put(queue, b"a")
+        (tmp_path / "elsewhere").mkdir()
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        view = queue.view()
+        assert data_of(view.peek()) == [b"a"]
+    assert view.look().is_sealed
+    with pytest.raises(ClosedError):
+        queue.view()
+
+
+def test_holes_and_what_was_overtaken(open_queue: OpenQueue, directory: Path) -> None:
+    """What is left is told by its runs: those behind which something was consumed were overtaken."""
+    queue = open_queue()
+    view = View(directory)
+    assert view.look().runs == ()
+    assert (view.look().depth, view.look().gaps, view.look().oldest_ns) == (0, 0, None)
+    put(queue, *items(10))
+    before = view.look()
+    assert (before.runs, before.overtaken, before.gaps) == (((0, 10),), 0, 0)
+    with queue.session() as slow, queue.session() as quick:
+        slow.dequeue_many(2)
+        quick.dequeue_many(3)
+        quick.flush()
+        seen = view.look()
+        assert (seen.runs, seen.overtaken, seen.gaps, seen.depth) == (((0, 2), (5, 5)), 2, 1, 7)
+        assert seen.consumed_since(before) == [(2, 3)]
+        quick.dequeue_many(5)
+        quick.flush()
+        later = view.look()
+        assert (later.runs, later.overtaken, later.gaps) == (((0, 2),), 2, 1)
+        assert later.consumed_since(before) == [(2, 8)]
+        assert later.consumed_since(seen) == [(5, 5)]
+        assert before.consumed_since(before) == []
+        slow.rollback()
+
+
+def test_the_oldest_item_has_the_time_of_its_block(open_queue: OpenQueue, directory: Path) -> None:
+    """It was written at its flush, and the next one is the oldest when it is consumed."""
+    queue = open_queue()
+    view = View(directory)
+    begin = DISK.time_ns()
+    put(queue, b"a")
+    between = DISK.time_ns()
+    put(queue, b"b")
+    end = DISK.time_ns()
+    first = view.look().oldest_ns
+    assert first is not None
+    assert begin <= first <= between
+    with queue.transaction() as session:
+        session.dequeue()
+    second = view.look().oldest_ns
+    assert second is not None
+    assert between <= second <= end
+    assert view.times_of([0, 1, 7]) == {1: second}
+
+
+def test_a_file_that_is_missing_has_no_size(open_queue: OpenQueue, directory: Path) -> None:
+    """Of a queue whose machine stopped before its segment had a name, the log tells everything that was flushed."""
+    queue = open_queue()
+    put(queue, b"a")
+    crash(queue)
+    segment_files(directory)[0].unlink()
+    seen = View(directory).look()
+    assert [segment.size_bytes for segment in seen.segments] == [0]
+    assert data_of(View(directory).browse()) == [b"a"]
+    open_queue().close()
+
+
+def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: OpenQueue, directory: Path) -> None:
+    """It is counted, and read, where it is, also when its owner was killed before the renaming."""
+
+    def rename(source: str, target: str) -> None:
+        if "/inbox/" in source and "/data/" in target:
+            raise RuntimeError
+        DISK.rename(source, target)
+
+    queue = open_queue(disk=replace(DISK, rename=rename))
+    with Producer(directory, create=False) as producer:
+        producer.enqueue(b"published")
+        producer.flush()
+    with queue.session() as session, pytest.raises(RuntimeError):
+        session.dequeue()
+    seen = View(directory).look()
+    assert data_of(View(directory).browse()) == [b"published"]
+    assert [segment.live for segment in seen.segments if segment.live] == [1]
+    assert min(segment.size_bytes for segment in seen.segments if segment.live) > 0
+    crash(queue)
+    open_queue().close()
+
+
+def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: OpenQueue, directory: Path) -> None:
+    """``browse`` and ``peek`` have what is left, on hold or not, with sequences; nothing is consumed."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    expected = items(600, 1000)[:5] + items(600, 1000)[205:] + [b"small %d" % number for number in range(10)]
+    view = View(directory)
+    with queue.session() as session:
+        session.dequeue_many(50)
+        seen = list(view.browse())
+        assert data_of(seen) == expected
+        assert [item.sequence for item in seen] == [*range(5), *range(205, 610)]
+        assert all(a.time_ns <= b.time_ns for a, b in pairwise(seen))
+        session.rollback()
+    assert data_of(view.peek(7)) == expected[:7]
+    assert view.peek(0) == []
+    assert data_of(view.peek()) == expected[:1]
+    with pytest.raises(ValueError, match="negative"):
+        view.peek(-1)
+    assert drain(queue) == expected
+
+
+def test_subscriptions_have_their_own_view(open_queue: OpenQueue, directory: Path) -> None:
+    """What each has left; of a queue with ``fan_out``, without a subscription, what any has."""
+    queue = open_queue(fan_out=True)
+    put(queue, *items(10))
+    one, two = queue.subscribe("one"), queue.subscribe("two")
+    with one.transaction() as session:
+        session.dequeue_many(7)
+    with two.transaction() as session:
+        session.dequeue_many(2)
+    view = View(directory)
+    seen = view.look()
+    assert (seen.subscriptions, seen.depth, seen.fan_out) == ((("one", 3), ("two", 8)), 8, True)
+    assert seen.segments[0].left == (("one", 3), ("two", 8))
+    assert data_of(view.browse("one")) == items(10)[7:]
+    assert data_of(view.browse("two")) == data_of(view.browse()) == items(10)[2:]
+    with pytest.raises(SubscriptionNotFoundError, match="'one', 'two'"):
+        view.browse("three")
+
+
+def test_who_owns_it(open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This process while it does, nobody then: closed cleanly, or not."""
+    queue = open_queue()
+    view, lock = View(directory), str(directory / "lock")
+    seen = view.look()
+    assert (seen.is_owned, seen.is_sealed, seen.owner) == (True, False, read_owner(DISK, lock))
+    assert seen.owner is not None
+    assert seen.owner.pid == os.getpid()
+    queue.close()
+    seen = view.look()
+    assert (seen.is_owned, seen.is_sealed) == (False, True)
+    again = open_queue()
+    put(again, b"a")
+    crash(again)
+    seen = view.look()
+    assert (seen.is_owned, seen.is_sealed, seen.transactions) == (False, False, 1)
+    (directory / "lock").unlink()
+    assert view.look().is_owned is False
+    assert view.look().owner is None
+    open_queue().close()
+
+
+def test_locks_that_the_system_shows(tmp_path: Path) -> None:
+    """By the file, or by who signed it, where a file system shows another device; None where it shows none."""
+    path = tmp_path / "lock"
+    path.write_text('{"pid": 4711, "host": "here", "since": "now"}')
+    shown = tmp_path / "locks"
+    disk = replace(DISK, open=lambda name, *rest: DISK.open(str(shown) if name == "/proc/locks" else name, *rest))
+    assert is_held(disk, str(path)) is None
+    stat = path.stat()
+    device = f"{os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}"
+    for line, held in (
+        ("", False),
+        ("garbage", False),
+        (f"1: FLOCK  ADVISORY  WRITE 1 {device}:{stat.st_ino} 0 EOF", True),
+        (f"1: FLOCK  ADVISORY  WRITE 1 {device}:{stat.st_ino + 1} 0 EOF", False),
+        (f"1: POSIX  ADVISORY  WRITE 1 {device}:{stat.st_ino} 0 EOF", False),
+        (f"1: FLOCK  ADVISORY  WRITE 1 ff:ff:{stat.st_ino} 0 EOF", False),
+        (f"1: FLOCK  ADVISORY  WRITE 4711 ff:ff:{stat.st_ino} 0 EOF", True),
+    ):
+        shown.write_text(f"{line}\n")
+        assert is_held(disk, str(path)) is held, line
+    assert is_held(disk, str(tmp_path / "nothing")) is False
+
+
+def test_a_lock_that_slips_through_is_seen(tmp_path: Path) -> None:
+    """The system shows locks page by page: one that a listing lacks is held if the next one has it."""
+    path, shown = tmp_path / "lock", tmp_path / "locks"
+    path.touch()
+    stat = path.stat()
+    line = f"1: FLOCK ADVISORY WRITE 1 {os.major(stat.st_dev):02x}:{os.minor(stat.st_dev):02x}:{stat.st_ino} 0 EOF"
+    listings = iter(["", line])
+
+    def listed(name: str, flags: int, mode: int) -> int:
+        if name == "/proc/locks":
+            shown.write_text(next(listings))
+            name = str(shown)
+        return DISK.open(name, flags, mode)
+
+    assert is_held(replace(DISK, open=listed), str(path)) is True
+    assert list(listings) == []
+
+
+def test_nothing_on_disk_tells_of_a_look(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+    """Every file and directory is the same before and after: bytes, sizes, times; owned, crashed, or closed."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    with Producer(directory) as producer:
+        producer.enqueue(b"published")
+        producer.flush()
+
+    def look() -> None:
+        before = entries(tmp_path)
+        view = View(directory)
+        seen = view.look()
+        assert seen.published == 1
+        assert len(list(view.browse())) == seen.depth == 410
+        view.times_of([seen.runs[0][0]])
+        assert entries(tmp_path) == before
+
+    look()
+    crash(queue)
+    (directory / "lock").unlink()
+    look()
+    shutil.rmtree(directory / "inbox")
+    open_queue().close()
+
+
+def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
+    """It is an error, and is not made."""
+    view = View(tmp_path / "nothing")
+    assert repr(view) == f"View({str(tmp_path / 'nothing')!r})"
+    with pytest.raises(QueueNotFoundError):
+        view.look()
+    with pytest.raises(InvalidNameError):
+        View(tmp_path, "../other")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_another_queue_of_the_same_name(tmp_path: Path) -> None:
+    """A view of a queue that was deleted does not serve the items of the one that was made in its place."""
+    with PersistentQueue(tmp_path, "a") as queue:
+        put(queue, b"old")
+    view = View(tmp_path, "a")
+    browsing = view.browse()
+    delete_queue(tmp_path, "a")
+    with PersistentQueue(tmp_path, "a") as queue:
+        put(queue, b"new")
+        with pytest.raises(QueueNotFoundError, match="another"):
+            next(browsing)
+        with pytest.raises(QueueNotFoundError, match="another"):
+            view.look()
+        assert data_of(View(tmp_path, "a").peek()) == [b"new"]
+
+
+def test_what_is_consumed_while_it_is_browsed(open_queue: OpenQueue, directory: Path) -> None:
+    """It is left out, once its file is gone; what stays comes in its order, wherever it is by then."""
+    queue = open_queue(segment_bytes=50_000)
+    put(queue, b"held")
+    for start in range(0, 600, 20):
+        put(queue, *items(600, 1000)[start : start + 20])
+    browsing = View(directory).browse()
+    found = [next(browsing)]
+    with queue.session() as slow, queue.session() as quick:
+        assert slow.dequeue() == b"held"
+        quick.dequeue_many(400)
+        quick.flush()
+        queue.compact(below=1.0)
+        found += list(browsing)
+        assert found[0].data == b"held"
+        sequences = [item.sequence for item in found]
+        assert sequences == sorted(set(sequences))
+        assert set(range(401, 601)) <= set(sequences)
+        assert all(item.data == items(600, 1000)[item.sequence - 1] for item in found[1:])
+        slow.rollback()
+    assert len(found) < 601
+
+
+def test_what_is_moved_while_it_is_browsed(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+    """The segments are read where they are then."""
+    with open_queue(segment_bytes=50_000) as queue:
+        for start in range(0, 200, 20):
+            put(queue, *items(200, 1000)[start : start + 20])
+    browsing = View(directory).browse()
+    found = [next(browsing)]
+    move_data(directory, data_path=tmp_path / "media")
+    found += browsing
+    assert data_of(found) == items(200, 1000)
+    assert View(directory).look().data_path == str(tmp_path / "media")
+
+
+def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: OpenQueue, directory: Path) -> None:
+    """Items are seen with the key, or through the open queue; everything else is seen by anybody."""
+    encryption = Encryption("key", lambda _: bytes(range(32)))
+    queue = open_queue(compression="zstd", encryption=encryption)
+    put(queue, *[b"secret" * 100] * 5)
+    for view in (View(directory, encryption=encryption), queue.view()):
+        assert data_of(view.browse()) == [b"secret" * 100] * 5
+    stranger = View(directory)
+    seen = stranger.look()
+    assert seen.depth == 5
+    assert stranger.times_of([0, 3]) == {0: seen.oldest_ns, 3: seen.oldest_ns}
+    with pytest.raises(WrongKeyError):
+        stranger.peek()
+    queue.close()
+    queue = open_queue("plain", compression="zstd")
+    put(queue, b"a" * 10_000)
+    assert data_of(View(directory.parent, "plain").peek()) == data_of(queue.view().peek()) == [b"a" * 10_000]
+
+
+@pytest.mark.damages
+def test_damage_is_told_and_nothing_wrong_is_served(open_queue: OpenQueue, directory: Path) -> None:
+    """What comes before the damaged block is seen; then its file and offset. A snapshot has no age then."""
+    with open_queue(segment_bytes=100_000) as queue:
+        for start in range(0, 60, 20):
+            put(queue, *items(60, 1000)[start : start + 20])
+    flip(segment_files(directory)[0], 30_000)
+    view = View(directory)
+    found: list[ViewedItem] = []
+    with pytest.raises(CorruptionError) as damage:
+        found.extend(view.browse())
+    assert data_of(found) == items(60, 1000)[:20]
+    assert damage.value.offset > 0
+    flip(segment_files(directory)[0], 1000)
+    seen = View(directory).look()
+    assert (seen.depth, seen.oldest_ns) == (60, None)
+    assert list(View(directory).times_of([0, 5, 30, 50, 59])) == [50, 59]
+    assert View(directory).times_of([30]) == {}
+
+
+@pytest.mark.damages
+def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: OpenQueue, directory: Path) -> None:
+    """As the owner would hand it out: a damaged block costs its own items, a file that is missing all of its."""
+    with open_queue(segment_bytes=30_000) as queue:
+        for start in range(0, 60, 5):
+            put(queue, *items(60, 1000)[start : start + 5])
+        with queue.transaction() as session:
+            session.dequeue_many(12)
+    files = segment_files(directory)
+    data = files[0].read_bytes()
+    headers = [at for at in range(len(data)) if data.startswith(BLOCK_MAGIC, at)]
+    for at in (headers[0] + 5, headers[3] + 5, headers[4] + 100):
+        flip(files[0], at)
+    files[1].unlink()
+    lost: list[Run] = []
+    problems: list[CorruptionError] = []
+
+    def damaged(error: CorruptionError, runs: Sequence[Run]) -> None:
+        problems.append(error)
+        lost.extend(runs)
+
+    found = list(View(directory).browse(damaged=damaged))
+    assert [error.offset for error in problems] == [headers[3], headers[4], 0]
+    gone = {sequence for first, count in lost for sequence in range(first, first + count)}
+    assert lost[:2] == [(15, 5), (20, 5)]
+    assert [item.sequence for item in found] == [n for n in range(12, 60) if n not in gone]
+    with open_queue() as queue:
+        handed_out = []
+        while len(queue):
+            with suppress(CorruptionError), queue.transaction() as session:
+                handed_out += session.dequeue_many(100)
+    assert data_of(found) == handed_out == [items(60, 1000)[item.sequence] for item in found]
+
+
+@pytest.mark.damages
+def test_a_damaged_header_that_nobody_needs_is_passed_over(open_queue: OpenQueue, directory: Path) -> None:
+    """What is consumed may be damaged: what lies behind it is seen, as the owner sees it."""
+    with open_queue() as queue:
+        for n in range(3):
+            put(queue, b"%d" % n)
+        with queue.transaction() as session:
+            session.dequeue_many(2)
+    flip(segment_files(directory)[0], 64 + 5)
+    assert data_of(View(directory).browse()) == [b"2"]
+
+
+def test_an_age_that_cannot_be_read_is_none(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where the disk refuses to read a data file, or its mode does, all else is to be seen."""
+    with open_queue() as queue:
+        put(queue, b"item")
+
+    def refuse(*_: object) -> None:
+        raise PermissionError("no")
+
+    monkeypatch.setattr("persistentqueue.interprocess.splits.Segment.open_to_read", refuse)
+    view = View(directory)
+    assert (view.look().depth, view.look().oldest_ns, view.times_of([0])) == (1, None, {})
+    with pytest.raises(PermissionError):
+        view.peek()
+
+
+def test_a_transaction_in_doubt_is_named(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Of one over two queues, whose process was killed in between, the queue that knows; it is not counted."""
+    a, _ = in_doubt(open_queue, decided=True)
+    crash(a)
+    seen = {name: View(tmp_path / "queues", name).look() for name in "ab"}
+    assert {name: each.in_doubt for name, each in seen.items()} == {"a": "", "b": "a"}
+    assert seen["b"].depth == 0
+    for name in "ab":
+        open_queue(name)
+
+
+def rest_alone() -> None:
+    """In a process of its own: no maintenance comes by itself, so that a queue that rests stays as it is."""
+    Upkeep.maintain_soon = lambda self: None  # type: ignore[method-assign]
+
+
+def owner_body(pipe: Connection, path: str, seed: int) -> None:
+    """Own the queue, and work on it, until told to end: numbered items in, out, on hold, given back, compacted."""
+    rest_alone()
+    rng = random.Random(seed)
+    number = 0
+    with PersistentQueue(path, segment_bytes=60_000, memory_bytes=100_000) as queue, queue.session() as slow:
+        put(queue, *(b"%d" % n + bytes(500) for n in range(400)))
+        number = 400
+        slow.dequeue_many(3)
+        pipe.send("begun")
+        while not pipe.poll(0):
+            with queue.transaction() as session:
+                count = rng.randrange(1, 60)
+                session.enqueue_many(b"%d" % n + bytes(500) for n in range(number, number + count))
+                number += count
+            with queue.transaction() as session:
+                session.dequeue_many(rng.randrange(0, 60))
+            if rng.random() < 0.2:
+                queue.compact(below=0.9)
+            if rng.random() < 0.1:
+                queue.trim()
+        pipe.recv()
+        pipe.send((number, len(queue)))
+        pipe.recv()
+
+
+def test_beside_another_process_that_works(tmp_path: Path) -> None:
+    """Whatever its owner does meanwhile, each look is of one moment, and each item is the one with its sequence."""
+    path = tmp_path / "queue"
+    with Child(owner_body, str(path), 7) as child:
+        assert child.hear() == "begun"
+        view = View(path)
+        enqueued = browsed = looks = 0
+        while looks < 40 or browsed <= 1000:
+            looks += 1
+            seen = view.look()
+            assert seen.is_owned
+            assert seen.owner is not None
+            assert seen.owner.pid == child.process.pid
+            assert seen.enqueued >= enqueued
+            assert seen.depth == seen.enqueued - seen.dequeued == sum(count for _, count in seen.runs)
+            enqueued = seen.enqueued
+            last = -1
+            for item in view.browse():
+                assert item.sequence > last
+                last = item.sequence
+                assert item.data == b"%d" % last + bytes(500)
+                browsed += 1
+        child.tell("end")
+        number, _ = child.hear()
+        seen = view.look()
+        assert seen.enqueued == number
+        before = entries(path)
+        assert sum(1 for _ in view.browse()) == view.look().depth
+        assert entries(path) == before
+        child.tell("close")
+        child.finish()
+    assert view.look().is_sealed
+
+
+def crashed_body(pipe: Connection, path: str) -> None:
+    """Own the queue until killed."""
+    with PersistentQueue(path) as queue:
+        put(queue, b"one")
+        pipe.send("begun")
+        pipe.recv()
+
+
+def test_an_owner_who_was_killed(tmp_path: Path) -> None:
+    """Nobody owns the queue, it was not closed, and what was flushed is seen, without a recovery."""
+    path = tmp_path / "queue"
+    with Child(crashed_body, str(path)) as child:
+        assert child.hear() == "begun"
+        child.kill()
+    before = entries(path)
+    seen = View(path).look()
+    assert (seen.is_owned, seen.is_sealed, seen.depth) == (False, False, 1)
+    assert data_of(View(path).peek()) == [b"one"]
+    assert entries(path) == before

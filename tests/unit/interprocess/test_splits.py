@@ -1,0 +1,607 @@
+"""Splits: what a queue holds is read beside its owner, in pieces, without the lock."""
+
+from __future__ import annotations
+
+import errno
+import os
+import pickle
+import random
+import shutil
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import CorruptionError, PersistentQueue, QueueNotFoundError, move_data
+from persistentqueue.core.encryption import PLAIN
+from persistentqueue.core.intervals import Run
+from persistentqueue.interprocess.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
+from persistentqueue.system.disk import DISK, Disk
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
+
+from .test_multi_writer import LISTS
+from .test_multi_writer import publish as publish_manifest
+from .test_producer import publish
+
+EVERYTHING: Run = (0, 2**62)
+
+
+def planned(directory: Path, *runs: Run, disk: Disk = DISK) -> list[Split]:
+    """The splits of these sequences, or of everything."""
+    places, recovered = look(disk, str(directory))
+    return plan(disk, places, recovered, runs or (EVERYTHING,))
+
+
+def items_of(directory: Path, splits: list[Split], **options: Any) -> dict[int, bytes]:
+    """The items of these splits, by their sequences."""
+    found: dict[int, bytes] = {}
+    for split in splits:
+        for part in read(DISK, str(directory), split, **options):
+            for sequence, item in enumerate(part.items, part.first):
+                assert sequence not in found
+                found[sequence] = item
+    assert list(found) == sorted(found)
+    return found
+
+
+def items(count: int, length_bytes: int = 0) -> list[bytes]:
+    return [b"%d" % number + bytes(length_bytes) for number in range(count)]
+
+
+def fill(queue: PersistentQueue) -> None:
+    """Sixty items of five kilobytes, six in each block."""
+    for start in range(0, 60, 6):
+        put(queue, *items(60, 5000)[start : start + 6])
+
+
+def test_everything_is_read_beside_the_owner(open_queue: OpenQueue, directory: Path) -> None:
+    """Small flushes, which only the log has so far, and large ones, which the segments have, in their order."""
+    queue = open_queue(segment_bytes=200_000)
+    expected: list[bytes] = []
+    for number in range(40):
+        some = [b"%d %d" % (number, n) + bytes(1000 * (number % 3)) for n in range(1 + 100 * (number % 4 == 0))]
+        put(queue, *some)
+        expected += some
+    assert len(segment_files(directory)) > 3
+    splits = planned(directory)
+    assert any(split.blocks for split in splits)
+    found = items_of(directory, splits)
+    assert list(found.values()) == expected
+    assert list(found) == list(range(len(expected)))
+    assert sum(split.items for split in splits) == len(expected)
+    assert len(queue) == len(expected)
+
+
+def test_what_the_log_carries_is_taken_along_only_where_it_has_to_be(open_queue: OpenQueue, directory: Path) -> None:
+    """A split brings the blocks that the file has not; once they are written there it brings none."""
+    queue = open_queue()
+    put_each(queue, items(50))
+    (split,) = planned(directory)
+    assert split.blocks is not None
+    queue.trim()
+    (split,) = planned(directory)
+    assert split.blocks is None
+    put_each(queue, items(50))
+    before, behind = planned(directory)
+    assert (before.blocks, before.items, behind.items) == (None, 50, 50)
+    assert list(items_of(directory, [before, behind]).values()) == items(50) * 2
+    queue.close()
+    (split,) = planned(directory)
+    assert (split.blocks, split.items) == (None, 100)
+
+
+def test_a_segment_that_was_never_written(directory: Path) -> None:
+    """Of a queue whose machine stopped before the segment had a name, the log tells everything that was flushed."""
+    queue = PersistentQueue(directory)
+    put(queue, *LISTS[0])
+    put(queue, *LISTS[1])
+    crash(queue)
+    whole = segment_files(directory)[0].read_bytes()
+    segment_files(directory)[0].unlink()
+    assert list(items_of(directory, planned(directory)).values()) == [b"a", b"b", b"c"]
+    segment_files(directory) or (directory / "data" / "000000000001.seg").write_bytes(whole)
+
+
+def test_what_is_well_is_not_passed_over(open_queue: OpenQueue, directory: Path) -> None:
+    """Where the first block can be read nothing is said of what stands behind it."""
+    with open_queue() as queue:
+        put(queue, *items(3))
+    (split,) = planned(directory)
+    with pytest.raises(CorruptionError, match="expected damage"):
+        find_behind(DISK, split, PLAIN)
+
+
+def test_what_is_consumed_is_left_out(open_queue: OpenQueue, directory: Path) -> None:
+    """Only what nobody has consumed is read, wherever it lies; what is on hold is there."""
+    queue = open_queue(memory_bytes=0)
+    put(queue, *items(100))
+    with queue.session() as first, queue.session() as second:
+        assert len(first.dequeue_many(10)) == 10
+        assert len(second.dequeue_many(20)) == 20
+        second.flush()
+        assert list(items_of(directory, planned(directory))) == [*range(10), *range(30, 100)]
+        first.flush()
+    assert list(items_of(directory, planned(directory))) == list(range(30, 100))
+    drain(queue)
+    assert planned(directory) == []
+
+
+def test_some_of_the_sequences(open_queue: OpenQueue, directory: Path) -> None:
+    """Of the runs that are asked for, each item once; what is beyond the queue is nothing."""
+    queue = open_queue(segment_bytes=100_000)
+    put(queue, *items(100, 5000))
+    for runs in ([(0, 1)], [(99, 5)], [(17, 3), (40, 30)], [(200, 5)]):
+        wanted = [n for first, count in runs for n in range(first, first + count) if n < 100]
+        assert list(items_of(directory, planned(directory, *runs))) == wanted
+
+
+@pytest.mark.parametrize("most_bytes", [1, 5_000, 60_000, 10**9])
+def test_partitions_are_about_as_large_as_they_should_be(
+    open_queue: OpenQueue, directory: Path, most_bytes: int
+) -> None:
+    """Large extents are cut, small ones are read together, gaps or not; together they are everything, once."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    with queue.session() as session:
+        for number in range(40):
+            session.dequeue()
+            if number % 2:
+                session.flush()
+            else:
+                session.rollback()
+    for number in range(30):
+        put(queue, b"small %d" % number)
+    splits = planned(directory)
+    groups = partition(splits, most_bytes)
+    assert [split for group in groups for split in group] if most_bytes < 10**9 else groups == [splits]
+    assert items_of(directory, [split for group in groups for split in group]) == items_of(directory, splits)
+    for group in groups:
+        assert len(group) == 1 or sum(split.length_bytes for split in group) <= most_bytes
+    if most_bytes == 60_000:
+        total_bytes = sum(split.length_bytes for split in splits)
+        assert total_bytes / most_bytes <= len(groups) <= 2 * total_bytes / most_bytes + 2
+    if most_bytes == 1:
+        assert all(len(group) == 1 and group[0].items == 1 for group in groups)
+
+
+@pytest.mark.parametrize("parts", range(1, 14))
+def test_gaps_are_cut_like_anything_else(parts: int) -> None:
+    """However a split with gaps is cut, the parts are what it was, in order, and about equal."""
+    runs = ((0, 3), (10, 4), (19, 6))
+    split = Split(("file",), 1, 2, 64, 64 + 2500, 0, 25, 0, runs, None)
+    (group,) = partition([split], 10**6)
+    assert group == [split]
+    most_bytes = -(-split.length_bytes // parts)
+    groups = partition([split], most_bytes)
+    cut = [part for group in groups for part in group]
+    assert [n for part in cut for first, count in part.runs for n in range(first, first + count)] == [
+        n for first, count in runs for n in range(first, first + count)
+    ]
+    assert max(part.items for part in cut) == -(-split.items // -(-split.length_bytes // most_bytes))
+
+
+def test_blocks_that_were_written_ahead(open_queue: OpenQueue, directory: Path) -> None:
+    """What a session writes ahead, and others commit before, comes in the order of the commits."""
+    queue = open_queue()
+    large = [b"%d" % number + bytes(1024 * 1024) for number in range(20)]
+    with queue.session() as session:
+        session.enqueue_many(large)
+        put(queue, b"small")
+        put(queue, b"another")
+        session.flush()
+    put(queue, b"last")
+    splits = planned(directory)
+    assert list(items_of(directory, splits).values()) == [b"small", b"another", *large, b"last"]
+    assert planned(directory, (0, 2)) + planned(directory, (2, 20)) + planned(directory, (22, 1)) == splits
+
+
+def test_the_time_of_a_block(open_queue: OpenQueue, directory: Path) -> None:
+    """Each item comes with the time at which its block was written."""
+    clocks = iter(range(10**15, 10**18, 10**9))
+    queue = open_queue(disk=replace(DISK, time_ns=lambda: next(clocks)))
+    put(queue, b"a")
+    put(queue, b"b")
+    times = [found.time_ns for split in planned(directory) for found in read(DISK, str(directory), split)]
+    assert 10**15 <= times[0] < times[1] < next(clocks)
+
+
+def test_published_and_adopted_and_not_renamed(directory: Path) -> None:
+    """What was adopted by an owner who was killed before the renames is read where it is, and where it is then."""
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            raise KeyboardInterrupt
+
+    queue = PersistentQueue(directory, disk=replace(DISK, failpoint=failpoint))
+    publish(directory, b"x")
+    publish_manifest(directory, *LISTS)
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+    crash(queue)
+    splits = planned(directory)
+    expected = [b"x", *(item for some in LISTS for item in some)]
+    assert list(items_of(directory, splits).values()) == expected
+    PersistentQueue(directory).close()
+    assert list(items_of(directory, splits).values()) == expected
+
+
+# --- what happens meanwhile ------------------------------------------------------------------------------------------
+
+
+def test_consumed_since_it_was_planned(open_queue: OpenQueue, directory: Path) -> None:
+    """What was consumed meanwhile comes all the same while its file is there; then it is told of, or left out."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    splits = planned(directory)
+    with queue.session() as session:
+        assert len(session.dequeue_many(50)) == 50
+        session.flush()
+    queue.trim()
+    assert len(segment_files(directory)) < 3
+    with pytest.raises(GoneError, match=r"consumed meanwhile.*read again") as caught:
+        items_of(directory, splits)
+    assert 0 < caught.value.missing < 50
+    left = list(items_of(directory, splits, skips=True))
+    assert left[-10:] == list(range(50, 60))
+    assert len(left) < 30
+
+
+def test_consumed_while_it_is_read(open_queue: OpenQueue, directory: Path) -> None:
+    """A file that is given back, or recycled, while it is read makes no wrong items and no damage."""
+    queue = open_queue(segment_bytes=100_000, pool_max_bytes=10**7)
+    fill(queue)
+    (split, *_) = planned(directory)
+    reading = read(DISK, str(directory), split)
+    assert next(reading).items == items(6, 5000)
+    drain(queue)
+    queue.trim()
+    assert queue.stats().pool_files > 0
+    for _ in range(10):
+        put(queue, *[b"other" * 1000] * 6)
+    assert queue.stats().pool_files == 0
+    assert not Path(split.paths[0]).exists()
+    with pytest.raises(GoneError):
+        for found in reading:
+            assert set(found.items) <= set(items(60, 5000))
+    drain(queue)
+
+
+def test_compacted_since_it_was_planned(open_queue: OpenQueue, directory: Path) -> None:
+    """What lies elsewhere by the time it is read is read there."""
+    queue = open_queue(segment_bytes=100_000)
+    fill(queue)
+    with queue.session() as session:
+        for _ in range(60):
+            session.dequeue()
+        session.rollback()
+        keep = queue.session()
+        for number in range(60):
+            (keep if number % 10 == 0 else session).dequeue()
+        session.flush()
+        keep.close()
+    splits = planned(directory)
+    expected = items_of(directory, splits)
+    assert list(expected) == list(range(0, 60, 10))
+    before = set(segment_files(directory))
+    assert queue.compact(below=1.0).segments
+    queue.trim()
+    assert len(before & set(segment_files(directory))) <= 1  # the one that is written on
+    assert items_of(directory, splits) == expected
+
+
+def test_moved_since_it_was_planned(directory: Path, tmp_path: Path) -> None:
+    """A plan holds though the segments are elsewhere by then."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 100))
+    splits = planned(directory)
+    move_data(directory, data_path=tmp_path / "elsewhere")
+    assert list(items_of(directory, splits).values()) == items(10, 100)
+
+
+def test_another_queue_by_the_same_name(directory: Path) -> None:
+    """What is read is never another queue's, though its files have the same names."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 100))
+    splits = planned(directory)
+    for file in directory.rglob("*"):
+        if file.is_file():
+            file.unlink()
+    with PersistentQueue(directory) as queue:
+        put(queue, b"other")
+    with pytest.raises(GoneError):
+        items_of(directory, splits)
+
+
+# --- damage ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.damages
+@pytest.mark.parametrize("at", [0, 30, 80, 5000])
+def test_damage_is_told_of(directory: Path, at: int) -> None:
+    """A byte that flipped, in a header or in an item, is an error that names file and offset, and never an item."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 1000))
+    splits = planned(directory)
+    (file,) = segment_files(directory)
+    flip(file, at)
+    for skips in (False, True):
+        with pytest.raises(CorruptionError, match=f"{file}: damaged at offset"):
+            items_of(directory, splits, skips=skips)
+
+
+@pytest.mark.damages
+def test_fewer_items_than_the_log_says(directory: Path) -> None:
+    """Blocks that end before the items do are damage."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(10, 1000))
+    (split,) = planned(directory)
+    with pytest.raises(CorruptionError, match="items up to 11"):
+        items_of(directory, [split._replace(end_ordinal=11, runs=((0, 11),))])
+
+
+def test_a_log_that_is_replaced_meanwhile(directory: Path) -> None:
+    """Who looks while the owner replaces the log looks again, though not for ever."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(3))
+    looks = [0]
+
+    def pread(fd: int, length_bytes: int, offset: int) -> bytes:
+        looks[0] += 1
+        if looks[0] % 2:
+            raise FileNotFoundError(errno.ENOENT, "trimmed meanwhile")
+        return DISK.pread(fd, length_bytes, offset)
+
+    places, recovered = look(replace(DISK, pread=pread), str(directory))
+    assert len(plan(DISK, places, recovered, [EVERYTHING])) == 1
+    with pytest.raises(CorruptionError):
+        look(replace(DISK, pread=lambda *_: b""), str(directory))
+
+
+def test_no_queue(tmp_path: Path) -> None:
+    """Where there is no queue there is nothing to look at."""
+    with pytest.raises(QueueNotFoundError):
+        look(DISK, str(tmp_path / "nowhere"))
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+    """Beside an owner who puts in, takes out in any order, trims and compacts, what nobody has consumed is read."""
+    chance = random.Random(seed)
+    queue = open_queue(segment_bytes=chance.choice([2000, 100_000]), log_bytes=chance.choice([4096, 1 << 20]))
+    expected: dict[int, bytes] = {}
+    number = 0
+    for _ in range(60):
+        step = chance.random()
+        if step < 0.5:
+            some = [
+                b"%d" % n + bytes(chance.choice([0, 10, 700])) for n in range(number, number + chance.choice([1, 9]))
+            ]
+            put(queue, *some)
+            expected |= dict(enumerate(some, number))
+            number += len(some)
+        elif step < 0.9:
+            with queue.session() as holder, queue.session() as session:
+                holder.dequeue_many(chance.randrange(4))
+                for item in session.dequeue_many(chance.randrange(12)):
+                    del expected[int(item.rstrip(b"\0"))]
+                session.flush()
+                holder.rollback()
+        else:
+            queue.trim() if chance.random() < 0.5 else queue.compact()
+        assert items_of(directory, planned(directory)) == expected
+
+
+# --- beside an owner who is quicker ----------------------------------------------------------------------------------
+
+
+def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: OpenQueue) -> None:
+    """A log that its owner supersedes and cuts under the reader's hands is read no less than whole: the next one is."""
+    queue = open_queue(log_bytes=4096)
+    put_each(queue, items(300, 50))
+    cut: list[int] = []
+
+    def fstat(fd: int) -> os.stat_result:
+        found = os.fstat(fd)
+        if not cut and os.readlink(f"/proc/self/fd/{fd}").endswith(".log"):
+            queue.trim()
+            cut.append(fd)
+            os.truncate(f"/proc/self/fd/{fd}", 2000)
+        return found
+
+    assert look(replace(DISK, fstat=fstat), str(directory))[1].state.next_sequence == 300
+    assert cut
+
+
+def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: OpenQueue) -> None:
+    """Who never gets to read a log to its end says so, after a while."""
+    queue = open_queue()
+
+    def fstat(fd: int) -> os.stat_result:
+        queue.trim()
+        return os.fstat(fd)
+
+    with pytest.raises(TimeoutError, match="look once more"):
+        look(replace(DISK, fstat=fstat), str(directory))
+
+
+@pytest.mark.parametrize("sync", [True, False])
+def test_an_adoption_between_a_look_and_a_read(directory: Path, sync: bool) -> None:
+    """An adopted file that its owner renames at any moment is found, under either name: nothing seems damaged, nor lost
+    where the log is believed only as far as its blocks are there."""
+    killed = killed_before_the_rename(directory, sync)
+    (published,) = (directory / "inbox").iterdir()
+    renamed: list[str] = []
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if path == str(published) and not renamed:
+            renamed.append(path)
+            published.rename(directory / "data" / "000000000002.seg")
+        return DISK.open(path, flags, mode)
+
+    disk = replace(DISK, open=opens)
+    splits = planned(directory, disk=disk)
+    found = [item for split in splits for part in read(disk, str(directory), split) for item in part.items]
+    assert found == [b"0", b"1", b"2"]
+    assert renamed
+    crash(killed)
+
+
+def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
+    """An owner who has adopted a file, by his log, and has not renamed it."""
+
+    def failpoint(name: str) -> None:
+        if name == "adopt.3 rename":
+            raise KeyboardInterrupt
+
+    queue = PersistentQueue(directory, sync=sync, disk=replace(DISK, failpoint=failpoint))
+    put(queue, b"0")
+    publish(directory, b"1", b"2")
+    with pytest.raises(KeyboardInterrupt), queue.session() as session:
+        session.dequeue()
+        session.dequeue()
+    return queue
+
+
+def test_many_gaps(directory: Path) -> None:
+    """What is left of a split is read in time that grows with its gaps, and not with their square."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(40_000))
+    (split,) = planned(directory)
+    odd = split._replace(runs=tuple((sequence, 1) for sequence in range(1, 40_000, 2)))
+    assert list(items_of(directory, [odd])) == list(range(1, 40_000, 2))
+
+
+def test_a_file_system_that_is_read_only(directory: Path) -> None:
+    """To look, to plan and to read takes no file that can be written to."""
+    with PersistentQueue(directory) as queue:
+        put(queue, *items(3))
+
+    def opens(path: str, flags: int, mode: int) -> int:
+        if flags & (os.O_WRONLY | os.O_RDWR):
+            raise OSError(errno.EROFS, "Read-only file system")
+        return DISK.open(path, flags, mode)
+
+    disk = replace(DISK, open=opens)
+    (split,) = planned(directory, disk=disk)
+    assert [found.items for found in read(disk, str(directory), split)] == [items(3)]
+
+
+# --- looking again and again -----------------------------------------------------------------------------------------
+
+
+class Counting:
+    """A disk that counts what is asked of it, and what it reads."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+        self.read_bytes = 0
+        names = ("open", "pread", "fdatasync", "fsync", "listdir", "fstat", "lstat")
+        self.disk = replace(DISK, **{name: self._door(name) for name in names})
+
+    def _door(self, name: str) -> Any:
+        def door(*arguments: Any) -> Any:
+            self.calls.append(name)
+            found = getattr(DISK, name)(*arguments)
+            self.read_bytes += len(found) if name == "pread" else 0
+            return found
+
+        return door
+
+    def told(self) -> tuple[list[str], int]:
+        """What there was since the last time."""
+        told, self.calls, self.read_bytes = (self.calls, self.read_bytes), [], 0
+        return told
+
+
+def test_looking_again_costs_little_where_nothing_is_new(open_queue: OpenQueue, directory: Path) -> None:
+    """What was looked at once is not read, nor synced, again; what is new is seen at once, in whatever way it came."""
+    queue = open_queue()
+    put_each(queue, items(500))
+    counting = Counting()
+    onlooker = Onlooker(counting.disk, str(directory))
+    found = onlooker.look()
+    assert counting.told()[1] > 500 * 60
+    assert onlooker.look(durably=True) is found
+    assert {"fdatasync", "fsync"} <= set(counting.told()[0])
+    for durably in (True, False, True):
+        assert onlooker.look(durably) is found
+        calls, read_bytes = counting.told()
+        assert not {"fdatasync", "fsync"} & set(calls)
+        assert len(calls) < 8
+        assert read_bytes < 100
+    put(queue, b"new")
+    assert onlooker.look(durably=True)[1].state.next_sequence == 501
+    assert "fdatasync" in counting.told()[0]
+    queue.trim()
+    put(queue, b"newer")
+    assert onlooker.look()[1].state.next_sequence == 502
+    queue.close()
+    assert onlooker.look()[1].replay.sealed
+    with PersistentQueue(directory) as again:
+        again.clear()
+    assert onlooker.look()[1].state.gone_count == 502
+
+
+def test_looking_again_at_another_queue_of_the_same_name(directory: Path, tmp_path: Path) -> None:
+    """A queue that was deleted, made anew, or moved is not taken for what it was."""
+    onlooker = Onlooker(DISK, str(directory))
+    with pytest.raises(QueueNotFoundError):
+        onlooker.look()
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    assert onlooker.look()[1].state.next_sequence == 1
+    number = onlooker.look()[1].replay.header.number
+    crash(queue)
+    shutil.rmtree(directory)
+    with pytest.raises(QueueNotFoundError):
+        onlooker.look()
+    queue = PersistentQueue(directory)
+    assert onlooker.look()[1].state.next_sequence == 0
+    assert onlooker.look()[1].replay.header.number == number
+    queue.close()
+    move_data(directory, data_path=tmp_path / "elsewhere")
+    places, recovered = onlooker.look()
+    assert places.place.path == str(tmp_path / "elsewhere")
+    assert onlooker.look() == (places, recovered)
+
+
+def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
+    """A frame that was met while it was written is seen when it is whole; and a log that is superseded while it is
+    synced is looked at anew."""
+    queue = PersistentQueue(directory)
+    put(queue, b"a")
+    log = log_file(directory)
+    before = log.read_bytes()
+    put(queue, b"b")
+    whole = log.read_bytes()
+    end = look(DISK, str(directory))[1].replay.end
+    log.write_bytes(whole[: end - 5] + before[end - 5 :])
+    onlooker = Onlooker(DISK, str(directory))
+    recovered = onlooker.look()[1]
+    assert (recovered.state.next_sequence, bool(recovered.replay.torn_bytes)) == (1, True)
+    log.write_bytes(whole)
+    assert onlooker.look()[1].state.next_sequence == 2
+    crash(queue)
+
+    def fdatasync(fd: int) -> None:
+        raise FileNotFoundError(errno.ENOENT, "superseded meanwhile")
+
+    failing = Onlooker(replace(DISK, fdatasync=fdatasync), str(directory))
+    failing.look()
+    with pytest.raises(FileNotFoundError):
+        failing.look(durably=True)
+    assert failing.look()[1].state.next_sequence == 2
+
+
+def test_an_onlooker_travels_light(directory: Path) -> None:
+    """Who is sent to another process takes nothing along of what he has seen, and sees it there."""
+    with PersistentQueue(directory) as queue:
+        put_each(queue, items(500))
+        onlooker = Onlooker(DISK, str(directory))
+        onlooker.look()
+        sent = pickle.dumps(onlooker)
+        assert len(sent) < 2000
+        assert pickle.loads(sent).look()[1].state.next_sequence == 500

@@ -1,0 +1,313 @@
+"""``repair``, and the command line: all that is intact, in its order, and a report of what is not."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+from random import Random
+
+import pytest
+
+from persistentqueue import (
+    CorruptionError,
+    PersistentQueue,
+    Producer,
+    QueueLockedError,
+    QueueNotFoundError,
+    check,
+    repair,
+)
+from persistentqueue.cli import main
+from persistentqueue.core.operations import SegmentCreated
+from persistentqueue.system.disk import DISK
+from tests.crash.disk import SimulatedDisk
+from tests.crash.explorer import DIRECTORY, content_of
+from tests.durability.test_campaigns import SYNCED, enqueuing, opened, take
+from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
+
+from .test_replay import replay_of
+
+ITEMS = [b"%03d " % number * 50 for number in range(60)]
+SETTINGS = {"segment_bytes": 4096, "inline_bytes": 0, "log_bytes": 65536}
+
+pytestmark = pytest.mark.damages
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """A queue with 60 items in several segments, closed cleanly."""
+    with PersistentQueue(tmp_path / "queue", **SETTINGS) as queue:  # type: ignore[arg-type]
+        put_each(queue, ITEMS)
+    return tmp_path / "queue"
+
+
+@pytest.fixture
+def crashed(tmp_path: Path) -> Path:
+    """The same, five of them consumed, and its owner killed."""
+    queue = PersistentQueue(tmp_path / "queue", **SETTINGS)  # type: ignore[arg-type]
+    put_each(queue, ITEMS)
+    with queue.transaction() as session:
+        session.dequeue_many(5)
+    crash(queue)
+    return tmp_path / "queue"
+
+
+def taken_out(path: Path) -> list[bytes]:
+    """What the repaired queue holds; it passes the inspection before and after."""
+    assert check(path).ok
+    with PersistentQueue(path) as queue:
+        assert queue.recovery.clean
+        items = drain(queue)
+    assert check(path).ok
+    return items
+
+
+def test_a_check_writes_to_nothing(crashed: Path) -> None:
+    """It opens no file to write, so that whoever may read a queue may check it."""
+    with Producer(crashed) as producer:
+        producer.enqueue(b"published")
+        producer.flush()
+
+    def open_to_read(path: str, flags: int, mode: int) -> int:
+        assert flags & os.O_ACCMODE == os.O_RDONLY
+        return DISK.open(path, flags, mode)
+
+    report = check(crashed, disk=replace(DISK, open=open_to_read))
+    assert (report.problems, report.items, report.published) == ((), 55, 1)
+
+
+def test_nothing_to_repair(path: Path) -> None:
+    """A queue without damage keeps everything, and nothing is set aside."""
+    report = repair(path)
+    assert (report.problems, report.items, report.lost, report.kept) == ((), 60, (), ())
+    assert taken_out(path) == ITEMS
+
+
+def test_crashed_queue_is_just_opened(crashed: Path) -> None:
+    """A queue that was not closed is recovered as by opening it."""
+    report = repair(crashed)
+    assert (report.problems, report.items, report.lost) == ((), 55, ())
+    assert taken_out(crashed) == ITEMS[5:]
+
+
+@pytest.mark.parametrize("offset", [70, 130], ids=["header", "body"])
+def test_damaged_block(path: Path, offset: int) -> None:
+    """A block that does not check out costs its own items; a copy of its file is kept."""
+    damaged = segment_files(path)[1]
+    content = bytearray(damaged.read_bytes())
+    flip(damaged, offset)
+    report = repair(path)
+    (first, count), *more = report.lost
+    assert (count, more, report.items, report.without_log) == (1, [], 59, False)
+    assert taken_out(path) == ITEMS[:first] + ITEMS[first + 1 :]
+    copy = path / "data" / f"{damaged.name}.damaged"
+    content[offset] ^= 1
+    assert copy.read_bytes() == content
+    assert f"data/{copy.name}" in report.kept
+
+
+def test_missing_segment(path: Path) -> None:
+    """A segment that is gone costs what was in it."""
+    segment_files(path)[2].unlink()
+    report = repair(path)
+    ((first, count),) = report.lost
+    assert count > 5
+    assert taken_out(path) == ITEMS[:first] + ITEMS[first + count :]
+
+
+def test_damage_in_the_middle_of_a_log(crashed: Path) -> None:
+    """Frames behind the damage count; what the lost one enqueued is reported by its sequences."""
+    log = log_file(crashed)
+    flip(log, replay_of(crashed).frames[30].offset + 50)
+    with pytest.raises(CorruptionError):
+        PersistentQueue(crashed)
+    report = repair(crashed)
+    assert report.lost == ((29, 1),)
+    assert "damaged at offset" in report.problems[0]
+    assert report.kept == (f"log/{log.name}.damaged",)
+    assert taken_out(crashed) == ITEMS[5:29] + ITEMS[30:]
+
+
+def test_lost_dequeue_comes_again(tmp_path: Path) -> None:
+    """What a lost frame consumed comes again: nothing is lost for not being known."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
+    put(queue, *ITEMS[:10])
+    with queue.transaction() as session:
+        session.dequeue_many(3)
+    put(queue, *ITEMS[10:12])
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[2].offset + 40)
+    assert repair(path).lost == ()
+    assert taken_out(path) == ITEMS[:12]
+
+
+@pytest.mark.parametrize("offset", [20, 80], ids=["header", "checkpoint"])
+@pytest.mark.parametrize("gone", [False, True], ids=["damaged", "gone"])
+def test_log_of_no_use(path: Path, offset: int, gone: bool) -> None:
+    """Without a log every block that checks out counts."""
+    log = log_file(path)
+    log.unlink() if gone else flip(log, offset)
+    with pytest.raises(CorruptionError):
+        PersistentQueue(path)
+    report = repair(path)
+    assert (report.items, report.without_log) == (60, True)
+    assert gone or f"log/{log.name}.damaged" in report.kept
+    assert taken_out(path) == ITEMS
+
+
+def test_repair_needs_the_lock(path: Path, tmp_path: Path) -> None:
+    """A queue in use is not repaired, and where there is none that is said."""
+    with PersistentQueue(path), pytest.raises(QueueLockedError):
+        repair(path)
+    with pytest.raises(QueueNotFoundError):
+        repair(tmp_path / "nothing")
+
+
+def test_command_line(path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """``check`` and ``repair`` print what they found, and their exit status says whether all was well."""
+    assert main(["check", str(path)]) == 0
+    assert "60 items read and checked; closed cleanly; 0 problems" in capsys.readouterr().out
+    flip(segment_files(path)[0], 130)
+    assert main(["check", str(path.parent), path.name]) == 1
+    assert "damaged at offset 64" in capsys.readouterr().out
+    assert main(["repair", str(path)]) == 1
+    printed = capsys.readouterr().out
+    assert "lost: 1 items, sequences 0 to 0" in printed
+    assert "kept: data/000000000001.seg.damaged" in printed
+    assert "59 items are in the queue" in printed
+    assert main(["repair", str(path)]) == 0
+    assert main(["check", str(tmp_path / "nothing")]) == 2
+    assert "QueueNotFoundError" in capsys.readouterr().err
+    command = [sys.executable, "-m", "persistentqueue", "check", str(path)]
+    assert "59 items" in subprocess.run(command, capture_output=True, text=True, check=True).stdout
+
+
+def test_gap_behind_what_was_consumed(tmp_path: Path) -> None:
+    """A lost frame behind a drained queue leaves a gap in the sequences, and nothing else."""
+    path = tmp_path / "queue"
+    queue = PersistentQueue(path, **SETTINGS)  # type: ignore[arg-type]
+    put(queue, b"a")
+    assert drain(queue) == [b"a"]
+    put_each(queue, [b"b", b"c"])
+    crash(queue)
+    flip(log_file(path), replay_of(path).frames[3].offset + 40)
+    assert repair(path).lost == ((1, 1),)
+    assert taken_out(path) == [b"c"]
+
+
+def test_lost_frame_that_made_a_segment(crashed: Path) -> None:
+    """A segment whose making was lost is known by its own header."""
+    frames = replay_of(crashed).frames[1:]
+    at = next(at for at, frame in enumerate(frames) if at and isinstance(frame.transactions[0][0], SegmentCreated))
+    flip(log_file(crashed), frames[at].offset + 40)
+    assert repair(crashed).lost == ((at, 1),)
+    assert taken_out(crashed) == ITEMS[5:at] + ITEMS[at + 1 :]
+
+
+def test_lost_frame_and_segment(crashed: Path) -> None:
+    """Where the segment's header is lost too, nothing in it can be checked: it is kept, and its items are reported."""
+    frames = replay_of(crashed).frames[1:]
+    made = [at for at, frame in enumerate(frames) if isinstance(frame.transactions[0][0], SegmentCreated)]
+    flip(log_file(crashed), frames[made[1]].offset + 40)
+    flip(segment_files(crashed)[1], 20)
+    report = repair(crashed)
+    assert sum(count for _, count in report.lost) == made[2] - made[1]
+    assert any("says what cannot be" in problem for problem in report.problems)
+    assert "data/000000000002.seg.damaged" in report.kept
+    assert taken_out(crashed) == ITEMS[5 : made[1]] + ITEMS[made[2] :]
+
+
+def test_neither_log_nor_header(path: Path) -> None:
+    """Without a log, a segment whose header does not check out is set aside; the others count."""
+    log_file(path).unlink()
+    segments = segment_files(path)
+    flip(segments[0], 20)
+    (path / "data" / "notes.txt").write_text("not the queue's")
+    report = repair(path)
+    assert f"data/{segments[0].name}.damaged" in report.kept
+    items = taken_out(path)
+    assert items == ITEMS[-len(items) :]
+    assert 40 < len(items) < 60
+
+
+def test_log_and_its_name_are_gone(path: Path) -> None:
+    """A log under a name of another generation is of no use, and is kept."""
+    log = log_file(path)
+    log.rename(log.with_name("000000000099.log"))
+    report = repair(path)
+    assert (report.items, report.without_log) == (60, True)
+    assert taken_out(path) == ITEMS
+
+
+@pytest.mark.parametrize("before", ["closed", "killed"])
+def test_damaged_header_of_a_segment(tmp_path: Path, before: str) -> None:
+    """A segment's header is written once more, from what the log knows; it used to make ``repair`` itself fail."""
+    queue = PersistentQueue(tmp_path / "queue")
+    put_each(queue, ITEMS)
+    queue.close() if before == "closed" else crash(queue)
+    flip(segment_files(tmp_path / "queue")[0], 3)
+    report = repair(tmp_path / "queue")
+    assert (report.items, report.lost, len(report.problems)) == (60, (), 1)
+    assert any(name.endswith(".seg.damaged") for name in report.kept)
+    assert taken_out(tmp_path / "queue") == ITEMS
+
+
+def test_damaged_block_of_consumed_items(path: Path) -> None:
+    """What is damaged and was consumed costs nothing, and ``check`` has nothing against the queue afterwards."""
+    with PersistentQueue(path) as queue, queue.transaction() as session:
+        assert session.dequeue_many(5) == ITEMS[:5]
+    flip(segment_files(path)[0], 300)
+    assert not check(path).ok
+    report = repair(path)
+    assert (report.items, report.lost, len(report.problems)) == (55, (), 1)
+    assert taken_out(path) == ITEMS[5:]
+
+
+def damage(disk: SimulatedDisk, ending: str, offset: int) -> bytes:
+    """Flip a bit of the file, which had reached the device as a whole; what it holds then."""
+    inode = disk.inodes[next(number for name, number in disk.names.items() if name.endswith(ending))]
+    inode.cache[offset] ^= 1
+    inode.durable, inode.pending = bytearray(inode.cache), []
+    return bytes(inode.cache)
+
+
+@pytest.mark.parametrize(
+    ("ending", "offset", "inline_bytes", "left"),
+    [(".log", 20, 0, 12), (".log", 600, 999, 9), ("2.seg", 20, 999, 10), ("2.seg", 20, 0, 10), ("2.seg", 70, 0, 9)],
+    ids=["log's header", "frame", "header of carried blocks", "header", "block"],
+)
+@pytest.mark.parametrize("how", ["kill", "power cut"])
+def test_repair_that_is_cut_short(ending: str, offset: int, inline_bytes: int, left: int, how: str) -> None:
+    """A repair may be ended at any call, by a kill or a power cut; the next one keeps no less, and the evidence."""
+    disk = SimulatedDisk()
+    store = opened(disk, replace(SYNCED, segment_bytes=300, log_bytes=4096, inline_bytes=inline_bytes))
+    for number in range(12):
+        store.commit([enqueuing(b"item %d" % number * (1 + 9 * (number % 3)))])
+    store.commit([take(store)])
+    store.commit([take(store)])
+    store.release()
+    evidence = damage(disk, ending, offset)
+    cut_short: list[SimulatedDisk] = []
+    chance = Random(offset)
+
+    def crash_copies() -> None:
+        for _ in range(1 if how == "kill" else 3):
+            killed = disk.kill(chance.randrange)
+            cut_short.append(killed if how == "kill" else killed.cut_power(chance.randrange))
+
+    disk.on_tick = crash_copies
+    report = repair(DIRECTORY, disk=disk.disk)
+    disk.on_tick = None
+    assert (report.items, len(report.problems) > 0) == (left, True)
+    items = content_of(opened(disk)).items
+    for crashed in cut_short:
+        repair(DIRECTORY, disk=crashed.disk)
+        assert check(DIRECTORY, disk=crashed.disk).ok
+        assert content_of(opened(crashed)).items == items
+        kept = [crashed.inodes[number] for name, number in crashed.names.items() if name.endswith(".damaged")]
+        assert evidence in [bytes(inode.cache) for inode in kept]
+    assert len(cut_short) >= 20

@@ -1,0 +1,145 @@
+"""The line: who leads, who follows, and what an interruption leaves behind."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from random import Random
+
+import pytest
+
+from persistentqueue.engine.transaction import Transaction
+from persistentqueue.errors import DiskFullError, PersistentQueueError
+from persistentqueue.runtime import group_commit as module
+from persistentqueue.runtime.group_commit import Line
+from tests.support.queues import wait_for
+
+from .test_open_queue import SECONDS, Interruption
+
+THREADS = 8
+
+
+def settle(group: Sequence[Transaction]) -> None:
+    for transaction in group:
+        assert not transaction.settled
+        transaction.settled = True
+
+
+def is_as_long(them: Line, wanted: int) -> bool:
+    return len(them) == wanted
+
+
+def line(write: Callable[[Sequence[Transaction]], None] = settle) -> Line:
+    return Line(threading.Lock(), lambda: None, write)
+
+
+def test_those_who_came_meanwhile_are_one_group() -> None:
+    """While one is written the others line up, and are written together, in order."""
+    groups: list[list[Transaction]] = []
+    written, go_on = threading.Event(), threading.Event()
+
+    def write(group: Sequence[Transaction]) -> None:
+        groups.append(list(group))
+        settle(group)
+        written.set()
+        assert go_on.wait(SECONDS)
+
+    them = line(write)
+    transactions = [Transaction() for _ in range(THREADS)]
+    with ThreadPoolExecutor(THREADS) as pool:
+        jobs = [pool.submit(them.commit, transactions[0])]
+        assert written.wait(SECONDS)
+        for number, transaction in enumerate(transactions[1:], 1):
+            jobs.append(pool.submit(them.commit, transaction))
+            wait_for(partial(is_as_long, them, number))
+        go_on.set()
+        for job in jobs:
+            job.result(SECONDS)
+    assert groups == [transactions[:1], transactions[1:]]
+    assert len(them) == 0
+
+
+def test_each_hears_of_its_own_failure() -> None:
+    """What fails as a group fails for each of it; what was refused alone fails alone."""
+
+    def write(group: Sequence[Transaction]) -> None:
+        settle(group[1:])
+        group[0].error = DiskFullError("/here", 28, "full")
+
+    with pytest.raises(DiskFullError):
+        line(write).commit(Transaction())
+
+    def fail(_group: Sequence[Transaction]) -> None:
+        raise PersistentQueueError("nothing goes")
+
+    with pytest.raises(PersistentQueueError, match="nothing goes"):
+        line(fail).commit(Transaction())
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_interrupted_anywhere_nobody_waits_for_ever(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of threads that are interrupted before and behind any waiting, and while they write, each transaction is written
+    once, and all of the others' go on."""
+    chance = Random(seed)
+
+    def interrupt(probability: float) -> None:
+        if chance.random() < probability:
+            raise Interruption
+
+    class Turn:
+        """A lock; whoever waits for it may be interrupted."""
+
+        def __init__(self) -> None:
+            self._lock = threading.Lock()
+            self._lock.acquire()
+            self._has_waited = False
+
+        def acquire(self) -> None:
+            first, self._has_waited = not self._has_waited, True
+            while not self._lock.acquire(timeout=0.0001):
+                if first:  # not when he withdraws: nobody is interrupted for ever
+                    interrupt(0.03)
+            if first:
+                interrupt(0.03)
+
+        def release(self) -> None:
+            self._lock.release()
+
+    def init(member: module._Member, transactions: Sequence[Transaction]) -> None:
+        member.transactions, member.turn = transactions, Turn()  # type: ignore[assignment]
+
+    written: list[Transaction] = []
+
+    def write(group: Sequence[Transaction]) -> None:
+        others = threading.Event()
+        for _ in range(10):  # so that there are followers
+            if len(them) < THREADS // 2:
+                others.wait(0.0001)
+        interrupt(0.03)
+        settle(group)
+        written.extend(group)
+        interrupt(0.03)
+
+    monkeypatch.setattr(module._Member, "__init__", init)
+    them = line(write)
+
+    def work() -> list[Transaction]:
+        mine = []
+        for _ in range(100):
+            transaction = Transaction()
+            mine.append(transaction)
+            while not transaction.settled:
+                try:
+                    them.commit(transaction)
+                except Interruption:
+                    continue
+        return mine
+
+    with ThreadPoolExecutor(THREADS) as pool:
+        jobs = [pool.submit(work) for _ in range(THREADS)]
+        wanted = [transaction for job in jobs for transaction in job.result(SECONDS)]
+    assert len(written) == len(wanted)
+    assert set(map(id, written)) == set(map(id, wanted))
+    assert len(them) == 0

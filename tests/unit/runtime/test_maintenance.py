@@ -1,0 +1,508 @@
+"""Giving space back behind the flush that made it free: who waits for it, and who does not."""
+
+from __future__ import annotations
+
+import errno
+import gc
+import os
+import shutil
+import threading
+import warnings
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+import pytest
+
+from persistentqueue import BrokenQueueError, ClosedError, PersistentQueue, QueueFullError, QueueLockedError, Session
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.engine.compaction import SMALL_SEGMENTS
+from persistentqueue.runtime import maintenance
+from persistentqueue.runtime.background import MAINTENANCE, THREAD_NAME, Maintenance
+from persistentqueue.system.disk import DISK
+from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, wait_for
+
+SECONDS = 30.0  # a limit for what should take milliseconds
+MIB = 1024 * 1024
+
+
+class Deletions:
+    """A disk on which no segment is deleted before it is allowed."""
+
+    def __init__(self) -> None:
+        self.began = threading.Event()
+        self.allowed = threading.Event()
+        self.threads: list[str] = []
+        self.disk = replace(DISK, unlink=self._unlink)
+
+    def _unlink(self, path: str) -> None:
+        if path.endswith(".seg"):
+            self.threads.append(threading.current_thread().name)
+            self.began.set()
+            assert self.allowed.wait(SECONDS)
+        DISK.unlink(path)
+
+
+def is_idle() -> bool:
+    """Whether nothing is due any more, ever; waits for the thread to end."""
+    with MAINTENANCE._starting:  # else one may be found that is not started, and cannot be joined
+        threads = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
+    for thread in threads:
+        thread.join(SECONDS)
+    return not MAINTENANCE._is_running and MAINTENANCE._inbox.empty()
+
+
+def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, directory: Path) -> None:
+    """The flush that drains large segments returns before they are deleted, and the queue goes on; then they go."""
+    deletions = Deletions()
+    queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
+    put(queue, *[bytes(MIB)] * 20)
+    assert len(drain(queue)) == 20
+    assert deletions.began.wait(SECONDS)
+    put(queue, b"meanwhile")
+    assert drain(queue) == [b"meanwhile"]
+    assert len(segment_files(directory)) >= 20
+    deletions.allowed.set()
+    assert is_idle()
+    assert len(segment_files(directory)) <= 2
+    assert set(deletions.threads) == {THREAD_NAME}
+
+
+def test_small_files_are_deleted_at_once(open_queue: OpenQueue, directory: Path) -> None:
+    """What is deleted faster than maintenance begins is deleted before the flush returns, in a shielded call."""
+    deletions = Deletions()
+    deletions.allowed.set()
+    queue = open_queue(segment_bytes=100, disk=deletions.disk)
+    put_each(queue, [bytes(100)] * 20)
+    assert len(segment_files(directory)) == 20
+    drain(queue)
+    assert len(segment_files(directory)) <= 2
+    assert set(deletions.threads) == {HELPER_NAME}
+
+
+def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: OpenQueue, directory: Path) -> None:
+    """While the pool is filled flushes drain segments and go on; closing waits for the file that is being made."""
+    began, allowed = threading.Event(), threading.Event()
+    filler: list[int] = []
+
+    def fdatasync(fd: int) -> None:
+        if threading.get_ident() in filler:
+            began.set()
+            assert allowed.wait(SECONDS)
+        DISK.fdatasync(fd)
+
+    def fill() -> None:
+        filler.append(threading.get_ident())
+        queue.maintain()
+
+    disk = replace(DISK, fdatasync=fdatasync)
+    queue = open_queue(segment_bytes=10_000, pool_min_bytes=100_000, pool_max_bytes=100_000, disk=disk)
+    with ThreadPoolExecutor(1) as pool:
+        filling = pool.submit(fill)
+        assert began.wait(SECONDS)
+        put_each(queue, [bytes(1000)] * 300)
+        assert len(drain(queue)) == 300
+        assert queue.stats().segments <= 1
+        closing = threading.Timer(0.0, queue.close)
+        closing.start()
+        wait_for(lambda: queue.closed)
+        allowed.set()
+        with pytest.raises(ClosedError):
+            filling.result(SECONDS)
+        closing.join(SECONDS)
+    assert not list((directory / "pool").glob("*.part"))
+    assert len(segment_files(directory)) == 0
+
+
+def test_closing_waits_until_all_is_given_back(open_queue: OpenQueue, directory: Path) -> None:
+    """``close`` returns when maintenance has let go of the queue's files, and nothing drained is left."""
+    deletions = Deletions()
+    queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
+    put(queue, *[bytes(MIB)] * 20)
+    drain(queue)
+    assert deletions.began.wait(SECONDS)
+    closer = threading.Thread(target=queue.close)
+    closer.start()
+    closer.join(0.05)  # a wrong close would return within that, nearly always; a right one never does
+    assert closer.is_alive()
+    deletions.allowed.set()
+    closer.join(SECONDS)
+    assert not closer.is_alive()
+    assert segment_files(directory) == []
+    assert len(deletions.threads) == 20
+
+
+def test_without_a_thread_closing_gives_back(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where no thread can be started, flushing goes on, and the files go when the queue is closed."""
+
+    def fail(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(threading.Thread, "start", fail)
+    queue = open_queue(segment_bytes=MIB)
+    put(queue, *[bytes(MIB)] * 20)
+    drain(queue)
+    assert len(segment_files(directory)) == 20
+    assert is_idle()
+    queue.close()
+    assert segment_files(directory) == []
+
+
+def test_trim_returns_when_all_is_given_back(open_queue: OpenQueue, directory: Path) -> None:
+    """``trim`` called by hand deletes before it returns, whatever the size."""
+    queue = open_queue(segment_bytes=MIB)
+    put(queue, *[bytes(MIB)] * 2)
+    assert len(drain(queue)) == 2
+    assert len(segment_files(directory)) == 2
+    queue.trim()
+    assert len(segment_files(directory)) <= 1
+
+
+@pytest.mark.parametrize("is_torn", [False, True])
+def test_what_a_crash_left_undeleted_is_swept(
+    open_queue: OpenQueue, directory: Path, tmp_path: Path, is_torn: bool
+) -> None:
+    """Retired segments that a crash left are swept, not kept as evidence, also where the log ends torn."""
+    deletions = Deletions()
+    queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
+    put(queue, *[bytes(MIB)] * 20)
+    drain(queue)
+    put(queue, b"stays")
+    assert deletions.began.wait(SECONDS)
+    crashed, log_bytes = shutil.copytree(directory, tmp_path / "crashed"), queue.stats().log_bytes
+    deletions.allowed.set()
+    assert len(segment_files(crashed)) >= 20
+    if is_torn:
+        with log_file(crashed).open("r+b") as file:
+            file.seek(log_bytes)
+            file.write(b"torn")
+    queue = open_queue(None, path=crashed)
+    assert bool(queue.recovery.torn_bytes) == is_torn
+    assert len([name for name in queue.recovery.swept if name.endswith(".seg")]) >= 19
+    assert not [name for name in queue.recovery.set_aside if name.endswith(".seg")]
+    assert len(segment_files(crashed)) <= 2
+    assert drain(queue) == [b"stays"]
+
+
+def test_the_thread_lives_only_while_there_is_work() -> None:
+    """The first job starts the thread, the last one ends it, and the next one starts another; jobs go in order."""
+    maintenance = Maintenance()
+    gate = threading.Event()
+    done: list[int] = []
+
+    def job(number: int) -> Callable[[], None]:
+        def work() -> None:
+            assert gate.wait(SECONDS)
+            done.append(number)
+
+        return work
+
+    for round_ in range(3):
+        before = set(threading.enumerate())
+        for number in range(10):
+            maintenance.submit(job(10 * round_ + number))
+        (thread,) = set(threading.enumerate()) - before
+        gate.set()
+        thread.join(SECONDS)
+        assert not thread.is_alive()
+        gate.clear()
+    assert done == list(range(30))
+
+
+def test_what_is_due_later_is_done_later_or_forgotten() -> None:
+    """A job that is due does not wait behind one that is not; the thread ends when all that was left is forgotten."""
+    maintenance, owner = Maintenance(), object()
+    did, before = threading.Event(), set(threading.enumerate())
+    maintenance.submit(lambda: pytest.fail("done an hour early"), 3600.0, owner)
+    (thread,) = set(threading.enumerate()) - before
+    maintenance.submit(did.set)
+    assert did.wait(SECONDS)
+    assert thread.is_alive()
+    maintenance.forget(did)
+    again = threading.Event()
+    maintenance.submit(again.set)
+    assert again.wait(SECONDS)
+    assert thread.is_alive()
+    maintenance.forget(owner)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+
+
+def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No job is meant to raise; if one does, this says so as threads do, and the next one has a thread again."""
+    heard: list[object] = []
+    monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(args.exc_type))
+    maintenance, before = Maintenance(), set(threading.enumerate())
+    gate, did = threading.Event(), threading.Event()
+
+    def fail() -> None:
+        assert gate.wait(SECONDS)
+        raise LookupError
+
+    maintenance.submit(fail)
+    (thread,) = set(threading.enumerate()) - before
+    gate.set()
+    thread.join(SECONDS)
+    assert heard == [LookupError]
+    maintenance.submit(did.set)
+    assert did.wait(SECONDS)
+
+
+def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
+    """Also while that very thread submits a job, or ends: nobody waits, and what was to be forgotten is."""
+    maintenance, owner = Maintenance(), object()
+    before = set(threading.enumerate())
+    maintenance.submit(lambda: None, 3600.0, owner)
+    (thread,) = set(threading.enumerate()) - before
+    with maintenance._starting:
+        maintenance.forget(owner)
+    thread.join(SECONDS)
+    assert not thread.is_alive()
+    maintenance.forget(owner)
+    assert maintenance._inbox.empty()
+
+
+def test_a_job_that_is_due_waits_for_nothing() -> None:
+    """The thread never waits with a timeout of 0, which may be for ever in some versions of Python."""
+    waits: list[tuple[bool, float | None]] = []
+
+    class Inbox(SimpleQueue[Any]):
+        def get(self, block: bool = True, timeout: float | None = None) -> Any:
+            waits.append((block, timeout))
+            return super().get(block, timeout)
+
+    maintenance, done = Maintenance(), threading.Event()
+    maintenance._inbox = Inbox()
+    maintenance.submit(done.set)
+    assert done.wait(SECONDS)
+    assert waits and all(timeout for block, timeout in waits if block)
+
+
+def sparse(queue: PersistentQueue) -> Session:
+    """A session that holds one item of each of 20 segments, whose others were consumed."""
+    put_each(queue, [bytes(100)] * 200)
+    keeper = queue.session()
+    for _ in range(20):
+        keeper.dequeue()
+        with queue.transaction() as session:
+            session.dequeue_many(9)
+    return keeper
+
+
+@pytest.mark.maintained
+def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
+    queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
+    keeper = sparse(queue)
+    assert is_idle()
+    stats = queue.stats()
+    # It came while the segments became sparse, a few at a time: what it copied together each time may be no more than
+    # the share of a segment from which on it is left alone.
+    most_full = int(20 * (BLOCK_HEADER_BYTES + LENGTH_BYTES + 100) / (0.3 * (1400 - HEADER_BYTES)))
+    most_segments = most_full + SMALL_SEGMENTS + 1
+    assert most_segments < 20
+    assert (stats.held, stats.segments <= most_segments, stats.pool_bytes >= 3000) == (20, True, True)
+    keeper.rollback()
+    assert drain(queue) == [bytes(100)] * 20
+
+
+@pytest.mark.maintained
+def test_a_refused_flush_is_followed_by_maintenance(open_queue: OpenQueue) -> None:
+    """A flush that found no room brings maintenance, which may make some, like one that was committed."""
+    with open_queue() as before:
+        put(before, b"a")
+    queue = open_queue(max_items=1)
+    assert not queue._open().upkeep_is_due
+    with pytest.raises(QueueFullError):
+        put(queue, b"b")
+    assert queue._open().upkeep_is_due
+
+
+@pytest.mark.maintained
+def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
+    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The segment that is written on, drained, goes as well, if it has grown, and what the log has grown by."""
+    queue = open_queue(log_bytes=4096)
+    for _ in range(3):
+        put_each(queue, [bytes(50)] * 500)
+        put(queue, *[bytes(MIB)] * 4)
+        drain(queue)
+    before = queue.stats()
+    assert before.log_capacity_bytes > 4096
+    assert before.disk_bytes > 4 * MIB
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
+    put(queue, b"the last one")
+    assert drain(queue) == [b"the last one"]
+    assert is_idle()
+    assert segment_files(directory) == []
+    assert queue.stats().disk_bytes <= 3 * 4096
+    put(queue, b"goes on")
+    assert queue.stats().disk_bytes <= 2 * MIB
+    assert is_idle()  # else maintenance frees the lock when it is done
+    crash(queue)
+    assert drain(open_queue()) == [b"goes on"]
+
+
+@pytest.mark.maintained
+def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While there are commits nothing is tidied: it is put off again and again."""
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
+    queue = open_queue()
+    put(queue, *[bytes(MIB)] * 4)
+    drain(queue)
+    own = queue._upkeep
+    own._is_tidy_due = True
+    monkeypatch.setattr(MAINTENANCE, "submit", lambda job, _seconds, _owner: jobs.append(job))
+    jobs: list[Callable[[], None]] = []
+    own._tidy_by_itself(queue._open().groups - 1)
+    own._maintain_by_itself()
+    assert (len(jobs), queue.stats().segments > 0) == (1, True)
+    jobs.pop()()
+    assert (jobs, queue.stats().segments) == ([], 0)
+
+
+def test_what_is_on_its_way_keeps_the_segment(open_queue: OpenQueue) -> None:
+    """Nothing lives in it, but a session has written ahead there."""
+    queue = open_queue()
+    put(queue, *[bytes(MIB)] * 2)
+    with queue.session() as loader:
+        loader._spill_bytes = 1
+        loader.enqueue_many([b"ahead"] * 3)
+        assert len(drain(queue)) == 2
+        queue.maintain()
+        loader.flush()
+    assert drain(queue) == [b"ahead"] * 3
+
+
+def test_by_hand_it_is_done_at_once(open_queue: OpenQueue) -> None:
+    """``maintain`` says what it did, and a second time there is nothing to do."""
+    queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
+    keeper = sparse(queue)
+    assert queue.maintain().compacted_segments > 15
+    assert queue.stats().pool_bytes >= 3000
+    assert queue.maintain() == (0, 0, 0)
+    keeper.close()
+
+
+def test_what_is_about_to_be_drained_is_not_compacted(open_queue: OpenQueue) -> None:
+    """A consumer who goes along leaves segments behind of which little lives, for a moment; ``compact`` takes those."""
+    queue = open_queue(segment_bytes=1400)
+    put_each(queue, [bytes(100)] * 40)
+    with queue.transaction() as session:
+        session.dequeue_many(8)
+    assert queue.maintain().compacted_segments == 0
+    assert queue.compact(below=0.5).segments == 1
+
+
+@pytest.mark.maintained
+@pytest.mark.parametrize("how", ["closed", "dropped", "killed"])
+def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
+    """What was due for it is left undone."""
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 3600.0)
+    queue = PersistentQueue(tmp_path / "gone")
+    put(queue, b"an item")
+    assert any(thread.name == THREAD_NAME for thread in threading.enumerate())
+    if how == "closed":
+        queue.close()
+    elif how == "killed":
+        crash(queue)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ResourceWarning)
+        del queue
+        gc.collect()
+    assert is_idle()
+
+
+@pytest.mark.maintained
+def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+    monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
+    reached, go_on, armed = threading.Event(), threading.Event(), threading.Lock()
+    armed.acquire()
+
+    def failpoint(name: str) -> None:
+        # Stopped while the queue is still in use, it would keep the writing that others wait for.
+        is_it = name.startswith("trim.2") and threading.current_thread().name == THREAD_NAME
+        if is_it and armed.acquire(blocking=False):
+            reached.set()
+            assert go_on.wait(SECONDS)
+
+    queue = PersistentQueue(tmp_path / "q", log_bytes=4096, disk=replace(DISK, failpoint=failpoint))
+    while True:
+        put(queue, *[bytes(MIB)] * 4)
+        drain(queue)
+        armed.release()
+        if reached.wait(0.1) or not armed.acquire(blocking=False):
+            break  # else it was tidied before
+    assert reached.wait(SECONDS)
+    with pytest.warns(ResourceWarning, match="without close"):
+        del queue
+        gc.collect()
+    with pytest.raises(QueueLockedError):
+        PersistentQueue(tmp_path / "q")
+    go_on.set()
+    assert is_idle()
+    with PersistentQueue(tmp_path / "q") as queue:
+        assert len(queue) == 0
+
+
+@pytest.mark.maintained
+def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It leaves it alone, and says nothing: the next flush does."""
+    monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
+
+    def fail(fd: int) -> None:
+        raise OSError(errno.EIO, "injected")
+
+    def sync(fd: int) -> None:
+        (fail if failing else DISK.fdatasync)(fd)
+
+    failing: list[bool] = []
+    queue = open_queue(disk=replace(DISK, fdatasync=sync), inline_bytes=0)
+    failing.append(True)
+    with pytest.raises(BrokenQueueError):
+        put(queue, b"an item")
+    assert is_idle()
+    with pytest.raises(BrokenQueueError):
+        put(queue, b"an item")
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+    """A child that is forked while its parent deletes leaves the parent's files alone, and has its own deleted."""
+    deletions = Deletions()
+    queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
+    put(queue, *[bytes(MIB)] * 20)
+    drain(queue)
+    assert deletions.began.wait(SECONDS)
+    before = segment_files(directory)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: forking beside threads is what is tested
+        pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            own = PersistentQueue(tmp_path / "child", segment_bytes=MIB)
+            put(own, *[bytes(MIB)] * 20)
+            drain(own)
+            if is_idle() and len(segment_files(tmp_path / "child")) <= 2:
+                own.close()
+                code = 0
+        finally:
+            os._exit(code)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 0
+    assert segment_files(directory) == before
+    deletions.allowed.set()

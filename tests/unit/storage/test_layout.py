@@ -1,0 +1,249 @@
+"""Named queues in a directory: listing, deleting, and deleting cut short."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from persistentqueue import (
+    CorruptionError,
+    InvalidNameError,
+    PersistentQueue,
+    QueueLockedError,
+    QueueNotFoundError,
+    check,
+    delete_queue,
+    list_queues,
+    move_data,
+)
+from persistentqueue.system.disk import DISK
+from tests.conftest import OpenQueue
+from tests.support.queues import crash, drain, flip, log_file, put, put_each
+
+
+def test_queues_are_listed_by_name(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """Every queue under the path is listed, open or closed, and nothing else."""
+    root = tmp_path / "queues"
+    assert list_queues(root) == []
+    for name in ("b", "a", "c.d"):
+        open_queue(name)
+    open_queue("a2").close()
+    (root / "foreign").mkdir()
+    (root / "file").write_text("")
+    (root / ".hidden").mkdir()
+    assert list_queues(root) == ["a", "a2", "b", "c.d"]
+
+
+def test_queues_of_one_directory_are_independent(open_queue: OpenQueue) -> None:
+    """Several named queues are open at the same time, each with its own items."""
+    queues = {name: open_queue(name) for name in "abc"}
+    for name, queue in queues.items():
+        put(queue, name.encode())
+    for name, queue in queues.items():
+        assert drain(queue) == [name.encode()]
+
+
+def test_delete(open_queue: OpenQueue, tmp_path: Path) -> None:
+    """A deleted queue is gone with all its files; the name can be used again."""
+    put(open_queue(), b"x" * 1000)
+    root = tmp_path / "queues"
+    with pytest.raises(QueueLockedError):
+        delete_queue(root, "orders")
+    queue = open_queue("other")
+    put(queue, b"y")
+    with PersistentQueue(root, "third") as third:
+        put(third, b"z")
+    delete_queue(root, "third")
+    assert list_queues(root) == ["orders", "other"]
+    assert not (root / "third").exists()
+    with pytest.raises(QueueNotFoundError):
+        delete_queue(root, "third")
+    with pytest.raises(InvalidNameError):
+        delete_queue(root, "..")
+    assert len(open_queue("third")) == 0
+
+
+def test_delete_leaves_what_is_not_the_queues(tmp_path: Path) -> None:
+    """Foreign files stay where they are, and their directories with them."""
+    with PersistentQueue(tmp_path, "q") as queue:
+        put(queue, b"x")
+    keep = [tmp_path / "q" / name for name in ("notes.txt", "data/mine.bin", "log/000000000001.log.bak", "pool/x")]
+    for path in keep:
+        path.write_text("mine")
+    (tmp_path / "q" / "data" / "000000000009.seg.damaged").write_text("set aside by a recovery")
+    delete_queue(tmp_path, "q")
+    left = {path for path in (tmp_path / "q").rglob("*") if path.is_file()}
+    assert left == set(keep)
+    assert list_queues(tmp_path) == []
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert len(queue) == 0
+
+
+def test_delete_a_queue_without_a_name(tmp_path: Path) -> None:
+    """A queue without a name is deleted, its directory stays."""
+    with PersistentQueue(tmp_path / "plain") as queue:
+        put(queue, b"x")
+    delete_queue(tmp_path / "plain")
+    assert list((tmp_path / "plain").iterdir()) == []
+
+
+class DeathError(BaseException):
+    """The process dies here."""
+
+
+@pytest.mark.parametrize("call", range(1, 12))
+@pytest.mark.parametrize("then", ["open", "delete"])
+def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
+    """A deletion that dies anywhere leaves either the whole queue or none, and whoever comes next finishes it."""
+    queue = PersistentQueue(tmp_path, "q", segment_bytes=100, log_bytes=4096)
+    put_each(queue, [b"x" * 60] * 4)
+    queue.close()
+    left = [call]
+
+    def dying(path: str) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise DeathError
+        DISK.unlink(path)
+
+    def dying_rename(source: str, target: str) -> None:
+        left[0] -= 1
+        if left[0] == 0:
+            raise DeathError
+        DISK.rename(source, target)
+
+    try:
+        delete_queue(tmp_path, "q", disk=replace(DISK, unlink=dying, rename=dying_rename))
+    except DeathError:
+        pass
+    else:
+        assert call > 7
+        return
+    if call == 1:
+        with PersistentQueue(tmp_path, "q") as queue:
+            assert len(queue) == 4
+    elif then == "open":
+        with PersistentQueue(tmp_path, "q") as queue:
+            assert len(queue) == 0
+            put(queue, b"new")
+        assert check(tmp_path, "q").leftovers == ()
+    else:
+        assert list_queues(tmp_path) == []
+        with pytest.raises(QueueNotFoundError):
+            delete_queue(tmp_path, "q")
+
+
+def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
+    """Who waits for the lock of a queue that is deleted meanwhile gets a new queue, not the lost file's lock."""
+    with PersistentQueue(tmp_path, "q") as queue:
+        put(queue, b"old")
+    deleted: list[bool] = []
+
+    def lock(fd: int) -> bool:
+        if not deleted:
+            deleted.append(True)
+            delete_queue(tmp_path, "q")
+        return DISK.lock(fd)
+
+    with PersistentQueue(tmp_path, "q", disk=replace(DISK, lock=lock), lock_timeout=5) as queue:
+        assert len(queue) == 0
+        put(queue, b"new")
+        with pytest.raises(QueueLockedError):
+            PersistentQueue(tmp_path, "q")
+    with PersistentQueue(tmp_path, "q") as queue:
+        assert drain(queue) == [b"new"]
+
+
+# --- check -----------------------------------------------------------------------------------------------------------
+
+
+def test_check_of_a_queue_that_is_well(open_queue: OpenQueue, directory: Path) -> None:
+    """All is well: open, crashed or closed; the report says how many items were read."""
+    queue = open_queue(segment_bytes=500)
+    put_each(queue, [b"x" * 100] * 20)
+    put(queue, b"y" * 100_000)
+    with queue.transaction() as session:
+        session.dequeue_many(3)
+    report = check(directory)
+    assert (report.ok, report.sealed, report.items, report.transactions) == (True, False, 18, 22)
+    crash(queue)
+    assert check(directory).items == 18
+    open_queue().close()
+    report = check(directory)
+    assert (report.ok, report.sealed, report.items, report.transactions, report.leftovers) == (True, True, 18, 0, ())
+
+
+def test_check_changes_nothing(open_queue: OpenQueue, directory: Path) -> None:
+    """Inspecting a crashed queue leaves every byte as it was."""
+    queue = open_queue()
+    put_each(queue, [b"x", b"y"])
+    crash(queue)
+    before = {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+    check(directory)
+    assert {path: path.read_bytes() for path in directory.rglob("*") if path.is_file()} == before
+
+
+def test_check_where_nothing_is(tmp_path: Path) -> None:
+    """A directory without a queue cannot be checked."""
+    with pytest.raises(QueueNotFoundError):
+        check(tmp_path)
+
+
+@pytest.mark.damages
+def test_check_names_what_is_wrong(open_queue: OpenQueue, directory: Path) -> None:
+    """Each damage is named with file and offset."""
+    queue = open_queue(segment_bytes=500)
+    put_each(queue, [b"x" * 100] * 20)
+    queue.close()
+    segment = directory / "data" / "000000000002.seg"
+    flip(segment, 130)
+    (directory / "data" / "000000000003.seg").unlink()
+    report = check(directory)
+    assert len(report.problems) == 2
+    assert f"{segment}: damaged at offset 64" in report.problems[0]
+    assert "no file" in report.problems[1]
+    assert not report.ok
+    flip(log_file(directory), 100)
+    report = check(directory)
+    assert (len(report.problems), report.items) == (1, 0)
+    with pytest.raises(CorruptionError):
+        open_queue()
+
+
+@pytest.mark.parametrize("part", ["path", "above", "data_path"])
+def test_a_queue_where_a_link_leads(tmp_path: Path, part: str) -> None:
+    """Only the queue's own directories, and its files, must be no links: /tmp is one on macOS, /var/run on Linux."""
+    (tmp_path / "real").mkdir()
+    (tmp_path / "link").symlink_to("real")
+    path = {"path": tmp_path / "link", "above": tmp_path / "link" / "a" / "b", "data_path": tmp_path / "real"}[part]
+    place = tmp_path / "link" / "media" if part == "data_path" else None
+    with PersistentQueue(path, "q", data_path=place) as queue:
+        put(queue, b"x")
+    if part == "data_path":
+        move_data(path, "q", data_path=tmp_path / "link" / "archive")
+    with PersistentQueue(path, "q") as queue:
+        assert drain(queue) == [b"x"]
+    delete_queue(path, "q")
+    (tmp_path / "real" / "q").symlink_to("../link")
+    with pytest.raises(NotADirectoryError, match="no link"):
+        PersistentQueue(path if part == "path" else tmp_path / "real", "q")
+
+
+def test_the_process_may_go_elsewhere(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A queue that was opened by a relative path stays where it is, and another one at that path stays as it is."""
+    (tmp_path / "else").mkdir()
+    monkeypatch.chdir(tmp_path / "else")
+    with PersistentQueue("queues", "orders") as other:
+        put(other, b"of the other")
+    monkeypatch.chdir(tmp_path)
+    queue = open_queue(path="queues", segment_bytes=1000, log_bytes=4096)
+    monkeypatch.chdir(tmp_path / "else")
+    items = [b"%d" % n * 100 for n in range(100)]
+    put_each(queue, items)
+    queue.trim()
+    queue.close()
+    with PersistentQueue("queues", "orders") as other:
+        assert drain(other) == [b"of the other"]
+    assert drain(open_queue()) == items

@@ -243,7 +243,7 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
                 taken = session.dequeue_many(per_session)
                 assert (taken[0], len(taken)) == (b"%d" % (number * per_session), per_session)
             held = queue.stats()
-            group = queue._group
+            group = queue._open_queue
             assert group is not None
             consumed = group.store.state.gone.consumed
             tracemalloc.start()

@@ -68,7 +68,7 @@ def crash(directory: Path, flushes_max: int) -> None:
         for _ in range(min(room_bytes // frame_bytes - 1, flushes_max)):
             session.enqueue(ITEMS[0])
             session.flush()
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
         group.disown("crashed to measure what opening costs then")
 

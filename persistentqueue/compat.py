@@ -39,7 +39,7 @@ from persistentqueue import (
 )
 from persistentqueue.engine.settings import refuse_retries
 from persistentqueue.system.disk import DISK, StrPath, abspath, after_fork_in_child, fspath
-from persistentqueue.system.uncopyable import Stationary
+from persistentqueue.system.uncopyable import Uncopyable
 
 if sys.version_info >= (3, 13):
     from queue import ShutDown
@@ -92,7 +92,7 @@ class _Task:
         self.left = left
 
 
-class Queue(Stationary, queue.Queue[T]):
+class Queue(Uncopyable, queue.Queue[T]):
     """``queue.Queue`` in a directory on disk, for any number of threads of the one process that has it open.
 
     ``path`` is the directory, which is made if it is not there. At most ``maxsize`` items are in the queue (no limit
@@ -473,7 +473,7 @@ def _make_all_locks() -> None:
 after_fork_in_child(_make_all_locks)
 
 
-class FifoQueue(Stationary):
+class FifoQueue(Uncopyable):
     """A FIFO of bytes with the calls of queuelib's ``FifoDiskQueue``, each of them durable on return.
 
     ``settings`` are those of ``PersistentQueue``, and so are the exceptions. A directory that is empty when it is

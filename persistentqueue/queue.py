@@ -25,10 +25,10 @@ from .engine.transaction import Settings, Transaction
 from .errors import CorruptionError, MissingExtraError, SubscriptionNotFoundError, WrongKeyError, naming_paths
 from .interprocess.snapshot_view import View
 from .recovery.opening import Others, announce, open_store
-from .runtime.maintenance import Compacted, Maintained, Upkeep
+from .runtime.maintenance import Compacted, Maintained, Maintenance
 from .runtime.memory_budget import MemoryBudget
 from .runtime.multi_queue import introduce, require_neighbours
-from .runtime.open_queue import Group
+from .runtime.open_queue import OpenQueue
 from .runtime.requeue import requeue
 from .runtime.retries import Delay, Retries, counts_attempts, require_fitting
 from .session import Session, checked_timeout, flush_all
@@ -36,14 +36,14 @@ from .stats import Stats, look
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription
 from .system.disk import DISK, Disk, StrPath, abspath, after_fork_in_child, basename, dirname, fspath
-from .system.signal_shield import Insist
-from .system.uncopyable import Stationary, stationary_block
+from .system.signal_shield import Shielded
+from .system.uncopyable import Uncopyable, uncopyable_block
 from .typed import TypedSession
 
 _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
-class PersistentQueue(Stationary, Generic[T]):
+class PersistentQueue(Uncopyable, Generic[T]):
     """A queue in a directory on disk: ACID, for one process at a time, for any number of its threads.
 
     Its items are bytes, or what a ``codec`` makes of bytes: a ``PersistentQueue[str]`` with ``codec=codecs.TEXT``.
@@ -118,7 +118,7 @@ class PersistentQueue(Stationary, Generic[T]):
     """
 
     _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
-    _group: Group | None = None
+    _open_queue: OpenQueue | None = None
     _retries: Retries | None = None
     _dead_letters: PersistentQueue[bytes] | None = None
     _owns_dead_letters = False
@@ -197,20 +197,20 @@ class PersistentQueue(Stationary, Generic[T]):
 
     def _undo_opening(self) -> None:
         """Close what an opening that raised has opened."""
-        if self._group is not None and self._group.closed is None:
+        if self._open_queue is not None and self._open_queue.closed is None:
             self.close()
 
     def _open_group(
         self, opening: Callable[..., Store], lock_timeout: float, memory_bytes: int | MemoryBudget
-    ) -> Group:
+    ) -> OpenQueue:
         """Open the store, waiting for its lock; ``_group`` is set before, so that no interruption loses an open one."""
 
-        def open_store(mutex: threading.Lock, reading: threading.Lock, insist: Insist) -> Store:
-            return opening(mutex, reading, others=Others(_is_sound, announce), insist=insist)
+        def open_store(mutex: threading.Lock, reading: threading.Lock, shielded: Shielded) -> Store:
+            return opening(mutex, reading, others=Others(_is_sound, announce), shielded=shielded)
 
         with naming_paths(self._path):
-            group = Group(open_store, lock_timeout, partial(setattr, self, "_group"), self._disk)
-        self._upkeep = Upkeep(group)
+            group = OpenQueue(open_store, lock_timeout, partial(setattr, self, "_open_queue"), self._disk)
+        self._maintenance = Maintenance(group)
         if isinstance(memory_bytes, MemoryBudget):
             group.resize(memory_bytes, None)
         _OPEN.add(self)
@@ -226,7 +226,7 @@ class PersistentQueue(Stationary, Generic[T]):
         self.close()
 
     def __del__(self) -> None:
-        group = getattr(self, "_group", None)
+        group = getattr(self, "_open_queue", None)
         if group is not None and group.closed is None:
             try:
                 warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2, source=self)
@@ -235,7 +235,9 @@ class PersistentQueue(Stationary, Generic[T]):
                 group.disown("the queue was dropped without close()")
 
     def __repr__(self) -> str:
-        return f"PersistentQueue({self._path!r}, {self._name!r})" if self._group is not None else "PersistentQueue(?)"
+        return (
+            f"PersistentQueue({self._path!r}, {self._name!r})" if self._open_queue is not None else "PersistentQueue(?)"
+        )
 
     def __len__(self) -> int:
         """How many items may be dequeued now."""
@@ -259,8 +261,8 @@ class PersistentQueue(Stationary, Generic[T]):
     @property
     def data_path(self) -> str:
         """The directory that the segments are in ``data`` of: the queue's own, or the absolute path of another."""
-        assert self._group is not None
-        return self._group.store.places.data_root
+        assert self._open_queue is not None
+        return self._open_queue.store.places.data_root
 
     @property
     def identity(self) -> str:
@@ -270,13 +272,13 @@ class PersistentQueue(Stationary, Generic[T]):
     @property
     def closed(self) -> bool:
         """Whether the queue was closed."""
-        return self._group is None or self._group.closed is not None
+        return self._open_queue is None or self._open_queue.closed is not None
 
     @property
     def recovery(self) -> RecoveryReport:
         """What opening found, and did about it."""
-        assert self._group is not None
-        return self._group.store.recovery
+        assert self._open_queue is not None
+        return self._open_queue.store.recovery
 
     def session(self, name: str | None = None) -> Session[T]:
         """A new session: enqueue and dequeue through it, ``flush`` it, use it in a ``with`` block.
@@ -296,7 +298,7 @@ class PersistentQueue(Stationary, Generic[T]):
         group.look(lambda: self._sessions.add(session))
         return session
 
-    @stationary_block
+    @uncopyable_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
@@ -344,8 +346,8 @@ class PersistentQueue(Stationary, Generic[T]):
 
         Raises ``ReentrantUseError`` in ``stop`` itself, and in what else interrupts a call of the queue.
         """
-        if self._group is not None:
-            self._group.wake()
+        if self._open_queue is not None:
+            self._open_queue.wake()
 
     def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
         """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever
@@ -470,7 +472,7 @@ class PersistentQueue(Stationary, Generic[T]):
         if not bytes_per_second > 0:
             raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
         group = self._open()
-        compacted = self._upkeep.compact(below, False, progress, bytes_per_second)
+        compacted = self._maintenance.compact(below, False, progress, bytes_per_second)
         group.trim()  # also where there was nothing to compact, drained segments go
         return compacted
 
@@ -483,7 +485,7 @@ class PersistentQueue(Stationary, Generic[T]):
         (``compact`` does not make that difference). Raises like ``compact``.
         """
         self._open()
-        return self._upkeep.maintain()
+        return self._maintenance.maintain()
 
     def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
         """Change settings of the open queue, for any thread and while others use it; None leaves one as it is.
@@ -541,8 +543,8 @@ class PersistentQueue(Stationary, Generic[T]):
         was opened with this one.
         """
         try:
-            if self._group is not None:
-                self._group.close(f"{self._group.store.directory}: the queue is closed: open it again")
+            if self._open_queue is not None:
+                self._open_queue.close(f"{self._open_queue.store.directory}: the queue is closed: open it again")
                 _OPEN.discard(self)
         finally:
             if self._owns_dead_letters and self._dead_letters is not None:
@@ -590,26 +592,26 @@ class PersistentQueue(Stationary, Generic[T]):
                 self.close()
                 raise
 
-    def _open(self) -> Group:
-        assert self._group is not None
-        self._group.check()
-        self._group.check_outermost()
-        return self._group
+    def _open(self) -> OpenQueue:
+        assert self._open_queue is not None
+        self._open_queue.check()
+        self._open_queue.check_outermost()
+        return self._open_queue
 
 
 def _is_sound(directory: str) -> bool:
     """Whether the queue in this directory is open in this process, and not broken."""
     while True:
         with suppress(RuntimeError):  # another thread has opened one, or closed one, meanwhile
-            stores = [queue._group.store for queue in _OPEN if queue._group is not None and not queue.closed]
+            stores = [queue._open_queue.store for queue in _OPEN if queue._open_queue is not None and not queue.closed]
             return any(store.directory == directory and store.broken is None for store in stores)
 
 
 def _disown_all(*_: Any) -> None:
     # The lock lives as long as any process has its descriptor open: a child must not keep it for a dead parent.
     for queue in list(_OPEN):
-        if queue._group is not None:
-            queue._group.disown(
+        if queue._open_queue is not None:
+            queue._open_queue.disown(
                 "the queue belongs to the parent process: open it in the child after the parent closed it", alone=True
             )
 

@@ -28,10 +28,10 @@ from .errors import (
     SubscriptionNotFoundError,
     UnflushedWarning,
 )
-from .runtime.open_queue import Group
+from .runtime.open_queue import OpenQueue
 from .runtime.retries import Retries, Trial
 from .system.signal_shield import shielded
-from .system.uncopyable import Stationary
+from .system.uncopyable import Uncopyable
 
 R = TypeVar("R")
 _LONGEST_SECONDS = 1e9
@@ -42,7 +42,7 @@ Together: TypeAlias = "Callable[[Session[Any], tuple[str, int] | None, float | N
 """A flush of several sessions, with the marker of one of them."""
 
 
-class Session(Stationary, Generic[T]):
+class Session(Uncopyable, Generic[T]):
     """One transaction after the other on a queue; made by ``PersistentQueue.session()``, or by that of one of its
     subscriptions, and used in a ``with`` block.
 
@@ -65,8 +65,8 @@ class Session(Stationary, Generic[T]):
         "_busy",
         "_commit",
         "_discard",
-        "_group",
         "_lane",
+        "_open_queue",
         "_queue",
         "_reader",
         "_spill_bytes",
@@ -82,14 +82,14 @@ class Session(Stationary, Generic[T]):
 
     def __init__(
         self,
-        group: Group,
+        group: OpenQueue,
         spill_bytes: int = SPILL_BYTES,
         name: str = "",
         queue: object = None,
         reader: Reader | None = None,
         retries: Retries | None = None,
     ) -> None:
-        self._group = group
+        self._open_queue = group
         self._reader = reader = group.store.subscriptions.plain if reader is None else reader
         """Of the subscription that it dequeues from; None where the queue has none without a name."""
         self._taken: list[Taken] = []
@@ -132,15 +132,15 @@ class Session(Stationary, Generic[T]):
         transaction = getattr(self, "_transaction", None)
         if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
             self._note(transaction)
-            if self._group.closed is None:
+            if self._open_queue.closed is None:
                 message = "a session was dropped with work that was not flushed"
                 warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
-            self._group.abandon(transaction)
+            self._open_queue.abandon(transaction)
 
     @property
     def closed(self) -> bool:
         """Whether the session was closed, by its user or with its queue."""
-        return self._transaction is None or self._group.closed is not None
+        return self._transaction is None or self._open_queue.closed is not None
 
     @overload
     def enqueue(self: Session[bytes], item: Buffer) -> None: ...
@@ -163,7 +163,7 @@ class Session(Stationary, Generic[T]):
             self._begin()
         self._busy = _BUSY
         try:
-            transaction, group = self._transaction, self._group
+            transaction, group = self._transaction, self._open_queue
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
             cost_bytes = transaction.cost_bytes + length_bytes + ITEM_OVERHEAD_BYTES
@@ -228,7 +228,7 @@ class Session(Stationary, Generic[T]):
             self._begin()
         self._busy = _BUSY
         try:
-            transaction, group = self._transaction, self._group
+            transaction, group = self._transaction, self._open_queue
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
             inside = group.inside
@@ -277,7 +277,7 @@ class Session(Stationary, Generic[T]):
             items: list[Any] = self._take(transaction, max_items, timeout) if max_items else []
             count = len(items)
             if items and not transaction.since_seconds:
-                transaction.since_seconds = self._group.now()
+                transaction.since_seconds = self._open_queue.now()
             # From here on without a call: what was taken is given to the caller.
             transaction.given += count
             self._busy = _FREE
@@ -319,10 +319,10 @@ class Session(Stationary, Generic[T]):
         self._busy = _BUSY
         try:
             transaction, reader = self._open(), self._consumer()
-            items: list[Any] = self._group.around(partial(reader.take_cached, max_items, transaction.runs))
+            items: list[Any] = self._open_queue.around(partial(reader.take_cached, max_items, transaction.runs))
             count = len(items)
             if items and not transaction.since_seconds:
-                transaction.since_seconds = self._group.now()
+                transaction.since_seconds = self._open_queue.now()
             # From here on without a call: what was taken is given to the caller.
             transaction.given += count
             self._busy = _FREE
@@ -376,7 +376,7 @@ class Session(Stationary, Generic[T]):
             self._begin()
         self._busy = _BUSY
         try:
-            transaction, group = self._transaction, self._group
+            transaction, group = self._transaction, self._open_queue
             if transaction is None or group.closed is not None or group.store.broken is not None:
                 transaction = self._open()
             if timeout is not None:
@@ -404,7 +404,7 @@ class Session(Stationary, Generic[T]):
         ``QueueFullError``, and the session keeps its operations. The next one does, if none waits. For any thread."""
         transaction = self._transaction
         if transaction is not None:
-            self._group.give_up(transaction)
+            self._open_queue.give_up(transaction)
 
     def reject(
         self, item: T | CodecError, reason: str = "", *, retry: bool = True, delay_seconds: float | None = None
@@ -446,7 +446,7 @@ class Session(Stationary, Generic[T]):
 
         For a face that decodes by itself what it has dequeued.
         """
-        transaction, group, last = self._transaction, self._group, self._taken[-1:]
+        transaction, group, last = self._transaction, self._open_queue, self._taken[-1:]
         group.count_undecodable()
         runs = transaction.runs if transaction is not None else []
         sequence = last[0][0] if last else sum(runs[-1]) - 1 if runs else None
@@ -479,7 +479,7 @@ class Session(Stationary, Generic[T]):
 
     def unflushed(self) -> str | None:
         """Return the text of an ``UnflushedWarning``; None if a rollback would drop nothing."""
-        transaction, group = self._transaction, self._group
+        transaction, group = self._transaction, self._open_queue
         if transaction is None or group.closed is not None or group.store.broken is not None:
             return None
         enqueued, dequeued = transaction.count, sum(count for _, count in self._runs_of(transaction))
@@ -497,7 +497,7 @@ class Session(Stationary, Generic[T]):
         runs = self._runs_of(transaction) if transaction is not None else []
         if transaction is None or not (runs or transaction.pieces):
             return None
-        seconds = self._group.now() - transaction.since_seconds
+        seconds = self._open_queue.now() - transaction.since_seconds
         return Hold(self.name, seconds, runs, list(transaction.pieces))
 
     @property
@@ -529,7 +529,7 @@ class Session(Stationary, Generic[T]):
                 if self._taken:
                     self._note(transaction)
                 if transaction.runs:
-                    self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
+                    self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
         self._busy = _FREE
 
     def _roll_back(self, following: Transaction | None) -> None:
@@ -542,20 +542,20 @@ class Session(Stationary, Generic[T]):
             except BaseException:
                 # A finalizer's way: whatever is left is discarded before the next call of the queue.
                 self._note(transaction)
-                self._group.abandon(transaction)
+                self._open_queue.abandon(transaction)
                 raise
 
     def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> list[bytes]:
         """Hold items; their runs are added to the transaction's, also if this is interrupted behind that."""
         if self._trial is None:
-            return self._group.take(self._consumer(), max_items, timeout, transaction.runs)
+            return self._open_queue.take(self._consumer(), max_items, timeout, transaction.runs)
         return self._trial.take(transaction, self._consumer(), max_items, timeout)
 
     def _take_first(self, transaction: Transaction, timeout: float | None) -> Any:
         """Fill the lane, and return the first item; None if there is none in time."""
         if self._taken:
             self._note(transaction)
-        self._group.fill(self._reader or self._consumer())
+        self._open_queue.fill(self._reader or self._consumer())
         if self._lane:
             try:
                 next(self._takes)
@@ -598,7 +598,7 @@ class Session(Stationary, Generic[T]):
     def _meaning(self, item: object) -> Callable[[int, bytes], bool]:
         """Return the test for the held item that the caller means, by its sequence and bytes."""
         if isinstance(item, CodecError) and item.sequence is not None:
-            wanted, is_here = item.sequence, item.path == self._group.store.directory
+            wanted, is_here = item.sequence, item.path == self._open_queue.store.directory
             return lambda sequence, _: is_here and sequence == wanted
         return lambda _, raw: self._matches(raw, item)
 
@@ -622,7 +622,7 @@ class Session(Stationary, Generic[T]):
                 self._trial.forget(last_of(transaction.runs, count))
             # Less than there are in ``runs``: what is left of it is given back, in whatever way this ends.
             transaction.given -= count
-            self._group.put_back(transaction, count)
+            self._open_queue.put_back(transaction, count)
             if not transaction.runs and not transaction.pieces:
                 transaction.since_seconds = 0.0
 
@@ -631,15 +631,15 @@ class Session(Stationary, Generic[T]):
 
     def _consumer(self) -> Reader:
         if self._reader is None:
-            raise SubscriptionNotFoundError("", self._group.store.subscriptions.names())
+            raise SubscriptionNotFoundError("", self._open_queue.store.subscriptions.names())
         return self._reader
 
     def _open(self) -> Transaction:
         """The transaction, complete in its runs. Raises ``ClosedError`` and ``BrokenQueueError``."""
-        if self._transaction is None or self._group.closed is not None:
-            raise ClosedError(self._group.closed or "the session is closed: get another one from queue.session()")
-        if self._group.store.broken is not None:
-            self._group.store.check()
+        if self._transaction is None or self._open_queue.closed is not None:
+            raise ClosedError(self._open_queue.closed or "the session is closed: get another one from queue.session()")
+        if self._open_queue.store.broken is not None:
+            self._open_queue.store.check()
         if self._taken:
             self._note(self._transaction)
         return self._transaction
@@ -658,7 +658,7 @@ class Session(Stationary, Generic[T]):
             transaction.add(items[start:stop])
             start = stop
             if start < len(items):
-                self._group.spill(transaction)
+                self._open_queue.spill(transaction)
 
 
 def _require_no_handlers(error: IndexError) -> None:
@@ -668,7 +668,7 @@ def _require_no_handlers(error: IndexError) -> None:
 
 
 def flush_all(
-    group: Group, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+    group: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
 ) -> list[bool | Exception]:
     """What ``PersistentQueue.flush_all`` does."""
     _require_apart(group, sessions)
@@ -676,7 +676,7 @@ def flush_all(
 
 
 def _flush_all(
-    group: Group, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
+    group: OpenQueue, sessions: Sequence[Session[Any]], markers: Sequence[tuple[str, int] | None]
 ) -> list[bool | Exception]:
     found: list[bool | Exception] = [True] * len(sessions)
     works: dict[int, Transaction] = {}
@@ -735,11 +735,11 @@ def _end_all(sessions: Iterable[Session[Any]]) -> None:
         session._end_badly()
 
 
-def _require_apart(group: Group, sessions: Sequence[Session[Any]]) -> None:
+def _require_apart(group: OpenQueue, sessions: Sequence[Session[Any]]) -> None:
     """Raise ``ValueError`` where these are not different sessions of this queue alone."""
     if len(set(map(id, sessions))) < len(sessions):
         raise ValueError("the same session twice in flush_all")
-    if any(session._group is not group for session in sessions):
+    if any(session._open_queue is not group for session in sessions):
         raise ValueError("a session of another queue in flush_all")
     if any(session._together is not None for session in sessions):
         raise ValueError("a session of a transaction over several queues in flush_all: call its own flush")

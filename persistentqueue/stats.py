@@ -8,7 +8,7 @@ from typing import Protocol
 
 from .errors import unless_lacking
 from .runtime.metrics import Histogram
-from .runtime.open_queue import Group
+from .runtime.open_queue import OpenQueue
 from .storage.layout import sizes_in
 from .storage.locations import DATA_DIRECTORY
 from .storage.pool import SPARE_NAME
@@ -132,7 +132,7 @@ class Holding(Protocol):
         """Since when, by the group's clock, it keeps something; None if it does not."""
 
 
-def look(group: Group, sessions: Iterable[Holding]) -> Stats:
+def look(group: OpenQueue, sessions: Iterable[Holding]) -> Stats:
     """The queue at this moment. Costs a look into its directories."""
     store = group.store
     disk = store.disk

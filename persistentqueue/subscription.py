@@ -7,12 +7,12 @@ from typing import Generic
 
 from .codecs import Codec, T, decode_each
 from .engine.reader import Reader
-from .runtime.open_queue import Group
+from .runtime.open_queue import OpenQueue
 from .session import Session, checked_timeout
-from .system.uncopyable import Stationary, stationary_block
+from .system.uncopyable import Uncopyable, uncopyable_block
 
 
-class Subscription(Stationary, Generic[T]):
+class Subscription(Uncopyable, Generic[T]):
     """One consumer of a queue, by its name, beside the others: each gets every item, which is stored once.
 
     What it has consumed, and where it stands, is durable, and is the same in any process that opens the queue later.
@@ -23,9 +23,9 @@ class Subscription(Stationary, Generic[T]):
     _elsewhere = "pass its name, and call queue.subscribe(name) in the process that has opened the queue"
 
     def __init__(
-        self, group: Group, reader: Reader, codec: Codec[T], session: Callable[[str | None, Reader], Session[T]]
+        self, group: OpenQueue, reader: Reader, codec: Codec[T], session: Callable[[str | None, Reader], Session[T]]
     ) -> None:
-        self._group = group
+        self._open_queue = group
         self._reader = reader
         self._codec = codec
         self._session = session
@@ -35,8 +35,8 @@ class Subscription(Stationary, Generic[T]):
 
     def __len__(self) -> int:
         """How many items it may dequeue now."""
-        self._group.check()
-        return self._group.look(lambda: 0 if self.removed else len(self._reader.ready))
+        self._open_queue.check()
+        return self._open_queue.look(lambda: 0 if self.removed else len(self._reader.ready))
 
     def __bool__(self) -> bool:
         """It is true also when it has nothing to dequeue."""
@@ -56,7 +56,7 @@ class Subscription(Stationary, Generic[T]):
         """A new session that dequeues for this subscription; otherwise like ``PersistentQueue.session``."""
         return self._session(name, self._reader)
 
-    @stationary_block
+    @uncopyable_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
         """A session that is flushed when the block ends well, and rolled back when it raises."""
         with self.session(name) as session:
@@ -65,9 +65,9 @@ class Subscription(Stationary, Generic[T]):
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
         """Wait until there is something to dequeue; see ``PersistentQueue.wait``."""
-        self._group.check()
-        return self._group.wait(self._reader, checked_timeout(timeout), stop)
+        self._open_queue.check()
+        return self._open_queue.wait(self._reader, checked_timeout(timeout), stop)
 
     def browse(self) -> Iterator[T]:
         """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""
-        return decode_each(self._codec, self._group.browse(self._reader), self._group.store.directory)
+        return decode_each(self._codec, self._open_queue.browse(self._reader), self._open_queue.store.directory)

@@ -14,7 +14,7 @@ from .runtime.retries import commit_tried
 from .session import Session, checked_timeout, exclusively
 from .subscription import Subscription
 from .system.disk import basename
-from .system.uncopyable import stationary_block
+from .system.uncopyable import uncopyable_block
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -86,7 +86,7 @@ def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | N
     return _transaction(queues, name)
 
 
-@stationary_block
+@uncopyable_block
 def _transaction(
     queues: Sequence[PersistentQueue[Any] | Subscription[Any]], name: str | None
 ) -> Iterator[tuple[Session[Any], ...]]:
@@ -104,13 +104,13 @@ class _Joint:
     """Sessions of several queues that are flushed together. For one thread at a time."""
 
     def __init__(self, sessions: Sequence[Session[Any]]) -> None:
-        self._sessions = sorted(sessions, key=lambda session: basename(session._group.store.directory))
-        require_neighbours([session._group.store.directory for session in sessions])
-        introduce([session._group for session in sessions])
+        self._sessions = sorted(sessions, key=lambda session: basename(session._open_queue.store.directory))
+        require_neighbours([session._open_queue.store.directory for session in sessions])
+        introduce([session._open_queue for session in sessions])
         for session in sessions:
-            if not session._group.store.settings.sync:
+            if not session._open_queue.store.settings.sync:
                 raise ValueError(
-                    f"{session._group.store.directory}: opened with sync=False: a power cut could take its part of a "
+                    f"{session._open_queue.store.directory}: opened with sync=False: a power cut could take its part of a "
                     "transaction over several queues, and leave the others: open it with sync=True"
                 )
 
@@ -128,7 +128,7 @@ class _Joint:
         if not busy:
             return True
         try:
-            commit_tried([(session._group, work, session._trial) for session, work in busy], 0.0)
+            commit_tried([(session._open_queue, work, session._trial) for session, work in busy], 0.0)
         finally:
             for session, work in busy:
                 if work.settled:  # also interrupted behind the commit: what comes next is another transaction

@@ -26,17 +26,17 @@ class TypedSession(Session[T]):
 
     def enqueue(self, item: Any) -> None:
         """Buffer an item, encoded now; otherwise like a session of bytes. Raises ``CodecError`` as well."""
-        data: Any = encode(self._codec, item, self._group.store.directory)
+        data: Any = encode(self._codec, item, self._open_queue.store.directory)
         super().enqueue(data)
 
     def enqueue_cached(self, item: Any) -> bool:
         """Like ``enqueue``, unless it would write; otherwise like a session of bytes. Raises ``CodecError`` as well."""
-        return super().enqueue_cached(encode(self._codec, item, self._group.store.directory))
+        return super().enqueue_cached(encode(self._codec, item, self._open_queue.store.directory))
 
     def enqueue_many(self, items: Iterable[Any]) -> None:
         """Buffer items, in order; otherwise like a session of bytes. Raises ``CodecError`` as well: of a list or
         a tuple all are encoded before any is buffered."""
-        path = self._group.store.directory
+        path = self._open_queue.store.directory
         encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 

@@ -18,7 +18,7 @@ from hypothesis import settings
 from persistentqueue import PersistentQueue, check
 from persistentqueue.errors import CorruptionError
 from persistentqueue.runtime.background import THREAD_NAME
-from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.layout import find_generations
 from persistentqueue.storage.locations import ID_NAME
 from persistentqueue.system.disk import DISK
@@ -29,7 +29,7 @@ from tests.support.queues import receive_signals
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-OpenQueue = Callable[..., PersistentQueue]
+QueueFactory = Callable[..., PersistentQueue]
 ONE_JAVA = {f"tests/spark/test_{name}.py" for name in ("handoff", "source", "stream", "workers")}
 """The tests that use the fixture ``spark``: what it starts takes ten seconds, and a gibibyte."""
 
@@ -127,7 +127,7 @@ def consistent_directories(request: pytest.FixtureRequest) -> Iterator[None]:
 def nothing_by_itself(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """No maintenance comes by itself in the middle of a test, however slow the machine, but where that is tested."""
     if not request.node.get_closest_marker("maintained"):
-        monkeypatch.setattr(Upkeep, "maintain_soon", lambda self: None)
+        monkeypatch.setattr(Maintenance, "maintain_soon", lambda self: None)
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
-def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[OpenQueue]:
+def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[QueueFactory]:
     """Open ``tmp_path/queues/orders`` (or another ``name=``); what is still open at the end is closed."""
     opened: list[PersistentQueue] = []
 
@@ -154,7 +154,7 @@ def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[OpenQueu
 
 
 @pytest.fixture
-def attacked(open_queue: OpenQueue, directory: Path) -> Path:
+def attacked(open_queue: QueueFactory, directory: Path) -> Path:
     """The inbox of a queue that nobody owns for now."""
     open_queue().close()
     return directory / "inbox"

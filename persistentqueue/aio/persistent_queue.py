@@ -16,7 +16,7 @@ from persistentqueue import ClosedError, Compacted, Maintained, RecoveryReport, 
 from persistentqueue.codecs import T
 from persistentqueue.engine.settings import refuse_retries
 from persistentqueue.system.disk import StrPath, abspath, fspath
-from persistentqueue.system.uncopyable import Stationary
+from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Flushes, Marker
 from .futures import Landing, over, tell
@@ -30,7 +30,7 @@ _BATCH_ITEMS = 256
 """How many items browsing reads at a time."""
 
 
-class PersistentQueue(Stationary, Generic[T]):
+class PersistentQueue(Uncopyable, Generic[T]):
     """``persistentqueue.PersistentQueue``, with the same settings, for the tasks of one event loop.
 
     Used in ``async with``, which opens it, in a thread, and closes it, or by ``open`` and ``close``. It belongs to the
@@ -281,7 +281,7 @@ class PersistentQueue(Stationary, Generic[T]):
             raise RuntimeError(f"{self!r} belongs to the event loop in which it was opened, not to this one")
 
 
-class Subscription(Stationary, Generic[T]):
+class Subscription(Uncopyable, Generic[T]):
     """One consumer of a queue, by its name; see ``persistentqueue.Subscription``. Made by ``subscribe``."""
 
     _elsewhere = persistentqueue.Subscription._elsewhere

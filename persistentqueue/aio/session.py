@@ -13,7 +13,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import persistentqueue
 from persistentqueue import CodecError, PersistentQueueError, UnflushedWarning
 from persistentqueue.codecs import T
-from persistentqueue.system.uncopyable import Stationary
+from persistentqueue.system.uncopyable import Uncopyable
 
 from .flush_batcher import Marker
 from .futures import Landing, over
@@ -41,7 +41,7 @@ class Host(Protocol):
         ...
 
 
-class Session(Stationary, Generic[T]):
+class Session(Uncopyable, Generic[T]):
     """One transaction after the other; the methods are those of ``persistentqueue.Session``, to be awaited, and raise
     what those do. Made by ``PersistentQueue.session()``, and used in an ``async with`` block.
 

@@ -26,7 +26,7 @@ from typing import TYPE_CHECKING, Any
 from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, PersistentQueue, Session, codecs
 from persistentqueue.engine.settings import refuse_retries
 from persistentqueue.system.disk import StrPath, abspath, fspath
-from persistentqueue.system.uncopyable import Stationary
+from persistentqueue.system.uncopyable import Uncopyable
 
 from .futures import Landing, Worker, over, tell
 from .standard_queue_worker import Entry, Found, Work, opened, work_on
@@ -52,7 +52,7 @@ AT_HAND_BYTES = 8 * 1024 * 1024
 """Of so many items, or bytes, nothing more is kept at hand, but for one item."""
 
 
-class Queue(Stationary, asyncio.Queue[T]):
+class Queue(Uncopyable, asyncio.Queue[T]):
     """``asyncio.Queue`` in the directory ``path``, with every call of Python 3.13's, for the tasks of one event loop.
 
     Used in ``async with``, or by ``open`` and ``close``. A ``codec`` makes bytes of items, JSON where nothing else is

@@ -28,7 +28,7 @@ _LANE_BYTES = 64 * 1024
 """How many bytes stand there at most, by the average of their page. They stay in memory even if their page goes."""
 
 
-class Ready:
+class Availability:
     """What a subscription may dequeue now. Everything from ``position`` on was never handed out.
 
     ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read;
@@ -83,7 +83,7 @@ class Ready:
         cursor = self._state.subscriptions.get(self.number)
         if cursor is None:
             return 0
-        others = Ready.__len__(self) + len(self.damaged) + len(self.delayed)
+        others = Availability.__len__(self) + len(self.damaged) + len(self.delayed)
         return self._state.next_sequence - cursor.count - others
 
     def front(self) -> int:
@@ -206,7 +206,7 @@ class Ready:
         return (low, self._state.next_sequence - low) if low < self._state.next_sequence else None
 
 
-class Remaining(Ready):
+class Remaining(Availability):
     """What anybody may still dequeue, on hold or not, for who only looks: what is gone meanwhile is not there."""
 
     def __init__(self, state: State) -> None:

@@ -51,7 +51,7 @@ from ..errors import InvalidTransactionError, ResourceError, SubscriptionNotFoun
 from ..storage.log import Log
 from ..storage.segment_files import DEFERRED_BYTES, Segments
 from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk
-from ..system.signal_shield import Insist, call_once, is_interruption
+from ..system.signal_shield import Shielded, call_once, is_interruption
 from .admission import Limits, Tally
 from .reader import Guard
 from .transaction import Settings, Transaction
@@ -84,7 +84,7 @@ class Committer:
         limits: Limits,
         make_room: Callable[[OSError], bool],
         rebuild: Callable[[], None],
-        insist: Insist = call_once,
+        shielded: Shielded = call_once,
     ) -> None:
         self._disk = disk
         self._settings = settings
@@ -100,7 +100,7 @@ class Committer:
         """Called on a full disk, with what said so: whether it is worth to try again."""
         self._rebuild = rebuild
         """Makes the state in memory what the log says, with the mutex held."""
-        self._insist = insist
+        self._shielded = shielded
         self.syncs = 0
         """How many frames were written durably."""
         self.enqueued_bytes = 0
@@ -213,12 +213,12 @@ class Committer:
         self._segments.unlogged, self._segments.touched = [], set()
         with self._mutex:
             if any(transaction.pieces for transaction in group):  # of which the pins are counted
-                self._insist(partial(self._apply, group, operations))
+                self._shielded(partial(self._apply, group, operations))
                 return
             try:
                 self._apply(group, operations)
             except BaseException:
-                self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                self._shielded(partial(self._settle, group))  # before anybody else sees half of it
                 raise
 
     def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
@@ -266,7 +266,7 @@ class Committer:
                     self._segments.unpin(piece.segment for piece in transaction.pieces)
                 self._settle(group)
 
-        self._insist(finish)
+        self._shielded(finish)
 
     # --- the short way -----------------------------------------------------------------------------------------------
 
@@ -331,7 +331,7 @@ class Committer:
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:
-                    self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                    self._shielded(partial(self._settle, group))  # before anybody else sees half of it
                     raise
         except BaseException as error:
             self._finish(error, group, log, before, body, len(group), 1)
@@ -369,7 +369,7 @@ class Committer:
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:
-                    self._insist(partial(self._settle, group))  # before anybody else sees half of it
+                    self._shielded(partial(self._settle, group))  # before anybody else sees half of it
                     raise
         except BaseException as error:
             self._finish(error, group, log, before, body, len(group), 1)
@@ -451,10 +451,10 @@ class Committer:
                 raise
             # First, so that what this try itself took does not count as room that was made. It may have gone to the
             # pool, so that there is room to be made after each try: once is enough.
-            self._insist(partial(self._segments.drop_tried, next_number))
+            self._shielded(partial(self._segments.drop_tried, next_number))
             if is_first:
                 self._segments.touched = set()  # nothing of this group is to stay
-                if self._insist(partial(self._frees_some, error)):
+                if self._shielded(partial(self._frees_some, error)):
                     return self._write_blocks(group, time_ns, may_defer, is_first=False)
             if error.errno in NO_SPACE and not self._segments.shrinks:
                 self._segments.shrinks = True

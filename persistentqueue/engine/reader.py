@@ -20,7 +20,7 @@ from contextlib import AbstractContextManager
 from functools import partial
 from heapq import heappop, heappush
 
-from ..core.availability import Ready
+from ..core.availability import Availability
 from ..core.encryption import UNOPENED, Envelopes
 from ..core.intervals import Run
 from ..core.operations import ExtentRow
@@ -30,7 +30,7 @@ from ..errors import ClosedError, CorruptionError, MemoryShortageError
 from ..storage.segment import NO_BOUND, Ahead, Loaded, Segment
 from ..storage.segment_files import Segments
 from ..system.disk import Disk
-from ..system.signal_shield import Insist, call_once
+from ..system.signal_shield import Shielded, call_once
 
 Guard = AbstractContextManager[object]
 
@@ -49,7 +49,7 @@ class Reader:
     """Reads what a subscription may dequeue from the segments, through the page cache."""
 
     def __init__(
-        self, state: State, ready: Ready, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
+        self, state: State, ready: Availability, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
     ) -> None:
         self._state = state
         self.ready = ready
@@ -68,7 +68,7 @@ class Reader:
         return self._hits + self.ready.passed
 
     def take(
-        self, max_items: int, runs: list[Run] | None = None, insist: Insist = call_once
+        self, max_items: int, runs: list[Run] | None = None, shielded: Shielded = call_once
     ) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` ready items, lowest first; append their runs to ``runs``, return it and the items.
 
@@ -91,7 +91,7 @@ class Reader:
             else:
                 taken = self.ready.hand_out(max_items, runs).copy()
             items = self._find_all(taken)
-        return runs, insist(partial(self._read_runs, taken, runs)) if items is None else items
+        return runs, shielded(partial(self._read_runs, taken, runs)) if items is None else items
 
     def _find_all(self, taken: list[Run]) -> list[bytes] | None:
         """The items of these runs, if all of them are in memory; the mutex is held."""
@@ -157,11 +157,11 @@ class Reader:
             self._pages.latest = page = found
         return page
 
-    def browse(self, insist: Insist = call_once) -> Iterator[list[bytes]]:
+    def browse(self, shielded: Shielded = call_once) -> Iterator[list[bytes]]:
         """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
-        return (items for _, items in self.browse_numbered(insist))
+        return (items for _, items in self.browse_numbered(shielded))
 
-    def browse_numbered(self, insist: Insist = call_once) -> Iterator[tuple[int, list[bytes]]]:
+    def browse_numbered(self, shielded: Shielded = call_once) -> Iterator[tuple[int, list[bytes]]]:
         """Return what ``browse`` returns, each list with the sequence of its first item. Raises like ``take``."""
         sequence = 0
         page: Page | None = None
@@ -175,7 +175,7 @@ class Reader:
             if page is None or not page.first <= first < page.end:
                 page = None  # before the next one is read
                 try:
-                    page = insist(partial(self._page, first, cursors=cursors))
+                    page = shielded(partial(self._page, first, cursors=cursors))
                 except StateError:
                     continue  # it was consumed meanwhile, and is not ready any more
                 except UnreadableError as unreadable:
@@ -316,7 +316,7 @@ class Reader:
 _NS = 10**9
 
 
-class CountedReady(Ready):
+class CountedAvailability(Availability):
     """What a subscription may dequeue now, where deliveries are counted."""
 
     def __init__(self, disk: Disk, state: State, number: int) -> None:
@@ -380,7 +380,7 @@ class CountedReader(Reader):
     """Reads what a subscription may dequeue, where deliveries are counted."""
 
     def __init__(
-        self, state: State, ready: CountedReady, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
+        self, state: State, ready: CountedAvailability, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
     ) -> None:
         super().__init__(state, ready, segments, pages, mutex, reading)
         self.counted = ready

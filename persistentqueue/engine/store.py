@@ -42,7 +42,7 @@ from ..storage.segment_files import SEGMENT_BYTES_FIRST, Segments
 from ..system.disk import LACKING, NO_SPACE, Disk, StatResult
 from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
-from ..system.signal_shield import Insist, T, call_once, is_interruption
+from ..system.signal_shield import Shielded, T, call_once, is_interruption
 from .admission import Limits
 from .adoption import Adopter, Inbox
 from .commit import Committer, Written
@@ -102,9 +102,9 @@ class Store:
         state: State,
         mutex: Guard,
         reading: Guard,
-        insist: Insist = call_once,
+        shielded: Shielded = call_once,
     ) -> None:
-        self._insist = insist
+        self._shielded = shielded
         self.quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
         log_bytes_max = LOG_BYTES_MAX
         if settings.max_disk_bytes is not None:
@@ -124,7 +124,7 @@ class Store:
         self._mutex = mutex
         self.pool = Pool(disk, places.pool_directory(settings.shared_pool), settings.pool_max_bytes)
         pool = self.pool if settings.pool_max_bytes else None
-        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN, self.insist)
+        arguments = (state.next_segment, mutex, pool, settings.wipe, settings.envelopes or PLAIN, self.shielded)
         self.segments = Segments(disk, places.path(DATA_DIRECTORY), settings.segment_bytes, *arguments)
         self.subscriptions = Subscriptions(disk, settings, state, self.segments, mutex, reading)
         self.pages = self.subscriptions.pages
@@ -139,7 +139,7 @@ class Store:
             self.limits,
             self._make_room,
             self._rebuild,
-            self.insist,
+            self.shielded,
         )
         self.adopter = Adopter(disk, self.places.path(INBOX_DIRECTORY), self.segments, self.quota)
         self.compactor = Compactor(disk, state, self.subscriptions, self.segments, mutex)
@@ -263,7 +263,7 @@ class Store:
             self.check()
         try:
             if self.generations.settling is not None:
-                self.insist(partial(self._commit_long, group))
+                self.shielded(partial(self._commit_long, group))
             elif not self.committer.commit_short(group, self.generations.log):
                 self._commit_long(group)
             self.trim_if_worth()
@@ -271,7 +271,7 @@ class Store:
             if not is_interruption(error) or self.broken is not None:
                 self.doubt(error)
             elif not isinstance(error, PersistentQueueError):
-                self.insist(partial(self.committer.take_back, group))
+                self.shielded(partial(self.committer.take_back, group))
             raise
 
     def _commit_long(self, group: Sequence[Transaction]) -> None:
@@ -309,7 +309,7 @@ class Store:
         log, enqueues = self.generations.log, any(transaction.enqueues for transaction in group)
         most_bytes = len(body) + (RESOLUTION_BYTES if self.generations.settling is not None else 0)
         if log is None or not log.has_room(most_bytes, enqueues):
-            log = self.insist(partial(self._roll_log, most_bytes, group, enqueues))
+            log = self.shielded(partial(self._roll_log, most_bytes, group, enqueues))
         if log is None:
             return None
         resolutions = self.generations.first_operations()
@@ -376,11 +376,11 @@ class Store:
         self.check()
         trim = partial(self.generations.trim, flags, extra_bytes, keep_old, enqueues)
         try:
-            self.insist(trim)
+            self.shielded(trim)
         except ResourceError as error:
-            if not self.insist(partial(self._frees_some, error)):
+            if not self.shielded(partial(self._frees_some, error)):
                 raise
-            self.insist(trim)
+            self.shielded(trim)
 
     def give_back(self) -> None:
         """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
@@ -527,7 +527,7 @@ class Store:
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
-    def insist(self, call: Callable[[], T]) -> T:
+    def shielded(self, call: Callable[[], T]) -> T:
         """Make the call, which no signal handler interrupts. What ends it all the same, but for an error of the disk or
         one that says itself what became of it, breaks the store."""
 
@@ -540,7 +540,7 @@ class Store:
                 self.doubt(error)
                 raise
 
-        return self._insist(call_or_break)
+        return self._shielded(call_or_break)
 
     def _rebuild(self) -> None:
         """Make the state what the log says, since a change of it was interrupted; the mutex is held.

@@ -6,13 +6,13 @@ as well. The plain queue is subscription 0, unless it has none.
 
 from __future__ import annotations
 
-from ..core.availability import Ready, Remaining
+from ..core.availability import Availability, Remaining
 from ..core.page_cache import Pages
 from ..core.state import State
 from ..errors import SubscriptionNotFoundError
 from ..storage.segment_files import Segments
 from ..system.disk import Disk
-from .reader import CountedReader, CountedReady, Guard, Reader
+from .reader import CountedAvailability, CountedReader, Guard, Reader
 from .transaction import Settings
 
 
@@ -111,9 +111,9 @@ class Subscriptions:
 
     def _consumer(self, number: int) -> Reader:
         if not self._counts:
-            return self._reader(Ready(self._state, number))
-        ready = CountedReady(self._disk, self._state, number)
+            return self._reader(Availability(self._state, number))
+        ready = CountedAvailability(self._disk, self._state, number)
         return CountedReader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)
 
-    def _reader(self, ready: Ready) -> Reader:
+    def _reader(self, ready: Availability) -> Reader:
         return Reader(self._state, ready, self._segments, self.pages, self._mutex, self._reading)

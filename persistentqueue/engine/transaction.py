@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ..core.availability import Ready
+from ..core.availability import Availability
 from ..core.encryption import Envelopes
 from ..core.intervals import Run
 from ..core.operations import Adoption, Operation
@@ -72,7 +72,7 @@ class Transaction:
         "staged",
     )
 
-    def __init__(self, ready: Ready | None = None) -> None:
+    def __init__(self, ready: Availability | None = None) -> None:
         self.ready = ready
         self.items: list[bytes] = []
         self.cost_bytes = 0

@@ -39,13 +39,13 @@ from ..storage.locations import INBOX_DIRECTORY, read_places
 from ..storage.publication import Draft, is_published, read_publication, time_behind
 from ..system.disk import DISK, LACKING, Disk, StrPath, abspath, dirname, join, sync_directory
 from ..system.trust import need_trusted
-from ..system.uncopyable import Stationary
+from ..system.uncopyable import Uncopyable
 from .splits import Onlooker
 
 _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
-class Producer(Stationary, Generic[T]):
+class Producer(Uncopyable, Generic[T]):
     """Puts items into a queue that another process owns, or nobody for now, without its lock.
 
     ``path``, ``name`` and ``codec`` are those of ``PersistentQueue``. Any number of producers, in any processes of this

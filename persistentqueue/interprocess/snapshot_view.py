@@ -27,7 +27,7 @@ from ..storage.pool import SPARE_NAME, Pool
 from ..storage.publication import is_published
 from ..storage.segment import segment_name
 from ..system.disk import DISK, Disk, StrPath, abspath, join
-from ..system.uncopyable import Stationary
+from ..system.uncopyable import Uncopyable
 from .splits import Found, Onlooker, Split, find_behind, plan, read
 
 Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
@@ -163,7 +163,7 @@ class _Closed(Envelopes):
 _CLOSED = _Closed()
 
 
-class View(Stationary):
+class View(Uncopyable):
     """A look at a queue that anybody may own: another process, this one, or nobody.
 
     It takes no lock, waits for nobody, and is noticed by nobody. Nothing on the disk is changed: no lock file is made,

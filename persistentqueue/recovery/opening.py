@@ -58,7 +58,7 @@ from ..system.disk import (
     sync_names,
 )
 from ..system.event_log import LOGGER
-from ..system.signal_shield import Insist, call_once
+from ..system.signal_shield import Shielded, call_once
 from ..system.trust import need_trusted
 from .in_doubt import Decide, ask, find_copy, forget_settled
 from .replay import Recovered, finish_adoptions, recover
@@ -112,7 +112,7 @@ def open_store(
     data_path: str | None = None,
     others: Others = UNKNOWN,
     adopts: bool = True,
-    insist: Insist = call_once,
+    shielded: Shielded = call_once,
 ) -> Store:
     """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
 
@@ -154,7 +154,7 @@ def open_store(
             state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
             if settings.fan_out and 0 in state.subscriptions:
                 raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
-            store = Store(own, places, settings, lock, state, mutex, reading, insist)
+            store = Store(own, places, settings, lock, state, mutex, reading, shielded)
             _begin(store, recovered)
             lock.settle()
             if adopts:

@@ -30,7 +30,7 @@ class _Message(NamedTuple):
     owner: int | None
 
 
-class Maintenance:
+class BackgroundThread:
     """Jobs in line, and the thread that does them, one after the other. For any number of threads."""
 
     def __init__(self) -> None:
@@ -93,13 +93,13 @@ class Maintenance:
             return not self._is_running
 
 
-MAINTENANCE = Maintenance()
+BACKGROUND = BackgroundThread()
 """The one of this process."""
 
 
 def _begin_anew() -> None:
     # The child has the jobs of its parent's queues, but not the thread, and maybe a mutex that is taken for ever.
-    MAINTENANCE.__init__()  # type: ignore[misc]
+    BACKGROUND.__init__()  # type: ignore[misc]
 
 
 after_fork_in_child(_begin_anew)

@@ -31,7 +31,7 @@ def outermost(method: Method) -> Method:
     """
 
     @wraps(method)
-    def call(calls: Calls, *arguments: Any, **named: Any) -> Any:
+    def call(calls: CallGuard, *arguments: Any, **named: Any) -> Any:
         thread, inside = _thread(), calls.inside
         if inside and (0 in inside or thread in inside):
             calls.check_outermost()
@@ -45,14 +45,14 @@ def outermost(method: Method) -> Method:
     return cast(Method, call)
 
 
-class Calls:
+class CallGuard:
     """The calls of one queue; what has them is its group. For any number of threads."""
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.inside: dict[int, None] = {}
         """The threads that are in a call; see ``outermost``. 0, which is none, is there if there are partners."""
-        self.partners: tuple[Calls, ...] = ()
+        self.partners: tuple[CallGuard, ...] = ()
         """The queues that have been in a transaction with this one, and are open."""
         self.closed: str | None = "the queue is not open"
         """Why nothing goes; None while the queue is open."""
@@ -62,7 +62,7 @@ class Calls:
     def directory(self) -> str:
         """Of the queue."""
 
-    def add_partners(self, others: Sequence[Calls]) -> None:
+    def add_partners(self, others: Sequence[CallGuard]) -> None:
         """Know these queues as partners; the queue itself may be among them.
 
         Without a lock: what two threads add at once, and one of them overwrites, is added by its next transaction.

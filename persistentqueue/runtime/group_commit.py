@@ -36,7 +36,7 @@ class _Member:
         self.turn.acquire()
 
 
-class Line:
+class GroupCommit:
     """Those who want something written, by ``write``, for one group at a time. For any number of threads.
 
     ``check`` is called under the ``mutex``, before anybody lines up: it raises what he is to hear instead.

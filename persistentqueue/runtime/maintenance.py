@@ -16,8 +16,8 @@ from ..engine.compaction import Copy
 from ..engine.transaction import Transaction
 from ..errors import BrokenQueueError, ClosedError, PersistentQueueError
 from ..system.event_log import LOGGER
-from .background import MAINTENANCE
-from .open_queue import Group
+from .background import BACKGROUND
+from .open_queue import OpenQueue
 
 MAINTENANCE_SECONDS = 1.0
 """How long after a commit maintenance is due, at most."""
@@ -47,11 +47,11 @@ class Maintained(NamedTuple):
     """Bytes of the files that were made for the pool."""
 
 
-class Upkeep:
+class Maintenance:
     """Of one queue. For any number of threads."""
 
-    def __init__(self, group: Group) -> None:
-        self._group = group
+    def __init__(self, group: OpenQueue) -> None:
+        self._open_queue = group
         self._is_tidy_due = False
         """Whether it will be tidied by itself."""
         self._failures: set[tuple[type, int | None]] = set()
@@ -70,7 +70,7 @@ class Upkeep:
 
         Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
-        with self._group.keeping_files():
+        with self._open_queue.keeping_files():
             return self._compact(below, settled_only, progress, bytes_per_second)
 
     def _compact(
@@ -78,55 +78,55 @@ class Upkeep:
     ) -> Compacted:
         segments = copied_bytes = 0
         before: int | None = None
-        began = self._group.now()
+        began = self._open_queue.now()
         copy: Copy | None = None
 
         def begin() -> None:
             nonlocal before, copy
-            with self._group.writing:
-                self._group.check()
-                before = self._group.store.state.next_segment if before is None else before
-                copy = self._group.store.begin_compaction(below, settled_only, before=before)
+            with self._open_queue.writing:
+                self._open_queue.check()
+                before = self._open_queue.store.state.next_segment if before is None else before
+                copy = self._open_queue.store.begin_compaction(below, settled_only, before=before)
 
         def end() -> None:
             nonlocal copy
             if copy is not None:
-                with self._group.writing:
-                    self._group.store.end_compaction(copy)
+                with self._open_queue.writing:
+                    self._open_queue.store.end_compaction(copy)
                 copy = None
-                self._group.tell_of_room()
+                self._open_queue.tell_of_room()
 
         while True:
             try:
-                self._group.around(partial(self._group.shielded, begin))
+                self._open_queue.around(partial(self._open_queue.shielded, begin))
                 if copy is None:
                     return Compacted(segments, copied_bytes)
-                resumed, groups = self._group.now(), self._group.groups
+                resumed, groups = self._open_queue.now(), self._open_queue.groups
                 while copy.step():
-                    self._group.check()
+                    self._open_queue.check()
                     if progress is not None:
                         progress(copied_bytes + copy.copied_bytes)
                     # Where others are at work, they wait for the interpreter meanwhile: they get it for longer.
-                    for_others = 3 * self._group.now() - 2 * resumed if groups != self._group.groups else 0.0
+                    for_others = 3 * self._open_queue.now() - 2 * resumed if groups != self._open_queue.groups else 0.0
                     self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
-                    resumed, groups = self._group.now(), self._group.groups
+                    resumed, groups = self._open_queue.now(), self._open_queue.groups
                 transaction = Transaction()
                 transaction.operations = copy.finish()
                 if transaction.operations:
-                    self._group.commit(transaction)
+                    self._open_queue.commit(transaction)
                     segments += len(copy.done)
                     copied_bytes += copy.copied_bytes
-                self._group.around(partial(self._group.shielded, end))
+                self._open_queue.around(partial(self._open_queue.shielded, end))
             except BaseException:
-                self._group.around(partial(self._group.shielded, end))
+                self._open_queue.around(partial(self._open_queue.shielded, end))
                 raise
-            self._group.trim()
+            self._open_queue.trim()
 
     def _pause(self, until: float) -> None:
         """Do nothing until then, by ``now``. Raises ``ClosedError`` soon after the queue was closed."""
-        while (left_seconds := until - self._group.now()) > 0:
+        while (left_seconds := until - self._open_queue.now()) > 0:
             time.sleep(min(left_seconds, _PAUSE_SECONDS))
-            self._group.check()
+            self._open_queue.check()
 
     def maintain(self) -> Maintained:
         """Give up what only a busy queue needs, compact what is worth it, fill the pool. Raises like ``compact``."""
@@ -134,45 +134,45 @@ class Upkeep:
         return self._maintain(inf)
 
     def _tidy(self) -> None:
-        self._group.around(partial(self._group.shielded, self._tidy_files))
+        self._open_queue.around(partial(self._open_queue.shielded, self._tidy_files))
 
     def _tidy_files(self) -> None:
-        generation = self._group.store.generations.number
-        with self._group.keeping_files(), self._group.alone():
-            self._group.store.tidy()
-        self._group.give_back()
-        if generation != self._group.store.generations.number:
-            self._group.tell_of_room()
+        generation = self._open_queue.store.generations.number
+        with self._open_queue.keeping_files(), self._open_queue.alone():
+            self._open_queue.store.tidy()
+        self._open_queue.give_back()
+        if generation != self._open_queue.store.generations.number:
+            self._open_queue.tell_of_room()
 
     def _maintain(self, bytes_per_second: float) -> Maintained:
-        self._group.give_back()
-        compacted = self.compact(self._group.store.settings.compact_below, True, None, bytes_per_second)
+        self._open_queue.give_back()
+        compacted = self.compact(self._open_queue.store.settings.compact_below, True, None, bytes_per_second)
         return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
 
     def _fill_pool(self) -> Iterator[int]:
         """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
         made: int | None = 0
-        files = self._group.store.fill_pool()
+        files = self._open_queue.store.fill_pool()
         while made is not None:
             yield made
-            made = self._group.around(partial(self._group.shielded, partial(self._make_file, files)))
+            made = self._open_queue.around(partial(self._open_queue.shielded, partial(self._make_file, files)))
 
     def _make_file(self, files: Iterator[int]) -> int | None:
-        with self._group.giving_back:
-            self._group.check()
+        with self._open_queue.giving_back:
+            self._open_queue.check()
             return next(files, None)
 
     def maintain_soon(self) -> None:
         """Have maintenance come by itself."""
-        self._group.upkeep_is_due = True
-        MAINTENANCE.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._group)
+        self._open_queue.maintenance_is_due = True
+        BACKGROUND.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._open_queue)
 
     def _maintain_by_itself(self) -> None:
-        self._group.upkeep_is_due = False
+        self._open_queue.maintenance_is_due = False
         with self._by_itself():
-            self._group.check()
-            self._group.store.check()
-            self._maintain(self._group.store.settings.compact_bytes_per_second)
+            self._open_queue.check()
+            self._open_queue.store.check()
+            self._maintain(self._open_queue.store.settings.compact_bytes_per_second)
             if not self._is_tidy_due:
                 self._tidy_soon()
 
@@ -188,20 +188,22 @@ class Upkeep:
             cause = type(error), getattr(error, "errno", None)
             if cause not in self._failures:
                 self._failures.add(cause)
-                LOGGER.warning("%s: maintenance failed, and is tried again: %s", self._group.store.directory, error)
+                LOGGER.warning(
+                    "%s: maintenance failed, and is tried again: %s", self._open_queue.store.directory, error
+                )
 
     def _tidy_soon(self) -> None:
         self._is_tidy_due = True
-        MAINTENANCE.submit(partial(self._tidy_by_itself, self._group.groups), IDLE_SECONDS, self._group)
+        BACKGROUND.submit(partial(self._tidy_by_itself, self._open_queue.groups), IDLE_SECONDS, self._open_queue)
 
     def _tidy_by_itself(self, groups: int) -> None:
         self._is_tidy_due = False
         with self._by_itself():
-            self._group.check()
-            self._group.store.check()
-            if groups == self._group.groups:
+            self._open_queue.check()
+            self._open_queue.store.check()
+            if groups == self._open_queue.groups:
                 self._tidy()
             else:
                 self._tidy_soon()
-                with self._group.alone():
-                    self._group.store.adopter.sweep_if_due()
+                with self._open_queue.alone():
+                    self._open_queue.store.adopter.sweep_if_due()

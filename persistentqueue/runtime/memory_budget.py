@@ -21,14 +21,14 @@ from ..core.page_cache import Pages
 from ..core.state import State
 from ..engine.reader import Guard
 from ..system.disk import after_fork_in_child
-from ..system.uncopyable import Stationary
+from ..system.uncopyable import Uncopyable
 
 _BUDGETS: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
 _CHANGE = 8
 """A depth has changed enough when it has by one part of so many."""
 
 
-class MemoryBudget(Stationary):
+class MemoryBudget(Uncopyable):
     """``total_bytes`` of memory for the items of all queues that are opened with ``memory_bytes=`` this budget.
 
     For any number of queues and threads of one process. Raises ``ValueError`` below 0, and ``TypeError``.

@@ -10,9 +10,9 @@ from ..engine.transaction import Transaction
 from ..engine.two_phase import Part, commit_several
 from ..storage.layout import queue_directory
 from ..system.disk import basename, dirname
-from .open_queue import Group
+from .open_queue import OpenQueue
 
-Work = tuple[Group, Transaction]
+Work = tuple[OpenQueue, Transaction]
 """A transaction, and whose it is."""
 
 
@@ -20,7 +20,7 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
     """Commit them in all of their queues, of which none comes twice, or in none; all are ``skipped`` or none is.
 
     One alone waits for room up to the timeout (None: for ever), if its queue blocks; several never do. Raises what
-    ``Group.commit`` raises, and then nothing was committed, or nobody knows.
+    ``OpenQueue.commit`` raises, and then nothing was committed, or nobody knows.
     """
     if len(works) == 1:
         group, transaction = works[0]
@@ -34,14 +34,14 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
     _call_around(groups, partial(_commit, works))
 
 
-def introduce(groups: Sequence[Group]) -> None:
+def introduce(groups: Sequence[OpenQueue]) -> None:
     """Have each know that it takes part in transactions with the others: in the middle of a call of one of them no
     other one may be called, since it might wait for a transaction that waits for this very call."""
     for group in groups:
         group.add_partners(groups)
 
 
-def _call_around(groups: Sequence[Group], call: Callable[[], None]) -> None:
+def _call_around(groups: Sequence[OpenQueue], call: Callable[[], None]) -> None:
     """Make the call as one of all these groups, which nothing interrupts."""
     if groups:
         groups[0].together(partial(groups[0].shielded, partial(_call_around, groups[1:], call)))

@@ -28,10 +28,10 @@ from functools import partial
 from operator import attrgetter
 from typing import TypeVar
 
-from ..core.availability import Ready
+from ..core.availability import Availability
 from ..core.intervals import Run
 from ..engine.adoption import LOOK_NAMES, STEP_NAMES
-from ..engine.reader import CountedReady, Reader
+from ..engine.reader import CountedAvailability, Reader
 from ..engine.store import Store
 from ..engine.transaction import Transaction
 from ..errors import (
@@ -47,17 +47,17 @@ from ..errors import (
 from ..storage.publication import LATEST
 from ..system.disk import DISK, Disk
 from ..system.event_log import telling
-from ..system.signal_shield import Insist, is_exposed
+from ..system.signal_shield import Shielded, is_exposed
 from ..system.wakeup import LONGEST_SECONDS
-from .background import MAINTENANCE
-from .call_guard import Calls, outermost
-from .group_commit import Line
+from .background import BACKGROUND
+from .call_guard import CallGuard, outermost
+from .group_commit import GroupCommit
 from .memory_budget import MemoryBudget, Share
 from .metrics import Meters
-from .waiting import Seats, Waiters
+from .waiting import ItemWaiters, RoomWaiters
 
 T = TypeVar("T")
-OpenStore = Callable[[threading.Lock, threading.Lock, Insist], Store]
+OpenStore = Callable[[threading.Lock, threading.Lock, Shielded], Store]
 """Opens a store: with the mutex, the lock of readers, and what makes calls that must not be interrupted."""
 _SETTLED = attrgetter("settled")
 _now = time.monotonic
@@ -81,7 +81,7 @@ def _never() -> bool:
     return False
 
 
-class Group(Calls):
+class OpenQueue(CallGuard):
     """What all sessions of a queue share: the store, and who may use it when. For any number of threads."""
 
     store: Store
@@ -90,15 +90,15 @@ class Group(Calls):
         self,
         open_store: OpenStore,
         lock_timeout_seconds: float = 0.0,
-        keep: Callable[[Group], object] | None = None,
+        keep: Callable[[OpenQueue], object] | None = None,
         disk: Disk = DISK,
     ) -> None:
         """Open the store, waiting for its lock; ``keep`` gets the group before: no interruption loses an open store."""
         super().__init__()
-        self._line = Line(self.mutex, self.check_closed, self._write)
-        self.writing = self._line.writing
+        self._group_commit = GroupCommit(self.mutex, self.check_closed, self._write)
+        self.writing = self._group_commit.writing
         self._abandoned: list[Transaction] = []
-        self._seats = Seats(self.mutex)
+        self._room_waiters = RoomWaiters(self.mutex)
         """Who waits for room."""
         self.refused = 0
         """How many transactions were told that the queue is full."""
@@ -110,7 +110,7 @@ class Group(Calls):
         """How often a codec refused an item that was dequeued."""
         self.after_commit: Callable[[], None] = _nothing
         """Told of a commit; see ``upkeep``."""
-        self.upkeep_is_due = False
+        self.maintenance_is_due = False
         """Whether it was told, and did not begin yet."""
         self.groups = self.transactions = 0
         self.meters = meters = Meters()
@@ -131,7 +131,7 @@ class Group(Calls):
         try:
             with telling():
                 self._open_store(open_store, lock_timeout_seconds, disk)
-            self._waiters = Waiters(self.mutex, self.store.adopter.watched)
+            self._waiters = ItemWaiters(self.mutex, self.store.adopter.watched)
             """The threads that wait for an item."""
             self._give_back_soon()
             self.closed = None
@@ -165,7 +165,7 @@ class Group(Calls):
     @property
     def waiting_for_room(self) -> int:
         """How many transactions wait for room."""
-        return len(self._seats.taken)
+        return len(self._room_waiters.taken)
 
     @property
     def blocks(self) -> bool:
@@ -191,11 +191,11 @@ class Group(Calls):
         inside[thread] = None
         try:
             began = _now()
-            if self._seats.taken and transaction.enqueues and not transaction.runs:
+            if self._room_waiters.taken and transaction.enqueues and not transaction.runs:
                 self._wait_for_room(transaction, timeout_seconds, None)
             else:
                 try:
-                    self._commit(self._line.commit, transaction)
+                    self._commit(self._group_commit.commit, transaction)
                 except QueueFullError as error:
                     if error.lasting or not self.blocks:
                         raise
@@ -217,11 +217,11 @@ class Group(Calls):
         """
         began = _now()
         limits = self.store.limits
-        behind = [each for each in transactions if self._seats.taken and each.enqueues and not each.runs]
+        behind = [each for each in transactions if self._room_waiters.taken and each.enqueues and not each.runs]
         going = [each for each in transactions if each not in behind]
         try:
             if going:
-                self._commit(self._line.commit_all, going)
+                self._commit(self._group_commit.commit_all, going)
         finally:
             for each in behind:
                 each.error = limits.refuse_for_ever(each) or limits.refuse(each, limits.nearest)
@@ -236,7 +236,7 @@ class Group(Calls):
         """Commit it, if there is room. The thread that has led the group follows up, for all of it."""
         try:
             # To wait for a leader takes longer than to hand the call to another thread.
-            if self._line.leader is not None and is_exposed():
+            if self._group_commit.leader is not None and is_exposed():
                 has_led = self.shielded(partial(commit, what))
             else:
                 has_led = commit(what)
@@ -260,7 +260,7 @@ class Group(Calls):
             self._look_by_the_way()
         if self.store.generations.retired:
             self._give_back_soon()
-        if not self.upkeep_is_due:
+        if not self.maintenance_is_due:
             self.shielded(self.after_commit)
         share = self._share
         if share is not None and share.is_due():
@@ -278,7 +278,7 @@ class Group(Calls):
         try:
             store.commit(group)
         finally:
-            if waiters.keeper is not None or waiters.sleeping or self._seats.taken:
+            if waiters.keeper is not None or waiters.sleeping or self._room_waiters.taken:
                 self._tell_of(group, store.state.next_sequence - before)
         settled = sum(map(_SETTLED, group))
         if settled:
@@ -297,7 +297,7 @@ class Group(Calls):
             else:
                 self._wake(enqueued)
             if is_broken or any(each.runs and each.settled for each in group):
-                self._seats.tell_first()
+                self._room_waiters.tell_first()
 
     def _wake(self, count: int) -> None:
         """There are so many items more for those who wait, or one of them came back; the mutex is held."""
@@ -346,7 +346,7 @@ class Group(Calls):
         with self.alone():
             self.store.trim()
         self._give_back()
-        self._seats.tell()
+        self._room_waiters.tell()
 
     @contextmanager
     def keeping_files(self) -> Iterator[None]:
@@ -390,7 +390,7 @@ class Group(Calls):
             was_any = bool(self.store.generations.retired)
             self.store.give_back()
         if was_any:
-            self._seats.tell()
+            self._room_waiters.tell()
 
     @contextmanager
     def alone(self) -> Iterator[None]:
@@ -413,7 +413,7 @@ class Group(Calls):
 
     def _give_back_later(self) -> None:
         self._is_giving_back_due = True
-        MAINTENANCE.submit(self._give_back_by_itself)
+        BACKGROUND.submit(self._give_back_by_itself)
 
     def _give_back_by_itself(self) -> None:
         self._is_giving_back_due = False
@@ -437,7 +437,7 @@ class Group(Calls):
             if not taken and timeout_seconds != 0:
                 taken = self._wait_for_items(reader, max_items, deadline, runs)
         except (CorruptionError, MemoryShortageError):
-            self._seats.tell()  # what cannot be read counts no more
+            self._room_waiters.tell()  # what cannot be read counts no more
             raise
         except BaseException:  # maybe woken for an item, which another thread is to take then
             self.shielded(partial(self._pass_on, reader))
@@ -526,7 +526,7 @@ class Group(Calls):
                 with self.mutex:
                     self._wake(state.next_sequence - before)
                     if state.gone_count > gone:
-                        self._seats.tell_first()
+                        self._room_waiters.tell_first()
 
     def _wait_for_items(self, reader: Reader, max_items: int, deadline: float | None, runs: list[Run]) -> list[bytes]:
         while self._sleep(reader, deadline):
@@ -633,7 +633,7 @@ class Group(Calls):
         try:
             return next(batches, None)
         except (CorruptionError, MemoryShortageError):
-            self._seats.tell()
+            self._room_waiters.tell()
             raise
 
     def discard(self, transaction: Transaction) -> None:
@@ -650,7 +650,7 @@ class Group(Calls):
         wrote = bool(transaction.pieces)
         self.shielded(partial(self._discard, transaction))
         if wrote:
-            self._seats.tell()
+            self._room_waiters.tell()
 
     def put_back(self, transaction: Transaction, count: int) -> None:
         """Give back the last ``count`` sequences that the transaction holds; wakes threads that wait for an item."""
@@ -658,10 +658,10 @@ class Group(Calls):
             self._put_back_whole(transaction.ready, transaction.runs, count)
 
     @outermost
-    def _put_back_whole(self, ready: Ready, runs: list[Run], count: int) -> None:
+    def _put_back_whole(self, ready: Availability, runs: list[Run], count: int) -> None:
         self.shielded(partial(self._put_back, ready, runs, count))
 
-    def _put_back(self, ready: Ready, runs: list[Run], count: int) -> None:
+    def _put_back(self, ready: Availability, runs: list[Run], count: int) -> None:
         with self.mutex:
             ready.give_back(runs, count)
             self.given_back += count
@@ -677,11 +677,11 @@ class Group(Calls):
                 self._wake(count)
 
     @outermost
-    def postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
+    def postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
         """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
         self.shielded(partial(self._postpone, ready, runs, seconds))
 
-    def _postpone(self, ready: CountedReady, runs: Sequence[Run], seconds: float) -> None:
+    def _postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
         with self.mutex:
             ready.postpone(runs, seconds)
             self.given_back += sum(run[1] for run in runs)
@@ -710,8 +710,8 @@ class Group(Calls):
                 return
             self.closed = reason
             self._waiters.close()
-            self._seats.wake_all()
-        MAINTENANCE.forget(self)
+            self._room_waiters.wake_all()
+        BACKGROUND.forget(self)
         with self._compacting, self.writing, self._reading, self.giving_back:
             try:
                 self.store.close()
@@ -722,7 +722,7 @@ class Group(Calls):
         """Close the files without a lock or a write: in a forked child, ``alone``, or when nobody is left to do so."""
         if self.closed is None:
             self.closed = reason
-            MAINTENANCE.forget(self)
+            BACKGROUND.forget(self)
             self._is_disowned = True  # first, so that a compaction that is about to end sees it
             if alone:
                 self.store.release()
@@ -747,17 +747,17 @@ class Group(Calls):
     def _adopt_abandoned(self) -> None:
         while self._abandoned:
             self._discard(self._abandoned.pop())
-            self._seats.tell()
+            self._room_waiters.tell()
 
     def tell_of_room(self) -> None:
         """There may be room for who waits for it."""
-        self._seats.tell()
+        self._room_waiters.tell()
 
     def _tell_all(self) -> None:
         """Whoever waits, for an item or for room, is to look: the queue is broken, or he was not told what there is."""
         with self.mutex:
             self._waiters.wake_all()
-        self._seats.tell()
+        self._room_waiters.tell()
 
     def _wait_for_room(
         self, transaction: Transaction, timeout_seconds: float | None, error: QueueFullError | None
@@ -779,8 +779,8 @@ class Group(Calls):
                 transaction.gives_up = False
                 raise refuse()
 
-        self._seats.wait(
-            lambda: self._commit(self._line.commit, transaction),
+        self._room_waiters.wait(
+            lambda: self._commit(self._group_commit.commit, transaction),
             refuse,
             check,
             self._look_by_the_way,
@@ -792,4 +792,4 @@ class Group(Calls):
         """It waits for room no longer, and if it has not begun to, it will not: then it is refused."""
         with self.mutex:
             transaction.gives_up = True
-            self._seats.wake_all()
+            self._room_waiters.wake_all()

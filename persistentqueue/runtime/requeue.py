@@ -8,12 +8,12 @@ from ..engine.transaction import SPILL_BYTES, Transaction
 from ..errors import DeadLetterError
 from ..system.disk import basename
 from .multi_queue import commit_jointly
-from .open_queue import Group
+from .open_queue import OpenQueue
 
 _BATCH_ITEMS = 256
 
 
-def requeue(group: Group, dead: Group, max_items: int | None) -> int:
+def requeue(group: OpenQueue, dead: OpenQueue, max_items: int | None) -> int:
     """Move up to so many (None: all) of the dead letters that came from the queue of ``group`` to its end, out of their
     envelopes; how many. One transaction over both queues, durable on return.
 

@@ -31,13 +31,13 @@ from ..core.delivery_counts import Attempts
 from ..core.intervals import Intervals, Run, join_runs, within, without
 from ..core.operations import Delayed, Delivered
 from ..core.page_cache import cost
-from ..engine.reader import CountedReader, CountedReady, Reader
+from ..engine.reader import CountedAvailability, CountedReader, Reader
 from ..engine.store import Store
 from ..engine.transaction import Transaction
 from ..errors import PersistentQueueError, QueueFullError, ResourceError
 from ..system.disk import Disk, basename
 from .multi_queue import commit_jointly
-from .open_queue import Group
+from .open_queue import OpenQueue
 
 Delay = float | Callable[[int], float]
 """Seconds before an item comes again: a number, or what makes it of how often the item was delivered."""
@@ -60,15 +60,15 @@ class Rejection(NamedTuple):
 class Retries:
     """What all sessions of a queue share: how often an item is delivered, and what becomes of it then."""
 
-    def __init__(self, disk: Disk, group: Group, max_attempts: int | None, delay: Delay) -> None:
+    def __init__(self, disk: Disk, group: OpenQueue, max_attempts: int | None, delay: Delay) -> None:
         self._disk = disk
         self.group = group
         self.max_attempts = max_attempts
         self._delay = delay
-        self.dead: Group | None = None
+        self.dead: OpenQueue | None = None
         """Of the dead-letter queue, if there is one."""
 
-    def times(self, ready: CountedReady, sequence: int) -> int:
+    def times(self, ready: CountedAvailability, sequence: int) -> int:
         """How often this one was delivered."""
         return self.group.look(lambda: self.group.store.state.times(ready.number, sequence))
 
@@ -81,7 +81,7 @@ class Retries:
         does."""
         return checked_delay(self._delay(times) if callable(self._delay) else self._delay)
 
-    def pieces(self, ready: CountedReady, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
+    def pieces(self, ready: CountedAvailability, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
         """The runs in parts that were delivered equally often, and how often that was."""
 
         def pieces() -> list[tuple[int, int, int]]:
@@ -90,12 +90,12 @@ class Retries:
 
         return self.group.look(pieces)
 
-    def delayed(self, ready: CountedReady, first: int, count: int, seconds: float) -> Delayed:
+    def delayed(self, ready: CountedAvailability, first: int, count: int, seconds: float) -> Delayed:
         """What the log says of a delay that begins now."""
         delay_ns = int(seconds * _NS)
         return Delayed(ready.number, first, count, self._disk.time_ns() + delay_ns, delay_ns)
 
-    def letter(self, ready: CountedReady, sequence: int, item: bytes, reason: str) -> bytes:
+    def letter(self, ready: CountedAvailability, sequence: int, item: bytes, reason: str) -> bytes:
         """The envelope of an item that is given up."""
         seconds = self._disk.time_ns() // 1000 / 1e6
         time = datetime.fromtimestamp(seconds, timezone.utc)
@@ -105,7 +105,7 @@ class Retries:
     def bury(self, work: Transaction, items: Iterable[tuple[int, bytes]], reason: str) -> None:
         """Move what ``work`` holds, these, to the dead letters; durable on return. Raises what a flush raises."""
         ready, grave = work.ready, Transaction()
-        assert isinstance(ready, CountedReady)
+        assert isinstance(ready, CountedAvailability)
         assert self.dead is not None
         letters = [self.letter(ready, sequence, item, reason) for sequence, item in items]
         _put(grave, letters)
@@ -148,10 +148,10 @@ class Trial:
     def take(
         self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None
     ) -> list[bytes]:
-        """Hold up to ``max_items`` items, as ``Group.take`` does; each of them is counted as delivered, durably.
+        """Hold up to ``max_items`` items, as ``OpenQueue.take`` does; each of them is counted as delivered, durably.
 
         Nothing, at once, where the session holds an item at its last attempt, or holds anything and such a one is next.
-        Raises what ``Group.take`` and a flush raise; then nothing more is held.
+        Raises what ``OpenQueue.take`` and a flush raise; then nothing more is held.
         """
         assert isinstance(reader, CountedReader)
         retries, group, ready = self.retries, self.retries.group, reader.counted
@@ -244,7 +244,7 @@ class Trial:
         if not self._rejections:
             return []
         retries, ready = self.retries, transaction.ready
-        assert isinstance(ready, CountedReady)
+        assert isinstance(ready, CountedAvailability)
         again: dict[float, list[Run]] = {}
         letters = []
         for each in sorted(self._rejections.values()):
@@ -268,7 +268,7 @@ class Trial:
             transaction.runs, transaction.operations = held, ()
             return
         retries, ready = self.retries, transaction.ready
-        assert isinstance(ready, CountedReady)
+        assert isinstance(ready, CountedAvailability)
         again = sum(count for runs in self._again.values() for _, count in runs)
         at_once = Transaction(ready)
         at_once.runs = self._again.pop(0, [])
@@ -279,11 +279,11 @@ class Trial:
         self._rejections = {}
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
-        """Commit it as ``Group.commit`` does, with what becomes of what it has rejected."""
+        """Commit it as ``OpenQueue.commit`` does, with what becomes of what it has rejected."""
         commit_tried([(self.retries.group, transaction, self)], timeout_seconds)
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what it holds, to come again after the delay, and forget the rest, as ``Group.discard`` does."""
+        """Give back what it holds, to come again after the delay, and forget the rest, as ``OpenQueue.discard`` does."""
         self._rejections = {}
         group = self.retries.group
         try:
@@ -318,7 +318,7 @@ class Trial:
     def _put_off(self, transaction: Transaction) -> None:
         """Let what it holds come again after the delay that there is."""
         retries, ready = self.retries, transaction.ready
-        assert isinstance(ready, CountedReady)
+        assert isinstance(ready, CountedAvailability)
         later = [
             (first, count, seconds)
             for first, count, times in retries.pieces(ready, transaction.runs)
@@ -336,7 +336,7 @@ class Trial:
             retries.group.postpone(ready, [(first, count)], seconds)
 
 
-def commit_tried(works: Sequence[tuple[Group, Transaction, Trial | None]], timeout_seconds: float | None) -> None:
+def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], timeout_seconds: float | None) -> None:
     """Commit the transactions as ``commit_jointly`` does, with what becomes of what their sessions have rejected: what
     is given up is in its dead-letter queue, or what is to come again is not consumed, if all of it is committed."""
     by_group = {group: transaction for group, transaction, _ in works}

@@ -26,7 +26,7 @@ from functools import partial
 
 from ..errors import QueueFullError
 from ..system.signal_shield import shielded
-from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Bell
+from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Wakeup
 
 
 class _Place:
@@ -37,7 +37,7 @@ class _Place:
     def __init__(self) -> None:
         self.turn = threading.Lock()
         self.turn.acquire()
-        self.bell: Bell | None = None
+        self.bell: Wakeup | None = None
         self.is_told = False
         self.most_seconds = LONGEST_SECONDS
 
@@ -56,7 +56,7 @@ class _Place:
             self.turn.release()
 
 
-class Waiters:
+class ItemWaiters:
     """All waiting threads of one queue. ``mutex`` is held by the caller, but for ``wait`` and ``abandon``.
 
     ``opened`` opens the directory that other processes publish in, and closes it again.
@@ -71,7 +71,7 @@ class Waiters:
         """The places without the bell."""
         self.keeper: _Place | None = None
         """The place that has the bell. Neither is to be changed from outside."""
-        self._bell: Bell | None = None
+        self._bell: Wakeup | None = None
         self._is_closed = False
 
     @property
@@ -145,7 +145,7 @@ class Waiters:
 
     def _make_bell(self) -> None:
         with self._opened() as directory:
-            self._bell = Bell(directory)
+            self._bell = Wakeup(directory)
 
     def _leave(self, place: _Place, passes: bool = False) -> None:
         """Give up the place; again, if that was interrupted. If the thread ``passes``, since it will not look for what
@@ -168,7 +168,7 @@ class Waiters:
             bell.close()
 
 
-class Seat:
+class RoomWaiter:
     """The place of one waiting thread."""
 
     __slots__ = ("_is_told", "_turn")
@@ -196,12 +196,12 @@ class Seat:
             self._turn.release()
 
 
-class Seats:
+class RoomWaiters:
     """The seats of one queue. ``mutex`` guards them; only ``tell_first`` and ``wake_all`` are called with it."""
 
     def __init__(self, mutex: threading.Lock) -> None:
         self._mutex = mutex
-        self.taken: list[Seat] = []
+        self.taken: list[RoomWaiter] = []
         """By those that wait, in the order of coming; not to be changed from outside."""
         self._rooms = 0
         """How often there may have been room for those that wait."""
@@ -240,7 +240,7 @@ class Seats:
         sleep is made by ``outside``.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-        seat = Seat()
+        seat = RoomWaiter()
         try:
             error = self._wait(seat, attempt, refuse, check, look, deadline, outside)
             self._leave(seat)
@@ -252,7 +252,7 @@ class Seats:
 
     def _wait(
         self,
-        seat: Seat,
+        seat: RoomWaiter,
         attempt: Callable[[], None],
         refuse: Callable[[], QueueFullError],
         check: Callable[[], None],
@@ -290,7 +290,7 @@ class Seats:
             else:
                 return None
 
-    def _leave(self, seat: Seat) -> None:
+    def _leave(self, seat: RoomWaiter) -> None:
         with self._mutex:
             if seat in self.taken:
                 self.taken.remove(seat)

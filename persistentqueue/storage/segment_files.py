@@ -24,7 +24,7 @@ from ..core.state import SegmentInfo
 from ..errors import CorruptionError, lacking, unless_lacking
 from ..system.disk import LACKING, NO_FILES, NO_SPACE, Disk, join, names_of, wipe_file
 from ..system.event_log import Damage
-from ..system.signal_shield import Insist, call_once
+from ..system.signal_shield import Shielded, call_once
 from ..system.trust import need_regular
 from .pool import Pool
 from .segment import Segment, is_little, segment_name, was_published
@@ -66,7 +66,7 @@ class Segments:
         pool: Pool | None = None,
         wipe: bool = False,
         envelopes: Envelopes = PLAIN,
-        insist: Insist = call_once,
+        shielded: Shielded = call_once,
     ) -> None:
         self._disk = disk
         self.directory = directory
@@ -74,7 +74,7 @@ class Segments:
         self.next_number = next_number
         """That of the next segment that will be made."""
         self._mutex = mutex
-        self._insist = insist
+        self._shielded = shielded
         self._pool = pool
         self._wipe = wipe
         self.envelopes = envelopes
@@ -119,7 +119,7 @@ class Segments:
             room_bytes = BLOCK_HEADER_BYTES + 4 * len(part) + part_bytes + self.envelopes.most_bytes
             segment = self.current
             if segment is None or not segment.has_room(self._staged_bytes, room_bytes):
-                segment = self._insist(partial(self._roll, room_bytes))
+                segment = self._shielded(partial(self._roll, room_bytes))
             self.touched.add(segment.number)
             at, ordinal, count = segment.end + self._staged_bytes, segment.ordinal + self._staged_count, len(part)
             blocks, length_bytes, checksum = self.encode(part, segment.salt, at, ordinal, time_ns)
@@ -179,7 +179,7 @@ class Segments:
         Raises ``ResourceError`` if no sync was begun, so that another call may go well, and ``OSError`` otherwise.
         """
         if self.new or self.has_adopted:
-            self._insist(self._sync_new)
+            self._shielded(self._sync_new)
 
     def _sync_new(self) -> None:
         with ExitStack() as opened:

@@ -177,7 +177,7 @@ def _begin_anew() -> None:
 after_fork_in_child(_begin_anew)
 
 
-class Insist(Protocol):
+class Shielded(Protocol):
     """Makes a call to its end, whatever signal handlers raise meanwhile."""
 
     def __call__(self, call: Callable[[], T], /) -> T:

@@ -11,7 +11,7 @@ P = ParamSpec("P")
 R = TypeVar("R")
 
 
-class Stationary:
+class Uncopyable:
     """Refuse ``copy.copy``, ``copy.deepcopy`` and ``pickle`` with a ``TypeError`` that says what to do instead."""
 
     __slots__ = ()
@@ -24,17 +24,17 @@ class Stationary:
         raise TypeError(f"a {kind} cannot be copied, pickled or sent to another process: {self._elsewhere}")
 
 
-class StationaryBlock(Stationary, _GeneratorContextManager[R]):
+class UncopyableBlock(Uncopyable, _GeneratorContextManager[R]):
     """A ``with`` block that a generator makes, and that refuses to be copied."""
 
     _elsewhere = "begin another transaction() in each thread, and in the process that has opened the queue"
 
 
-def stationary_block(make: Callable[P, Iterator[R]]) -> Callable[P, StationaryBlock[R]]:
+def uncopyable_block(make: Callable[P, Iterator[R]]) -> Callable[P, UncopyableBlock[R]]:
     """Do what ``contextlib.contextmanager`` does, for a block that refuses to be copied."""
 
     @wraps(make)
-    def block(*arguments: P.args, **named: P.kwargs) -> StationaryBlock[R]:
-        return StationaryBlock(make, arguments, named)  # type: ignore[arg-type]  # as contextmanager itself does
+    def block(*arguments: P.args, **named: P.kwargs) -> UncopyableBlock[R]:
+        return UncopyableBlock(make, arguments, named)  # type: ignore[arg-type]  # as contextmanager itself does
 
     return block

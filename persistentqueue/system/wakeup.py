@@ -25,7 +25,7 @@ _EVENT = struct.Struct("=iIII")
 _EVENTS_BYTES = 64 * 1024
 
 
-class Bell:
+class Wakeup:
     """Rings when a file is renamed into the directory, and by ``ring``. One thread waits at a time.
 
     ``directory`` is a descriptor of the directory, which the bell does not need any longer than its making takes.

@@ -28,7 +28,7 @@ from persistentqueue import (
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS, consume, flush, spilling, waits
 from tests.support.queues import drain, put, segment_files, wait_for
 from tests.unit.runtime.test_open_queue import Gate, Interruption
@@ -42,7 +42,7 @@ def sessions_with(queue: PersistentQueue, *items: bytes) -> list[Session]:
     return sessions
 
 
-def test_many_sessions_share_one_sync(open_queue: OpenQueue) -> None:
+def test_many_sessions_share_one_sync(open_queue: QueueFactory) -> None:
     """Each is a transaction of its own, in one group with one sync, in the order given; idle ones are true as well."""
     queue = open_queue()
     put(queue, b"first")
@@ -58,7 +58,7 @@ def test_many_sessions_share_one_sync(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"%d" % n for n in range(50)]
 
 
-def test_markers_of_each(open_queue: OpenQueue) -> None:
+def test_markers_of_each(open_queue: QueueFactory) -> None:
     """Of two with the same marker the first is committed; one whose marker is no marker hears so, alone."""
     queue = open_queue()
     sessions = sessions_with(queue, b"a", b"b", b"c", b"d")
@@ -68,7 +68,7 @@ def test_markers_of_each(open_queue: OpenQueue) -> None:
     sessions[3].close()
 
 
-def test_sessions_that_cannot_be_flushed_together(open_queue: OpenQueue) -> None:
+def test_sessions_that_cannot_be_flushed_together(open_queue: QueueFactory) -> None:
     """A session that is there twice, of another queue, or of a transaction over several; markers that are too few."""
     queue, other = open_queue(), open_queue("other")
     (session,) = sessions_with(queue, b"a")
@@ -82,7 +82,7 @@ def test_sessions_that_cannot_be_flushed_together(open_queue: OpenQueue) -> None
     assert drain(queue) == [b"a"]
 
 
-def test_closed_session_fails_alone(open_queue: OpenQueue) -> None:
+def test_closed_session_fails_alone(open_queue: QueueFactory) -> None:
     """One that was closed has a ClosedError, the others are committed."""
     queue = open_queue()
     closed, open_one = sessions_with(queue, b"a", b"b")
@@ -93,7 +93,7 @@ def test_closed_session_fails_alone(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("full", ["raise", "block"])
-def test_each_hears_of_its_own_limit(open_queue: OpenQueue, full: str) -> None:
+def test_each_hears_of_its_own_limit(open_queue: QueueFactory, full: str) -> None:
     """Who finds no room is refused, without waiting, and can be flushed again; those who fit are committed."""
     queue = open_queue(max_items=2, full=full)
     sessions = sessions_with(queue, b"a", b"b", b"c")
@@ -105,7 +105,7 @@ def test_each_hears_of_its_own_limit(open_queue: OpenQueue, full: str) -> None:
     assert drain(queue) == [b"b", b"c"]
 
 
-def test_nobody_overtakes_those_who_wait(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_nobody_overtakes_those_who_wait(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """While somebody waits for room who only enqueues is refused; who also dequeues goes."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a")
@@ -126,7 +126,7 @@ def test_nobody_overtakes_those_who_wait(open_queue: OpenQueue, threads: ThreadP
         session.close()
 
 
-def test_breaking_is_told_to_each(open_queue: OpenQueue) -> None:
+def test_breaking_is_told_to_each(open_queue: QueueFactory) -> None:
     """When the write of the frame fails, each session hears that the outcome is unknown; so does who comes later."""
     failing = [False]
 
@@ -143,17 +143,17 @@ def test_breaking_is_told_to_each(open_queue: OpenQueue) -> None:
         assert [type(each) for each in found] == [BrokenQueueError] * 2
 
 
-def test_closing_under_way_is_told_to_each(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_closing_under_way_is_told_to_each(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Sessions in line when the queue is closed have a ClosedError each, and nothing of them is committed."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True
     first = threads.submit(put, queue, b"first")
     assert gate.reached.wait(SECONDS)
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     flushing = threads.submit(queue.flush_all, sessions_with(queue, b"a", b"b"))
-    wait_for(lambda: len(group._line) == 1)
+    wait_for(lambda: len(group._group_commit) == 1)
     closing = threads.submit(queue.close)
     wait_for(lambda: queue.closed)
     gate.go_on.set()
@@ -165,18 +165,18 @@ def test_closing_under_way_is_told_to_each(open_queue: OpenQueue, threads: Threa
     assert drain(open_queue()) == [b"first"]
 
 
-def test_they_are_taken_along_as_a_whole(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_they_are_taken_along_as_a_whole(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Those who come while others write are one group with whoever else came, and are led as a whole."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True
     jobs = [threads.submit(put, queue, b"first")]
     assert gate.reached.wait(SECONDS)
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     for number in range(3):
         jobs.append(threads.submit(queue.flush_all, sessions_with(queue, b"%d" % number, b"x")))  # type: ignore[arg-type]
-        wait_for(lambda count=number + 1: len(group._line) == count)  # type: ignore[misc]
+        wait_for(lambda count=number + 1: len(group._group_commit) == count)  # type: ignore[misc]
     gate.go_on.set()
     for each in jobs:
         assert each.result(SECONDS) in (None, [True, True])
@@ -185,7 +185,7 @@ def test_they_are_taken_along_as_a_whole(open_queue: OpenQueue, threads: ThreadP
 
 
 @pytest.mark.parametrize("where", ["before", "behind"])
-def test_interrupted(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
+def test_interrupted(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, where: str) -> None:
     """Interrupted before anything was written each keeps its operations, behind the commit each is empty."""
     queue = open_queue()
     sessions = sessions_with(queue, b"a", b"b")
@@ -200,7 +200,7 @@ def test_interrupted(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, whe
     assert drain(queue) == [b"a", b"b"]
 
 
-def test_a_failure_is_forgotten(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_failure_is_forgotten(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who failed, and was interrupted before he heard, is not told so by the next flush."""
     queue = open_queue()
     (session,) = sessions_with(queue, b"a")
@@ -217,7 +217,7 @@ def test_a_failure_is_forgotten(open_queue: OpenQueue, monkeypatch: pytest.Monke
     assert drain(queue) == [b"a"]
 
 
-def test_wait_takes_nothing(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_wait_takes_nothing(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Waiting is over when there is something, which it leaves where it is, or when the time is."""
     queue = open_queue()
     assert queue.wait(0) is False and queue.wait(0.01) is False
@@ -231,7 +231,9 @@ def test_wait_takes_nothing(open_queue: OpenQueue, threads: ThreadPoolExecutor) 
         queue.wait(-1)
 
 
-def test_who_waits_beside_a_consumer_takes_nothing_from_him(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_who_waits_beside_a_consumer_takes_nothing_from_him(
+    open_queue: QueueFactory, threads: ThreadPoolExecutor
+) -> None:
     """One item, told to who only waits, comes to the consumer who waits beside him."""
     queue = open_queue()
     waiting = threads.submit(queue.wait)
@@ -246,7 +248,7 @@ def test_who_waits_beside_a_consumer_takes_nothing_from_him(open_queue: OpenQueu
         session.rollback()
 
 
-def test_waiting_is_stopped(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_waiting_is_stopped(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """It ends when ``stop`` says so, at once if it does at the beginning, and otherwise when it is woken."""
     queue = open_queue()
     subscription = queue.subscribe("s")
@@ -261,7 +263,7 @@ def test_waiting_is_stopped(open_queue: OpenQueue, threads: ThreadPoolExecutor) 
 
 
 @pytest.mark.parametrize("how", ["close", "unsubscribe"])
-def test_waiting_ends_with_what_is_waited_for(open_queue: OpenQueue, threads: ThreadPoolExecutor, how: str) -> None:
+def test_waiting_ends_with_what_is_waited_for(open_queue: QueueFactory, threads: ThreadPoolExecutor, how: str) -> None:
     """Closing ends it with ClosedError; the removal of the subscription is something that its consumers must hear."""
     queue = open_queue()
     subscription = queue.subscribe("s")
@@ -277,7 +279,7 @@ def test_waiting_ends_with_what_is_waited_for(open_queue: OpenQueue, threads: Th
         assert waiting.result(SECONDS) is True
 
 
-def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: OpenQueue) -> None:
+def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: QueueFactory) -> None:
     """Where there is no plain consumer, waiting for it is refused, with the names of those that there are."""
     queue = open_queue(fan_out=True)
     queue.subscribe("s")
@@ -287,7 +289,9 @@ def test_a_queue_of_subscriptions_has_nobody_to_wait_for(open_queue: OpenQueue) 
         session.dequeue_cached(1)
 
 
-def test_waiting_hears_of_other_processes(open_queue: OpenQueue, directory: Path, threads: ThreadPoolExecutor) -> None:
+def test_waiting_hears_of_other_processes(
+    open_queue: QueueFactory, directory: Path, threads: ThreadPoolExecutor
+) -> None:
     """What is published is adopted by who waits; what is wrong with a publication is for a dequeue to tell."""
     queue = open_queue()
     waiting = threads.submit(queue.wait)
@@ -300,7 +304,7 @@ def test_waiting_hears_of_other_processes(open_queue: OpenQueue, directory: Path
 
 
 @pytest.mark.damages
-def test_waiting_hears_of_damage(open_queue: OpenQueue, directory: Path) -> None:
+def test_waiting_hears_of_damage(open_queue: QueueFactory, directory: Path) -> None:
     """A publication that is damaged ends the waiting, and is told once, by dequeue."""
     with open_queue() as queue:
         put(queue, b"a")
@@ -321,7 +325,7 @@ def test_waiting_hears_of_damage(open_queue: OpenQueue, directory: Path) -> None
     assert segment_files(directory)
 
 
-def test_put_back(open_queue: OpenQueue) -> None:
+def test_put_back(open_queue: QueueFactory) -> None:
     """The last items come out first again, in their order; those before them stay on hold, and are consumed."""
     queue = open_queue()
     items = [b"%d" % n for n in range(6)]
@@ -345,7 +349,7 @@ def test_put_back(open_queue: OpenQueue) -> None:
     assert drain(queue) == items[1:]
 
 
-def test_who_has_put_all_back_holds_nothing(open_queue: OpenQueue) -> None:
+def test_who_has_put_all_back_holds_nothing(open_queue: QueueFactory) -> None:
     """For how long it holds something counts from what it dequeues then."""
     queue = open_queue()
     put(queue, b"a", b"b")
@@ -363,7 +367,7 @@ def test_who_has_put_all_back_holds_nothing(open_queue: OpenQueue) -> None:
         session.rollback()
 
 
-def test_put_back_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_put_back_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Who waits gets what was put back."""
     queue = open_queue()
     put(queue, b"x")
@@ -377,7 +381,7 @@ def test_put_back_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExec
         session.rollback()
 
 
-def test_dequeue_cached_never_reads(open_queue: OpenQueue) -> None:
+def test_dequeue_cached_never_reads(open_queue: QueueFactory) -> None:
     """It gives what is in memory, up to so many, and nothing where the disk would have to be asked."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c", b"d")
@@ -395,7 +399,7 @@ def test_dequeue_cached_never_reads(open_queue: OpenQueue) -> None:
     assert len(queue) == 0
 
 
-def test_enqueue_cached_never_writes(open_queue: OpenQueue) -> None:
+def test_enqueue_cached_never_writes(open_queue: QueueFactory) -> None:
     """It takes what fits, at least one item, and what does not fit is not in the session."""
     queue = open_queue()
     with spilling(queue) as session:
@@ -410,7 +414,7 @@ def test_enqueue_cached_never_writes(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"x" * 3000, b"z", b"y"]
 
 
-def test_cached_items_have_the_codec(open_queue: OpenQueue) -> None:
+def test_cached_items_have_the_codec(open_queue: QueueFactory) -> None:
     """What goes in and out without the disk is encoded and decoded as well, and what cannot be harms no other item."""
     queue: PersistentQueue[Any] = open_queue(codec=codecs.JSON)
     with queue.session() as session:
@@ -424,7 +428,7 @@ def test_cached_items_have_the_codec(open_queue: OpenQueue) -> None:
     assert len(queue) == 0
 
 
-def test_give_up(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_give_up(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """A flush that waits for room is refused at once, keeps its session, and lets the next one try."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a")
@@ -448,7 +452,7 @@ def test_give_up(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
     small.close()
 
 
-def test_give_up_before_it_waits(open_queue: OpenQueue) -> None:
+def test_give_up_before_it_waits(open_queue: QueueFactory) -> None:
     """The flush that comes next does not wait, and the one after it would."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import PersistentQueue
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.predecessors import test_diskqueue_scenarios as scenarios
 from tests.unit.runtime import test_open_queue as group
 
@@ -23,7 +23,7 @@ OTHERS = {"test_performance_many_small_items", "test_stats_add_up", "test_a_list
 
 
 @pytest.fixture
-def open_queue(tmp_path: Path) -> Iterator[OpenQueue]:
+def open_queue(tmp_path: Path) -> Iterator[QueueFactory]:
     """As everywhere, with room for two or three small items."""
     opened: list[PersistentQueue] = []
 
@@ -49,7 +49,7 @@ def tests_of(suite: Any) -> dict[str, Callable[..., None]]:
 globals().update({name: test for suite in SUITES for name, test in tests_of(suite).items() if name not in OTHERS})
 
 
-def test_suites_are_collected(open_queue: OpenQueue) -> None:
+def test_suites_are_collected(open_queue: QueueFactory) -> None:
     """Each of the suites has tests here, and their queues have little memory."""
     assert all(len(tests_of(suite)) > 10 for suite in SUITES)
     assert set(tests_of(queue)) - OTHERS <= set(globals())

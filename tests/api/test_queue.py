@@ -21,7 +21,7 @@ from persistentqueue import (
     check,
 )
 from persistentqueue.core.page_cache import TAIL_PAGE_BYTES
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
 
 
@@ -55,7 +55,7 @@ def test_the_ten_lines(tmp_path: Path) -> None:
     ],
     ids=lambda item: type(item).__name__,
 )
-def test_any_bytes_like_object_is_an_item(item: Any, open_queue: OpenQueue) -> None:
+def test_any_bytes_like_object_is_an_item(item: Any, open_queue: QueueFactory) -> None:
     """Whatever has bytes can be enqueued, one by one and many at once, and comes out as bytes."""
     queue = open_queue()
     with queue.transaction() as session:
@@ -68,7 +68,7 @@ def test_any_bytes_like_object_is_an_item(item: Any, open_queue: OpenQueue) -> N
     assert {type(each) for each in found} == {bytes}
 
 
-def test_items_are_taken_when_enqueued(open_queue: OpenQueue) -> None:
+def test_items_are_taken_when_enqueued(open_queue: QueueFactory) -> None:
     """Changing a buffer or a list after it was enqueued changes nothing."""
     queue = open_queue()
     buffer, items = bytearray(b"before"), [b"a"]
@@ -81,7 +81,7 @@ def test_items_are_taken_when_enqueued(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("item", ["text", None, 5, 1.5, [b"x"], object()], ids=lambda item: type(item).__name__)
-def test_what_is_no_item(item: Any, open_queue: OpenQueue) -> None:
+def test_what_is_no_item(item: Any, open_queue: QueueFactory) -> None:
     """Anything without bytes is refused, and the session goes on as if nothing had been said."""
     queue = open_queue()
     with queue.session() as session:
@@ -94,7 +94,7 @@ def test_what_is_no_item(item: Any, open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"good"]
 
 
-def test_item_of_four_gibibytes_is_refused(open_queue: OpenQueue) -> None:
+def test_item_of_four_gibibytes_is_refused(open_queue: QueueFactory) -> None:
     """An item beyond 4 GiB - 1 is refused before it is copied."""
     queue = open_queue()
     with mmap.mmap(-1, 2**32) as huge, queue.session() as session:
@@ -107,7 +107,7 @@ def test_item_of_four_gibibytes_is_refused(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("timeout", [-1, -0.001, float("nan")])
-def test_negative_timeouts(timeout: float, open_queue: OpenQueue) -> None:
+def test_negative_timeouts(timeout: float, open_queue: QueueFactory) -> None:
     """A timeout that is no time is refused."""
     queue = open_queue()
     put(queue, b"x")
@@ -126,14 +126,14 @@ def test_negative_timeouts(timeout: float, open_queue: OpenQueue) -> None:
 @pytest.mark.parametrize(
     "name", ["", ".", "..", ".hidden", "/absolute", "a/b", "x" * 65, "späße", "a b", "a\0", "a\n", "..\\x"], ids=repr
 )
-def test_names_that_cannot_be(name: str, open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_names_that_cannot_be(name: str, open_queue: QueueFactory, tmp_path: Path) -> None:
     """A name that could leave the directory, or hide in it, is refused before anything is made."""
     with pytest.raises(InvalidNameError, match="64"):
         open_queue(name)
     assert not (tmp_path / "queues").exists()
 
 
-def test_arguments_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_arguments_of_a_wrong_type(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A name or a path that is no text is a TypeError."""
     with pytest.raises(TypeError, match="name must be text"):
         open_queue(5)
@@ -163,14 +163,16 @@ def test_arguments_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path) -> Non
     ],
     ids=str,
 )
-def test_settings_of_a_wrong_type(open_queue: OpenQueue, tmp_path: Path, settings: dict[str, Any], said: str) -> None:
+def test_settings_of_a_wrong_type(
+    open_queue: QueueFactory, tmp_path: Path, settings: dict[str, Any], said: str
+) -> None:
     """They are a TypeError that names them, before anything is made: not one from the depths, or a broken queue."""
     with pytest.raises(TypeError, match=said):
         open_queue(**settings)
     assert not (tmp_path / "queues").exists()
 
 
-def test_dequeue_part_of_an_item(open_queue: OpenQueue) -> None:
+def test_dequeue_part_of_an_item(open_queue: QueueFactory) -> None:
     """Whatever is no number of items is refused, and nothing is taken."""
     queue = open_queue()
     put(queue, b"a", b"b")
@@ -182,13 +184,13 @@ def test_dequeue_part_of_an_item(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("name", ["a", "x" * 64, "A-b_c.d", "-", "0", "a.lock"])
-def test_names_that_can_be(name: str, open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_names_that_can_be(name: str, open_queue: QueueFactory, tmp_path: Path) -> None:
     """Names of up to 64 ordinary characters work, and are directories."""
     put(open_queue(name), b"x")
     assert (tmp_path / "queues" / name).is_dir()
 
 
-def test_queue_without_a_name(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_queue_without_a_name(tmp_path: Path, open_queue: QueueFactory) -> None:
     """Without a name the path itself is the queue."""
     queue = open_queue(None, path=tmp_path / "plain")
     put(queue, b"x")
@@ -197,7 +199,7 @@ def test_queue_without_a_name(tmp_path: Path, open_queue: OpenQueue) -> None:
     assert repr(queue) == f"PersistentQueue({str(tmp_path / 'plain')!r}, None)"
 
 
-def test_files_are_private(open_queue: OpenQueue, directory: Path) -> None:
+def test_files_are_private(open_queue: QueueFactory, directory: Path) -> None:
     """Directories are made 0700 and files 0600."""
     put(open_queue(), b"x")
     modes = {path.name: path.stat().st_mode & 0o777 for path in [directory, *directory.rglob("*")]}
@@ -205,7 +207,7 @@ def test_files_are_private(open_queue: OpenQueue, directory: Path) -> None:
     assert set(modes.values()) == {0o600}
 
 
-def test_create_false(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_create_false(open_queue: QueueFactory, tmp_path: Path) -> None:
     """``create=False`` opens what is there and makes nothing."""
     with pytest.raises(QueueNotFoundError, match="create=False"):
         open_queue(create=False)
@@ -216,7 +218,7 @@ def test_create_false(open_queue: OpenQueue, tmp_path: Path) -> None:
     assert len(open_queue(create=False)) == 0
 
 
-def test_closing_twice_and_using_after(open_queue: OpenQueue) -> None:
+def test_closing_twice_and_using_after(open_queue: QueueFactory) -> None:
     """Closing is idempotent; afterwards everything raises ClosedError, sessions can still be closed."""
     queue = open_queue()
     session = queue.session()
@@ -246,7 +248,7 @@ def test_closing_twice_and_using_after(open_queue: OpenQueue) -> None:
     assert bool(queue)
 
 
-def test_closed_session(open_queue: OpenQueue) -> None:
+def test_closed_session(open_queue: QueueFactory) -> None:
     """A closed session refuses work; closing or rolling it back again does nothing."""
     queue = open_queue()
     session = queue.session()
@@ -259,7 +261,7 @@ def test_closed_session(open_queue: OpenQueue) -> None:
         session.enqueue(b"x")
 
 
-def test_close_rolls_open_sessions_back(open_queue: OpenQueue) -> None:
+def test_close_rolls_open_sessions_back(open_queue: QueueFactory) -> None:
     """Closing the queue gives back what sessions hold, and drops what they enqueued."""
     queue = open_queue(segment_bytes=100)
     put_each(queue, [b"a", b"b", b"c"])
@@ -301,7 +303,7 @@ def test_dropping_a_queue_that_a_session_uses(tmp_path: Path) -> None:
         assert drain(queue) == [b"x"]
 
 
-def test_dropping_a_session(open_queue: OpenQueue) -> None:
+def test_dropping_a_session(open_queue: QueueFactory) -> None:
     """A session that is dropped with work in it warns and gives everything back; without work it is silent."""
     queue = open_queue()
     put(queue, b"a", b"b")
@@ -314,13 +316,13 @@ def test_dropping_a_session(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"a", b"b"]
 
 
-def test_dropped_session_is_given_back_later(open_queue: OpenQueue) -> None:
+def test_dropped_session_is_given_back_later(open_queue: QueueFactory) -> None:
     """A finalizer that runs while the memory is locked leaves its work to the next call."""
     queue = open_queue()
     put(queue, b"a")
     session = queue.session()
     assert session.dequeue() == b"a"
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     with pytest.warns(ResourceWarning, match="not flushed"), group.mutex:
         del session
@@ -328,7 +330,7 @@ def test_dropped_session_is_given_back_later(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"a"]
 
 
-def test_failed_constructor_leaves_nothing(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_failed_constructor_leaves_nothing(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A second opening that is refused changes nothing and can be dropped in silence."""
     put(open_queue(), b"x")
     with pytest.raises(QueueLockedError):
@@ -336,7 +338,7 @@ def test_failed_constructor_leaves_nothing(tmp_path: Path, open_queue: OpenQueue
     gc.collect()
 
 
-def test_transaction_flushes_or_rolls_back(open_queue: OpenQueue) -> None:
+def test_transaction_flushes_or_rolls_back(open_queue: QueueFactory) -> None:
     """``transaction()`` commits a block that ends well, and takes back one that raises."""
     queue = open_queue()
     put(queue, b"a", b"b")
@@ -350,7 +352,7 @@ def test_transaction_flushes_or_rolls_back(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"b", b"c"]
 
 
-def test_enqueued_is_invisible_until_flush(open_queue: OpenQueue) -> None:
+def test_enqueued_is_invisible_until_flush(open_queue: QueueFactory) -> None:
     """Nobody sees an item before its flush, not even its own session."""
     queue = open_queue()
     with queue.session() as one, queue.session() as two:
@@ -364,7 +366,7 @@ def test_enqueued_is_invisible_until_flush(open_queue: OpenQueue) -> None:
         two.rollback()
 
 
-def test_rollback_keeps_the_order(open_queue: OpenQueue) -> None:
+def test_rollback_keeps_the_order(open_queue: QueueFactory) -> None:
     """What sessions give back comes out in its old order, whoever gives it back first."""
     queue = open_queue()
     put(queue, *[b"%d" % n for n in range(9)])
@@ -381,7 +383,7 @@ def test_rollback_keeps_the_order(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"2", b"3", b"4", b"7", b"8"]
 
 
-def test_a_list_has_items_of_several_pages(open_queue: OpenQueue) -> None:
+def test_a_list_has_items_of_several_pages(open_queue: QueueFactory) -> None:
     """Items of one call come in order and complete, also if they are in several pages of the memory."""
     queue, items = open_queue(), [b"%d" % number + bytes(TAIL_PAGE_BYTES) for number in range(6)]
     for item in items:
@@ -394,7 +396,7 @@ def test_a_list_has_items_of_several_pages(open_queue: OpenQueue) -> None:
     assert len(queue) == 0
 
 
-def test_session_is_flushed_many_times(open_queue: OpenQueue) -> None:
+def test_session_is_flushed_many_times(open_queue: QueueFactory) -> None:
     """A session goes on after a flush; an empty flush costs no sync."""
     queue = open_queue()
     with queue.session() as session:
@@ -409,7 +411,7 @@ def test_session_is_flushed_many_times(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"0", b"1", b"2", b"3", b"4"]
 
 
-def test_one_small_transaction_is_one_sync(open_queue: OpenQueue) -> None:
+def test_one_small_transaction_is_one_sync(open_queue: QueueFactory) -> None:
     """A small flush costs one sync, a large one two, a dequeue one."""
     queue = open_queue()
     put(queue, b"first")  # makes the segment
@@ -422,7 +424,7 @@ def test_one_small_transaction_is_one_sync(open_queue: OpenQueue) -> None:
     assert queue.stats().syncs - before == 1
 
 
-def test_unsynced_queue_never_syncs_on_a_flush(open_queue: OpenQueue) -> None:
+def test_unsynced_queue_never_syncs_on_a_flush(open_queue: QueueFactory) -> None:
     """With ``sync=False`` flushes cost no sync, and survive the death of the process."""
     queue = open_queue(sync=False)
     before = queue.stats().syncs
@@ -434,7 +436,7 @@ def test_unsynced_queue_never_syncs_on_a_flush(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"a", b"b" * 200_000]
 
 
-def test_session_larger_than_memory_spills(open_queue: OpenQueue) -> None:
+def test_session_larger_than_memory_spills(open_queue: QueueFactory) -> None:
     """A session's items leave the memory before its flush, and are still one transaction."""
     queue = open_queue(segment_bytes=50_000, memory_bytes=10_000)
     items = [bytes([n % 256]) * 1000 for n in range(200)]
@@ -454,7 +456,7 @@ def test_session_larger_than_memory_spills(open_queue: OpenQueue) -> None:
     assert drain(queue) == items
 
 
-def test_spilled_session_is_rolled_back(open_queue: OpenQueue, directory: Path) -> None:
+def test_spilled_session_is_rolled_back(open_queue: QueueFactory, directory: Path) -> None:
     """Spilled blocks of a rolled-back session are never seen, and their files go."""
     queue = open_queue(segment_bytes=1000)
     with queue.session() as session:
@@ -467,7 +469,7 @@ def test_spilled_session_is_rolled_back(open_queue: OpenQueue, directory: Path) 
     assert segment_files(directory) == []
 
 
-def test_browse_and_peek(open_queue: OpenQueue) -> None:
+def test_browse_and_peek(open_queue: QueueFactory) -> None:
     """Browsing shows the ready items in order and takes nothing."""
     queue = open_queue(segment_bytes=1000, memory_bytes=0)
     items = [b"%d" % n for n in range(500)]
@@ -486,7 +488,7 @@ def test_browse_and_peek(open_queue: OpenQueue) -> None:
     assert len(queue) == 500
 
 
-def test_browsing_while_items_go(open_queue: OpenQueue) -> None:
+def test_browsing_while_items_go(open_queue: QueueFactory) -> None:
     """What is consumed while somebody browses is skipped; what stays is seen once."""
     queue = open_queue(segment_bytes=200, memory_bytes=0)
     items = [b"%03d" % n for n in range(100)]
@@ -507,7 +509,7 @@ def test_browsing_while_items_go(open_queue: OpenQueue) -> None:
         break
 
 
-def test_browsing_a_closed_queue(open_queue: OpenQueue) -> None:
+def test_browsing_a_closed_queue(open_queue: QueueFactory) -> None:
     """A browser of a queue that is closed meanwhile hears of it."""
     queue = open_queue(memory_bytes=0, segment_bytes=100)
     put_each(queue, [b"x" * 100] * 5)
@@ -518,7 +520,7 @@ def test_browsing_a_closed_queue(open_queue: OpenQueue) -> None:
         list(browser)
 
 
-def test_clear(open_queue: OpenQueue) -> None:
+def test_clear(open_queue: QueueFactory) -> None:
     """Clearing consumes what is ready, durably, and leaves what sessions hold."""
     queue = open_queue()
     put(queue, *[b"%d" % n for n in range(10)])
@@ -533,7 +535,7 @@ def test_clear(open_queue: OpenQueue) -> None:
     assert len(open_queue()) == 0
 
 
-def test_markers(open_queue: OpenQueue) -> None:
+def test_markers(open_queue: QueueFactory) -> None:
     """A flush with a marker is done once; a repetition does nothing, gives back what it held, and says so."""
     queue = open_queue()
     put(queue, b"a")
@@ -570,7 +572,7 @@ def test_markers(open_queue: OpenQueue) -> None:
     ],
     ids=lambda value: repr(value)[:20],
 )
-def test_markers_that_cannot_be(marker: Any, error: type[Exception], open_queue: OpenQueue) -> None:
+def test_markers_that_cannot_be(marker: Any, error: type[Exception], open_queue: QueueFactory) -> None:
     """A marker is a name and a version; nothing is committed with another."""
     queue = open_queue()
     with queue.session() as session:
@@ -582,7 +584,7 @@ def test_markers_that_cannot_be(marker: Any, error: type[Exception], open_queue:
     assert drain(queue) == [b"x"]
 
 
-def test_stats_add_up(open_queue: OpenQueue, directory: Path) -> None:
+def test_stats_add_up(open_queue: QueueFactory, directory: Path) -> None:
     """Every figure says what its docstring says."""
     queue = open_queue()
     put(queue, *[b"x" * 100] * 50)
@@ -604,7 +606,7 @@ def test_stats_add_up(open_queue: OpenQueue, directory: Path) -> None:
     assert type(stats).__doc__ is not None
 
 
-def test_generation_counts_trims(open_queue: OpenQueue) -> None:
+def test_generation_counts_trims(open_queue: QueueFactory) -> None:
     """Trimming begins a new generation, and everything stays."""
     queue = open_queue()
     put(queue, b"a")
@@ -616,7 +618,7 @@ def test_generation_counts_trims(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"a"]
 
 
-def test_reopening_without_a_change_writes_nothing(open_queue: OpenQueue, directory: Path) -> None:
+def test_reopening_without_a_change_writes_nothing(open_queue: QueueFactory, directory: Path) -> None:
     """Opening a cleanly closed queue, reading it and closing it leaves every file as it was, but for the lock."""
     put(queue := open_queue(), b"a", b"b")
     queue.close()
@@ -634,7 +636,7 @@ def test_reopening_without_a_change_writes_nothing(open_queue: OpenQueue, direct
     assert content() == before
 
 
-def test_writing_on_after_a_clean_close(open_queue: OpenQueue, directory: Path) -> None:
+def test_writing_on_after_a_clean_close(open_queue: QueueFactory, directory: Path) -> None:
     """After a clean close the same segment is written on; after a crash a fresh one is begun."""
     for n in range(5):
         put(queue := open_queue(), b"%d" % n)
@@ -660,7 +662,7 @@ def test_errors_are_one_tree() -> None:
     assert issubclass(QueueNotFoundError, FileNotFoundError)
 
 
-def test_many_segments_in_one_flush(open_queue: OpenQueue, directory: Path) -> None:
+def test_many_segments_in_one_flush(open_queue: QueueFactory, directory: Path) -> None:
     """``segment_bytes=10`` and one-byte items: many files, all deleted once they are drained."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, [bytes([n]) for n in range(100)])

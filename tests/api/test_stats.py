@@ -13,14 +13,14 @@ from persistentqueue import PersistentQueue, QueueFullError, transaction
 from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from persistentqueue.runtime.open_queue import _UNCOUNTED
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import drain, put, put_each, wait_for
 from tests.unit.engine.test_adoption import look, publish
 from tests.unit.engine.test_compaction import LITTLE, sparse
 from tests.unit.runtime.test_open_queue import SECONDS, Gate
 
 
-def test_flushes_are_measured(open_queue: OpenQueue) -> None:
+def test_flushes_are_measured(open_queue: QueueFactory) -> None:
     """Each flush that commits is in ``flush_seconds``, each group in ``commit_seconds`` and ``group_size``; what is
     refused, or has nothing to commit, is not."""
     queue = open_queue(max_items=3)
@@ -38,7 +38,7 @@ def test_flushes_are_measured(open_queue: OpenQueue) -> None:
     assert 0 < stats.commit_seconds.sum < stats.flush_seconds.sum
 
 
-def test_a_group_is_one_commit_of_many_flushes(open_queue: OpenQueue) -> None:
+def test_a_group_is_one_commit_of_many_flushes(open_queue: QueueFactory) -> None:
     """Flushes that share a sync are one group; each has waited for it."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
@@ -49,9 +49,9 @@ def test_a_group_is_one_commit_of_many_flushes(open_queue: OpenQueue) -> None:
         assert gate.reached.wait(SECONDS)
         for _ in range(19):
             pool.submit(put, queue, b"x")
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
-        wait_for(lambda: len(group._line) == 19)
+        wait_for(lambda: len(group._group_commit) == 19)
         gate.go_on.set()
     after = queue.stats()
     sizes = after.group_size - before.group_size
@@ -60,7 +60,7 @@ def test_a_group_is_one_commit_of_many_flushes(open_queue: OpenQueue) -> None:
     assert (after.commit_seconds - before.commit_seconds).count == 2
 
 
-def test_what_is_measured_takes_no_memory(open_queue: OpenQueue) -> None:
+def test_what_is_measured_takes_no_memory(open_queue: QueueFactory) -> None:
     """What was noted is counted after some hundred transactions, though nobody looks."""
     queue = open_queue()
     put_each(queue, [b"x"] * _UNCOUNTED)
@@ -70,7 +70,7 @@ def test_what_is_measured_takes_no_memory(open_queue: OpenQueue) -> None:
     assert queue.stats().flush_seconds.count == _UNCOUNTED + 1
 
 
-def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: OpenQueue) -> None:
+def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: QueueFactory) -> None:
     """So it is in queues that have no other transactions than those over several."""
     queues = [open_queue(name) for name in ("a", "b")]
     for _ in range(_UNCOUNTED):
@@ -83,7 +83,7 @@ def test_what_is_measured_of_several_queues_takes_no_memory(open_queue: OpenQueu
         assert queue.stats().flush_seconds.count == _UNCOUNTED
 
 
-def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: OpenQueue) -> None:
+def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: QueueFactory) -> None:
     """Its part of it is a flush and a group of each queue; where it is skipped, it is no group."""
     first, second = open_queue("a"), open_queue("b")
     for _ in range(2):
@@ -97,7 +97,7 @@ def test_a_transaction_over_several_queues_is_measured_in_each(open_queue: OpenQ
         assert (stats.groups, stats.transactions) == (1, 2)
 
 
-def test_reads_from_files_are_measured(open_queue: OpenQueue) -> None:
+def test_reads_from_files_are_measured(open_queue: QueueFactory) -> None:
     """A dequeue that has to read from a file is in ``read_seconds``; one that finds its items in memory is not."""
     queue = open_queue()
     put(queue, *[b"x"] * 10)
@@ -111,7 +111,7 @@ def test_reads_from_files_are_measured(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("inline_bytes", [0, 128 * 1024])
-def test_enqueued_bytes(open_queue: OpenQueue, directory: Path, inline_bytes: int) -> None:
+def test_enqueued_bytes(open_queue: QueueFactory, directory: Path, inline_bytes: int) -> None:
     """They are those of the blocks: of small and large groups, of what was written ahead, and of what was adopted."""
     queue = open_queue(inline_bytes=inline_bytes)
     one = BLOCK_HEADER_BYTES + LENGTH_BYTES + 1
@@ -128,7 +128,7 @@ def test_enqueued_bytes(open_queue: OpenQueue, directory: Path, inline_bytes: in
     assert open_queue().stats().enqueued_bytes == 0
 
 
-def test_what_comes_back_is_counted(open_queue: OpenQueue) -> None:
+def test_what_comes_back_is_counted(open_queue: QueueFactory) -> None:
     """Items that a session gives back, by a rollback, at its end, or since it is dropped."""
     queue = open_queue()
     put(queue, *[b"x"] * 10)
@@ -146,7 +146,7 @@ def test_what_comes_back_is_counted(open_queue: OpenQueue) -> None:
     assert queue.stats().given_back == 6
 
 
-def test_a_dropped_session_wakes_who_waits(open_queue: OpenQueue) -> None:
+def test_a_dropped_session_wakes_who_waits(open_queue: QueueFactory) -> None:
     """What a session held that is dropped goes to whoever waits for an item, at once."""
     queue = open_queue()
     put(queue, b"x")
@@ -166,7 +166,7 @@ def test_a_dropped_session_wakes_who_waits(open_queue: OpenQueue) -> None:
         assert waiting.result(SECONDS / 3) == b"x"
 
 
-def test_who_holds_for_how_long(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_holds_for_how_long(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sessions that are open, and how long the one has held that has held longest."""
     queue = open_queue()
     put(queue, b"a", b"b")
@@ -185,7 +185,7 @@ def test_who_holds_for_how_long(open_queue: OpenQueue, monkeypatch: pytest.Monke
     assert (queue.stats().sessions, queue.stats().held_seconds) == (0, 0)
 
 
-def test_compactions_are_counted(open_queue: OpenQueue) -> None:
+def test_compactions_are_counted(open_queue: QueueFactory) -> None:
     """By hand or by itself: segments that were emptied, and bytes that were written for it; also of one that was given
     up, which empties none."""
     queue = open_queue(**LITTLE)
@@ -204,7 +204,7 @@ def test_compactions_are_counted(open_queue: OpenQueue) -> None:
     assert (stats.compacted_segments, stats.copied_bytes - given_up.copied_bytes) == done
 
 
-def test_a_queue_that_is_well_is_not_broken(open_queue: OpenQueue) -> None:
+def test_a_queue_that_is_well_is_not_broken(open_queue: QueueFactory) -> None:
     """Without a failure there is no damage and nothing broken; ``repr`` shows the histograms in a readable way."""
     queue = open_queue()
     put(queue, b"x")
@@ -213,7 +213,7 @@ def test_a_queue_that_is_well_is_not_broken(open_queue: OpenQueue) -> None:
     assert "group_size=Histogram(1 values, mean 1, half <= 1, 99% <= 1, all <= 1)" in repr(stats)
 
 
-def test_a_look_waits_for_no_flush(open_queue: OpenQueue) -> None:
+def test_a_look_waits_for_no_flush(open_queue: QueueFactory) -> None:
     """While a flush waits for the disk ``stats()`` answers."""
     gate = Gate()
     queue: PersistentQueue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))

@@ -23,7 +23,7 @@ from persistentqueue import (
     check,
     repair,
 )
-from persistentqueue.core.availability import Ready
+from persistentqueue.core.availability import Availability
 from persistentqueue.core.frame import decode_frame, encode_frame
 from persistentqueue.core.intervals import Cursor
 from persistentqueue.core.operations import (
@@ -38,7 +38,7 @@ from persistentqueue.core.operations import (
 from persistentqueue.core.state import State, StateError
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files, wait_for
 
 
@@ -56,7 +56,7 @@ def numbers(*count: int) -> list[bytes]:
 # --- each gets all ---------------------------------------------------------------------------------------------------
 
 
-def test_each_gets_every_item(open_queue: OpenQueue) -> None:
+def test_each_gets_every_item(open_queue: QueueFactory) -> None:
     """Two subscriptions and the plain queue take the same items, each at its pace, and hold and roll back alone."""
     queue = open_queue()
     billing, audit = queue.subscribe("billing"), queue.subscribe("audit")
@@ -79,7 +79,7 @@ def test_each_gets_every_item(open_queue: OpenQueue) -> None:
     assert bool(billing)
 
 
-def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: OpenQueue) -> None:
+def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: QueueFactory) -> None:
     """What each has consumed, in any order, outlives a clean close, a crash and a trim."""
     queue = open_queue()
     first = queue.subscribe("first")
@@ -103,7 +103,7 @@ def test_it_is_as_far_as_it_was_when_the_queue_is_opened_again(open_queue: OpenQ
         assert list(queue.browse()) == numbers(20)
 
 
-def test_earliest_is_what_the_queue_still_holds(open_queue: OpenQueue) -> None:
+def test_earliest_is_what_the_queue_still_holds(open_queue: QueueFactory) -> None:
     """A new subscription gets what somebody still needs, in order, also behind gaps; with ``latest`` nothing of it."""
     queue = open_queue()
     put(queue, *numbers(10))
@@ -121,7 +121,7 @@ def test_earliest_is_what_the_queue_still_holds(open_queue: OpenQueue) -> None:
     assert take(late) == [b"new"]
 
 
-def test_space_comes_back_when_nobody_needs_it(open_queue: OpenQueue, directory: Path) -> None:
+def test_space_comes_back_when_nobody_needs_it(open_queue: QueueFactory, directory: Path) -> None:
     """A segment is kept for the slowest subscription, whoever it is, and goes when that has passed it."""
     queue = open_queue(segment_bytes=500)
     slow = queue.subscribe("slow")
@@ -139,7 +139,7 @@ def test_space_comes_back_when_nobody_needs_it(open_queue: OpenQueue, directory:
     assert len(segment_files(directory)) == 1
 
 
-def test_removing_gives_back_what_only_it_kept(open_queue: OpenQueue, directory: Path) -> None:
+def test_removing_gives_back_what_only_it_kept(open_queue: QueueFactory, directory: Path) -> None:
     """Removed, a subscription keeps nothing any more, is not listed, and its sessions are told so."""
     queue = open_queue(segment_bytes=500)
     slow, quick = queue.subscribe("slow"), queue.subscribe("quick")
@@ -173,7 +173,7 @@ def test_removing_gives_back_what_only_it_kept(open_queue: OpenQueue, directory:
     assert (len(queue), len(queue.subscribe("quick")), len(queue.subscribe("slow"))) == (1, 1, 0)
 
 
-def test_who_waits_for_a_removed_one_is_told(open_queue: OpenQueue) -> None:
+def test_who_waits_for_a_removed_one_is_told(open_queue: QueueFactory) -> None:
     """A ``dequeue`` that waits ends when its subscription is removed."""
     queue = open_queue()
     with ThreadPoolExecutor(1) as pool, queue.subscribe("a").session() as session:
@@ -184,7 +184,7 @@ def test_who_waits_for_a_removed_one_is_told(open_queue: OpenQueue) -> None:
             waiting.result(60)
 
 
-def test_all_who_wait_are_woken(open_queue: OpenQueue) -> None:
+def test_all_who_wait_are_woken(open_queue: QueueFactory) -> None:
     """One item wakes a waiting consumer of each subscription, and a rollback those of its own."""
     queue = open_queue()
     subscriptions = [queue.subscribe(name) for name in "abc"]
@@ -210,7 +210,7 @@ def test_all_who_wait_are_woken(open_queue: OpenQueue) -> None:
 # --- fan-out ---------------------------------------------------------------------------------------------------------
 
 
-def test_pure_fan_out(open_queue: OpenQueue, directory: Path) -> None:
+def test_pure_fan_out(open_queue: QueueFactory, directory: Path) -> None:
     """A queue with ``fan_out`` has no consumer but its subscriptions: nothing goes without one, and what all have
     consumed goes. It stays so, whether it is said again or not."""
     queue = open_queue(fan_out=True)
@@ -244,7 +244,7 @@ def test_pure_fan_out(open_queue: OpenQueue, directory: Path) -> None:
     assert (queue.stats().dequeued, len(late)) == (6, 0)
 
 
-def test_fan_out_is_for_new_queues(open_queue: OpenQueue) -> None:
+def test_fan_out_is_for_new_queues(open_queue: QueueFactory) -> None:
     """A queue that has a plain consumer keeps it: to ask for ``fan_out`` later is refused."""
     queue = open_queue()
     queue.close()
@@ -256,7 +256,7 @@ def test_fan_out_is_for_new_queues(open_queue: OpenQueue) -> None:
 # --- limits, explanations, damage ------------------------------------------------------------------------------------
 
 
-def test_limits_count_until_all_have_it(open_queue: OpenQueue) -> None:
+def test_limits_count_until_all_have_it(open_queue: QueueFactory) -> None:
     """A limit counts what anybody still needs: one who consumes makes no room, the last one does."""
     queue = open_queue(max_items=3)
     a, b = queue.subscribe("a"), queue.subscribe("b")
@@ -276,7 +276,7 @@ def test_limits_count_until_all_have_it(open_queue: OpenQueue) -> None:
     assert list(b.browse()) == [b"1", b"2", b"x"]
 
 
-def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: OpenQueue) -> None:
+def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: QueueFactory) -> None:
     """With ``full="block"`` a flush waits until all have consumed enough, or the one that keeps it is removed."""
     queue = open_queue(max_items=2, full="block")
     a = queue.subscribe("a")
@@ -291,7 +291,7 @@ def test_a_blocked_flush_goes_on_when_the_last_one_has_it(open_queue: OpenQueue)
             drain(queue)
 
 
-def test_a_segment_tells_for_whom_it_is_kept(open_queue: OpenQueue) -> None:
+def test_a_segment_tells_for_whom_it_is_kept(open_queue: QueueFactory) -> None:
     """``explain`` names the subscriptions that have not consumed all of a segment."""
     queue = open_queue()
     a = queue.subscribe("a")
@@ -304,7 +304,7 @@ def test_a_segment_tells_for_whom_it_is_kept(open_queue: OpenQueue) -> None:
     assert "live: 5 for the subscription 'a'; 9 for the subscription 'b'; it is written on" in str(use)
 
 
-def test_each_hears_of_damage(directory: Path, open_queue: OpenQueue) -> None:
+def test_each_hears_of_damage(directory: Path, open_queue: QueueFactory) -> None:
     """A damaged block is told of once to each subscription, which goes on behind it; a limit does not count what
     nobody can read."""
     queue = open_queue()
@@ -330,7 +330,7 @@ def test_each_hears_of_damage(directory: Path, open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.damages
-def test_repair_keeps_subscriptions(directory: Path, open_queue: OpenQueue) -> None:
+def test_repair_keeps_subscriptions(directory: Path, open_queue: QueueFactory) -> None:
     """What a repair takes for lost is lost for all; who has consumed what stays."""
     queue = open_queue(segment_bytes=1000)
     a = queue.subscribe("a")
@@ -354,7 +354,7 @@ def test_repair_keeps_subscriptions(directory: Path, open_queue: OpenQueue) -> N
 
 
 @pytest.mark.damages
-def test_a_log_that_contradicts_itself(directory: Path, open_queue: OpenQueue) -> None:
+def test_a_log_that_contradicts_itself(directory: Path, open_queue: QueueFactory) -> None:
     """Without a log the items come from the blocks, for the plain queue; the subscriptions are gone."""
     queue = open_queue()
     queue.subscribe("a")
@@ -368,13 +368,13 @@ def test_a_log_that_contradicts_itself(directory: Path, open_queue: OpenQueue) -
 
 
 @pytest.mark.parametrize("name", ["", "x" * 65_536, b"bytes", None])
-def test_names_that_cannot_be(open_queue: OpenQueue, name: object) -> None:
+def test_names_that_cannot_be(open_queue: QueueFactory, name: object) -> None:
     """A subscription's name is text, and not empty, and fits into a frame."""
     with pytest.raises((ValueError, TypeError), match="name"):
         open_queue().subscribe(name)  # type: ignore[arg-type]
 
 
-def test_starts_that_cannot_be(open_queue: OpenQueue) -> None:
+def test_starts_that_cannot_be(open_queue: QueueFactory) -> None:
     """A start is one of two."""
     with pytest.raises(ValueError, match="earliest"):
         open_queue().subscribe("a", start="now")
@@ -567,11 +567,11 @@ def test_ready_begins_where_the_cursor_is() -> None:
     state = State()
     state.skip(4)
     state.apply(SubscriptionOpened(1, 0, "a"))
-    assert Ready(state, 1).position == 4
-    assert Ready(state, 1).name == "a"
+    assert Availability(state, 1).position == 4
+    assert Availability(state, 1).name == "a"
 
 
-def test_many_threads_on_many_subscriptions(open_queue: OpenQueue) -> None:
+def test_many_threads_on_many_subscriptions(open_queue: QueueFactory) -> None:
     """Each of three subscriptions, with two consuming threads each, gets all items once, while four threads put them
     in."""
     queue = open_queue(segment_bytes=20_000)
@@ -612,7 +612,7 @@ def test_many_threads_on_many_subscriptions(open_queue: OpenQueue) -> None:
 # --- browsing while others consume -----------------------------------------------------------------------------------
 
 
-def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: OpenQueue) -> None:
+def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: QueueFactory) -> None:
     """Who browses what anybody still has to consume is not held up by what goes meanwhile, in any order."""
     queue = open_queue(memory_bytes=0)
     put_each(queue, [b"%d" % number for number in range(9)])
@@ -634,7 +634,7 @@ def test_browsing_all_of_what_is_consumed_meanwhile(open_queue: OpenQueue) -> No
     assert list(browsing) == []
 
 
-def test_browsing_a_subscription_that_is_removed(open_queue: OpenQueue) -> None:
+def test_browsing_a_subscription_that_is_removed(open_queue: QueueFactory) -> None:
     """It ends, at the latest behind what was read before, whatever becomes of the items."""
     queue = open_queue(memory_bytes=0)
     subscription = queue.subscribe("b")
@@ -648,7 +648,7 @@ def test_browsing_a_subscription_that_is_removed(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("kind", ["all", "removed"])
-def test_a_read_that_comes_behind_a_close(open_queue: OpenQueue, kind: str) -> None:
+def test_a_read_that_comes_behind_a_close(open_queue: QueueFactory, kind: str) -> None:
     """Whoever browses while the queue is closed opens none of its files again."""
     queue = open_queue(memory_bytes=0)
     subscription = queue.subscribe("b")

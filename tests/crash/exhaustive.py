@@ -240,7 +240,7 @@ def _dequeue(run: _Run, disk: SimulatedDisk) -> None:
         run.commit([transaction], run.content.items[1:])
 
 
-def _group(run: _Run, disk: SimulatedDisk) -> None:
+def _open_queue(run: _Run, disk: SimulatedDisk) -> None:
     first, (second, taken), third = run.enqueuing([600]), run.dequeuing(1), run.enqueuing([1])
     run.commit([first, second, third], (*run.content.items[len(taken) :], *first.items, *third.items))
 
@@ -277,7 +277,7 @@ OPERATIONS: dict[str, Callable[[_Run, SimulatedDisk], None]] = {
     "enqueue": _enqueue,
     "spill": _spill,
     "dequeue": _dequeue,
-    "group": _group,
+    "group": _open_queue,
     "discard": _discard,
     "trim": _trim,
     "compact": _compact,

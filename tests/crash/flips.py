@@ -22,7 +22,7 @@ from functools import lru_cache
 from itertools import accumulate, chain
 from random import Random
 
-from persistentqueue.core.availability import Ready
+from persistentqueue.core.availability import Availability
 from persistentqueue.core.frame import END, decode_frame
 from persistentqueue.core.intervals import Intervals
 from persistentqueue.core.page_cache import Pages
@@ -64,7 +64,7 @@ class _Probe:
     def __init__(self, image: Image, disk: Disk, path: str) -> None:
         self._image, self._path, self._blocks = image, path, image.blocks[path]
         self._store = open_queue(image, disk, memory_bytes=0)
-        self._ready = Ready(self._store.state)
+        self._ready = Availability(self._store.state)
         self._ready.hold(len(self._ready))
         live = set(image.moments[-1].live)
         self._live = [[s for s in block.sequences if s in live] for block in self._blocks]

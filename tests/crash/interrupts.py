@@ -27,7 +27,7 @@ from unittest.mock import patch
 import persistentqueue
 from persistentqueue import PersistentQueue, Producer, Session, transaction
 from persistentqueue.errors import PersistentQueueError, QueueFullError
-from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.system.disk import Disk
 from persistentqueue.system.signal_shield import end_helper
 
@@ -553,9 +553,9 @@ def _require(condition: object, what: str) -> None:
 
 def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) -> None:
     """No lock is taken, nobody waits, and what is on hold was given to the session that holds it."""
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
-    line: Any = group._line
+    line: Any = group._group_commit
     locks = {
         "mutex": group.mutex,
         "writing": group.writing,
@@ -569,12 +569,12 @@ def require_idle(queue: PersistentQueue[Any], sessions: Sequence[Session[Any]]) 
     _require(line.leader is None and len(line) == 0, "a thread seems to stand in the line")
     if queue.closed:
         return
-    _require(group._waiters.count == 0 and not group._seats.taken, "a thread seems to wait")
+    _require(group._waiters.count == 0 and not group._room_waiters.taken, "a thread seems to wait")
     _require(group.store.broken is None, f"the queue is broken: {group.store.broken!r}")
     given = 0
     for session in sessions:
         work = session._transaction
-        if session._group is group and work is not None:
+        if session._open_queue is group and work is not None:
             _require(session._busy == 0, "a session is in a call")
             holds = sum(run[1] for run in session._runs_of(work))
             _require(holds == work.given, "a session holds what its caller was not given")
@@ -638,7 +638,7 @@ def run_places(only: str = "", part: int = 0, parts: int = 1) -> Report:
     """Interrupt the scenarios with ``only`` in their names at each place that they come through, the first time and the
     last. Raises ``ViolationError`` with the scenario and the place."""
     # What comes by itself, in a thread of its own, would take other ways each time.
-    with patch.object(Upkeep, "maintain_soon", lambda _: None):
+    with patch.object(Maintenance, "maintain_soon", lambda _: None):
         return _run_places(only, part, parts)
 
 

@@ -191,7 +191,7 @@ MUTANTS = (
     Mutant("what is in doubt counts", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: True", "several"),
     Mutant("what is in doubt is dropped", "recovery/opening", "lambda prepare: ask(disk, directory, prepare, recover_other, others.is_sound)", "lambda _: False", "several"),
     Mutant("a queue is deleted that another has to ask", "recovery/catalog", "            _refuse_unsettled(disk, directory)\n", "            pass\n", "several"),
-    Mutant("the short way forgets what is to be settled", "engine/store", "if self.generations.settling is not None:\n                self.insist(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several", 19),
+    Mutant("the short way forgets what is to be settled", "engine/store", "if self.generations.settling is not None:\n                self.shielded(partial(self._commit_long, group))\n            elif not self.committer", "if not self.committer", "several", 19),
     Mutant("an aborted part is taken for committed", "engine/two_phase", "            settling.committed = False\n", "            settling.committed = True\n", "several faults", 298),
     # --- items that fail
     Mutant("a delivery is not logged", "runtime/retries", "                group.commit(delivery)\n", "                pass\n", "retries"),
@@ -210,7 +210,7 @@ MUTANTS = (
     # --- interruptions
     Mutant("half a change of the state stays", "engine/commit", "        self._rebuild()\n", "        pass\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
     Mutant("a frame that was interrupted is not written again", "storage/log", "        if self.number == before:\n", "        if False:\n", f"{INTERRUPTS}::test_row_04_interrupted_everywhere_a_flush_is_finished_or_undone"),
-    Mutant("what was taken and not returned stays on hold", "session", "                self._group.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
+    Mutant("what was taken and not returned stays on hold", "session", "                self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("who is interrupted keeps the place of a waiter", "runtime/waiting", "            shielded(partial(self._leave, place, passes=True))\n", "            pass\n", f"{SESSIONS}::test_row_03_a_waiting_consumer_is_interrupted"),
     Mutant("an opening that is interrupted keeps the lock", "runtime/open_queue", "                self.shielded(self.store.close)\n", "                pass\n", f"{INTERRUPTS}::test_row_03_interrupted_everywhere_nothing_is_on_hold"),
     Mutant("a frame is written that the state refuses", "engine/commit", "            if (transaction.runs or transaction.operations) and not self._is_valid(transaction, consumed):\n", "            if False:\n", f"{SESSIONS}::test_row_01_no_frame_is_written_that_the_state_would_refuse"),

@@ -25,7 +25,7 @@ from persistentqueue import queue as queue_module
 from persistentqueue.core.dead_letter import DeadLetter
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.queue import PersistentQueue
-from persistentqueue.runtime.open_queue import Group
+from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.session import Session
 
 from .disk import SimulatedDisk
@@ -208,7 +208,7 @@ class RetriesExplorer:
             if cleanly:
                 each.close()
             else:
-                group: Group = each._open()
+                group: OpenQueue = each._open()
                 group.disown("the process is gone")
 
     # --- crashing ----------------------------------------------------------------------------------------------------

@@ -75,7 +75,7 @@ class Worker:
             return False, None
         return True, result
 
-    def _insist(self, call: Callable[[], Any]) -> Any:
+    def _shielded(self, call: Callable[[], Any]) -> Any:
         """Make the call until it was not interrupted."""
         while True:
             is_done, result = self._try(call)
@@ -156,7 +156,7 @@ class Worker:
             self._taken += items
 
     def _flush(self) -> None:
-        self._insist(self._session.flush)
+        self._shielded(self._session.flush)
         self.enqueued.update(self._buffered)
         self.consumed.update(self._taken)
         self._buffered, self._taken = [], []
@@ -167,7 +167,7 @@ class Worker:
             self._taken = []
 
     def _roll_back(self) -> None:
-        self._insist(self._session.rollback)
+        self._shielded(self._session.rollback)
         self._buffered, self._taken = [], []
 
     def _move(self) -> None:
@@ -198,8 +198,8 @@ class Worker:
         self._try(self._chance.choice(keeps))
 
     def _reopen(self) -> None:
-        self._insist(self._b.close)
-        self._b = self._insist(lambda: self._keep(self._open("b")))
+        self._shielded(self._b.close)
+        self._b = self._shielded(lambda: self._keep(self._open("b")))
 
     def _keep(self, queue: PersistentQueue[bytes]) -> PersistentQueue[bytes]:
         return queue

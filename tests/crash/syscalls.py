@@ -327,7 +327,7 @@ class _Child:
             disk = replace(DISK, time_ns=lambda: 0)
             self._queue = PersistentQueue(self._directory, disk=disk, **self._case.program.settings)
         if not self._is_known:
-            group = self._queue._group
+            group = self._queue._open_queue
             assert group is not None
             self._session = Session(group, self._case.program.spill_bytes)
             first, end = group.store.state.gone_count, group.store.state.next_sequence
@@ -375,8 +375,8 @@ class _Child:
         """End as a process does that is killed: files closed, lock freed, nothing written."""
         mark("crash")
         queue, self._queue, self._is_known = self._queue, None, False
-        if queue is not None and queue._group is not None:
-            queue._group.disown("crashed by a test")
+        if queue is not None and queue._open_queue is not None:
+            queue._open_queue.disown("crashed by a test")
 
     def _say(self, kind: bytes, first: int, end: int) -> None:
         os.write(self._ledger, b"%s %d %d\n" % (kind, first, end))

@@ -1,7 +1,7 @@
 """A program with threads on both sides of a ``compat.Queue`` is killed, over and over: nothing is lost, or done twice.
 
-``python -m tests.durability.test_compat_killed PATH LEDGER LIFE`` is that program. It writes a line to its ledger before and after
-each call, so that whatever is true at the kill is known but of the calls under way.
+``python -m tests.durability.test_compat_killed PATH LEDGER LIFE`` is that program. It writes a line to its ledger
+before and after each call, so that whatever is true at the kill is known but of the calls under way.
 """
 
 from __future__ import annotations

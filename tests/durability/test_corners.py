@@ -45,7 +45,7 @@ from persistentqueue.storage import segment_files as segments_module
 from persistentqueue.storage.lock import Lock
 from persistentqueue.storage.segment import READ_AHEAD_BYTES, Segment
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put, put_each, segment_files, wait_for
 from tests.unit.runtime.test_open_queue import Gate, Interruption
 
@@ -107,7 +107,7 @@ def test_block_of_an_older_attempt_cannot_stand_in(tmp_path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_segments_that_were_swapped(open_queue: OpenQueue, directory: Path) -> None:
+def test_segments_that_were_swapped(open_queue: QueueFactory, directory: Path) -> None:
     """A segment under another's name is reported, and none of its items is served for the other's."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, [b"a", b"b"])
@@ -164,19 +164,19 @@ def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:
     segment.close()
 
 
-def test_reading_stops_after_enough(open_queue: OpenQueue) -> None:
+def test_reading_stops_after_enough(open_queue: QueueFactory) -> None:
     """One reading takes about so much, and the next goes on behind it."""
     queue = open_queue(memory_bytes=2 * READ_AHEAD_BYTES)
     items = [bytes([n]) * 200_000 for n in range(12)] + [b"end"]
     put(queue, *items)
     put(queue, *items)
-    batches = list(queue._group.store.reader.browse())  # type: ignore[union-attr]
+    batches = list(queue._open_queue.store.reader.browse())  # type: ignore[union-attr]
     assert [item for batch in batches for item in batch] == items * 2
     assert all(sum(map(len, batch)) <= READ_AHEAD_BYTES for batch in batches)
     assert 3 < len(batches) < 9
 
 
-def test_transaction_over_several_segments(open_queue: OpenQueue, directory: Path) -> None:
+def test_transaction_over_several_segments(open_queue: QueueFactory, directory: Path) -> None:
     """A transaction whose blocks do not fit one segment goes on in the next ones."""
     queue = open_queue(segment_bytes=600_000)
     items = [bytes([n]) * 150_000 for n in range(20)]
@@ -187,7 +187,7 @@ def test_transaction_over_several_segments(open_queue: OpenQueue, directory: Pat
     assert drain(open_queue()) == items
 
 
-def test_items_that_are_too_large(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_items_that_are_too_large(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """The limit holds for bytes as it does for other objects, and nothing of the call is buffered."""
     monkeypatch.setattr(session_module, "ITEM_BYTES_MAX", 10)
     monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
@@ -203,7 +203,7 @@ def test_items_that_are_too_large(open_queue: OpenQueue, monkeypatch: pytest.Mon
 
 
 def test_log_that_fills_at_the_right_pace_keeps_its_size(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that takes neither few groups nor many stays as long as it is."""
     monkeypatch.setattr("persistentqueue.engine.trim._GROUPS_PER_LOG", (1, 10**6))
@@ -214,7 +214,7 @@ def test_log_that_fills_at_the_right_pace_keeps_its_size(
     assert queue.stats().log_capacity_bytes == 8192
 
 
-def test_spill_that_breaks(open_queue: OpenQueue) -> None:
+def test_spill_that_breaks(open_queue: QueueFactory) -> None:
     """A device error while a session spills breaks the queue."""
     failing = [False]
 
@@ -256,11 +256,11 @@ def test_opening_where_nothing_can_be_made(tmp_path: Path) -> None:
     PersistentQueue(tmp_path / "q").close()
 
 
-def test_consumed_between_a_look_and_its_read(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_consumed_between_a_look_and_its_read(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A browser whose next item is consumed just before it is read goes on with what is ready then."""
     queue = open_queue(memory_bytes=0)
     put_each(queue, [b"a", b"b"])
-    reader = queue._group.store.reader  # type: ignore[union-attr]
+    reader = queue._open_queue.store.reader  # type: ignore[union-attr]
     page = type(reader)._page
     raised = [False]
 
@@ -274,17 +274,17 @@ def test_consumed_between_a_look_and_its_read(open_queue: OpenQueue, monkeypatch
     assert list(queue.browse()) == [b"a", b"b"]
 
 
-def test_reading_while_the_files_are_closed(open_queue: OpenQueue) -> None:
+def test_reading_while_the_files_are_closed(open_queue: QueueFactory) -> None:
     """Who passed the gate just before the queue was closed gets ClosedError, not another file's bytes."""
     queue = open_queue(memory_bytes=0)
     put(queue, b"a")
-    reader = queue._group.store.reader  # type: ignore[union-attr]
+    reader = queue._open_queue.store.reader  # type: ignore[union-attr]
     queue.close()
     with pytest.raises(ClosedError, match="while it was read"):
         reader._page(0)
 
 
-def test_a_read_that_is_interrupted_loses_no_file(open_queue: OpenQueue) -> None:
+def test_a_read_that_is_interrupted_loses_no_file(open_queue: QueueFactory) -> None:
     """Wherever an interruption comes while a segment is looked up, what was not written to its file yet is read from
     memory by whoever comes next, and is synced by the next trim."""
     points = 0
@@ -322,14 +322,16 @@ def test_disowning_twice(tmp_path: Path) -> None:
     queue = PersistentQueue(tmp_path / "q")
     crash(queue)
     crash(queue)
-    with queue._group.mutex:  # type: ignore[union-attr]
+    with queue._open_queue.mutex:  # type: ignore[union-attr]
         queue.close()
     with pytest.raises(ClosedError, match="crashed by a test"):
         len(queue)
 
 
 @pytest.mark.parametrize("is_heir", [False, True])
-def test_interrupted_when_its_turn_comes(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, is_heir: bool) -> None:
+def test_interrupted_when_its_turn_comes(
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, is_heir: bool
+) -> None:
     """Who was taken along is committed, and who was to lead is not, and hands on to the next."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
@@ -359,7 +361,7 @@ def test_interrupted_when_its_turn_comes(open_queue: OpenQueue, monkeypatch: pyt
             member.turn.acquire()
 
     monkeypatch.setattr(_Member, "__init__", init)
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     gate.armed = True
     items = [b"interrupted", b"other"] if is_heir else [b"other", b"interrupted"]
@@ -367,9 +369,9 @@ def test_interrupted_when_its_turn_comes(open_queue: OpenQueue, monkeypatch: pyt
         leader = pool.submit(put, queue, b"leader")
         assert gate.reached.wait(30)
         results = {items[0]: pool.submit(put, queue, items[0])}
-        wait_for(lambda: len(group._line) == 1)
+        wait_for(lambda: len(group._group_commit) == 1)
         results[items[1]] = pool.submit(put, queue, items[1])
-        wait_for(lambda: len(group._line) == 2)
+        wait_for(lambda: len(group._group_commit) == 2)
         gate.go_on.set()
         leader.result(30)
         results[b"other"].result(30)
@@ -412,7 +414,7 @@ def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:
     assert calls[0] == 3  # of the file twice, and of its directory
 
 
-def test_retired_while_counted(open_queue: OpenQueue) -> None:
+def test_retired_while_counted(open_queue: QueueFactory) -> None:
     """A file that goes while the statistics are made is not counted."""
 
     def lstat(path: str) -> Any:
@@ -444,7 +446,7 @@ def test_leftover_that_goes_meanwhile(tmp_path: Path) -> None:
         assert drain(queue) == [b"x"]
 
 
-def test_full_log_whose_trim_breaks(open_queue: OpenQueue) -> None:
+def test_full_log_whose_trim_breaks(open_queue: QueueFactory) -> None:
     """A flush that needs a new generation of the log, whose sync fails, breaks the queue and says so."""
     failing = [False]
 
@@ -481,7 +483,7 @@ def test_state_that_does_not_add_up() -> None:
 
 
 @pytest.mark.damages
-def test_check_counts_items(open_queue: OpenQueue, directory: Path) -> None:
+def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
     """An extent that promises another number of items than its blocks hold is a problem."""
     from persistentqueue import check
 

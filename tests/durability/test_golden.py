@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from persistentqueue import DataMissingError, DeadLetter, Encryption, PersistentQueue, View, check, list_queues
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.faces.test_cli import cli as verb
 from tests.golden.make import CASES, SUMS, TINY, Queue, make_all, sums
 from tests.support.queues import IN_CACHE, drain, put
@@ -57,7 +57,7 @@ class Case:
         """A look at a queue from outside."""
         return View(self.queues, name or None, encryption=self.encryption(self.contents[name]))
 
-    def opened(self, name: str, open_queue: OpenQueue) -> PersistentQueue:
+    def opened(self, name: str, open_queue: QueueFactory) -> PersistentQueue:
         """A queue, and the one of its dead letters."""
         queue = self.contents[name]
         settings: dict[str, Any] = TINY | queue.settings | {"encryption": self.encryption(queue), "disk": IN_CACHE}
@@ -113,7 +113,7 @@ def test_golden_queue_is_seen_from_outside(case: Case) -> None:
 
 
 @pytest.mark.parametrize("case", ALL, indirect=True)
-def test_golden_queue_opens(case: Case, open_queue: OpenQueue) -> None:
+def test_golden_queue_opens(case: Case, open_queue: QueueFactory) -> None:
     """An opening of a golden queue finds what is written beside it, and the queue goes on from there."""
     for name, expected in case.contents.items():
         queue = case.opened(name, open_queue)
@@ -194,7 +194,9 @@ def test_golden_queues_are_small_and_complete() -> None:
     assert sum(path.stat().st_size for path in GOLDEN.rglob("*") if path.is_file()) < BYTES_MAX
 
 
-def test_golden_queues_are_made_alike(tmp_path: Path, open_queue: OpenQueue, caplog: pytest.LogCaptureFixture) -> None:
+def test_golden_queues_are_made_alike(
+    tmp_path: Path, open_queue: QueueFactory, caplog: pytest.LogCaptureFixture
+) -> None:
     """The program that made them makes the same bytes each time; and what it makes now opens as what it made then."""
     one, other = tmp_path / "one", tmp_path / "other"
     make_all(one)

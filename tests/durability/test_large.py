@@ -11,13 +11,13 @@ from zlib import crc32
 import pytest
 
 from persistentqueue.core.block import ITEM_BYTES_MAX
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash
 
 
 @pytest.mark.large
 @pytest.mark.skipif("LARGE_ITEMS" not in os.environ, reason="needs 14 GiB of memory: set LARGE_ITEMS=1")
-def test_the_largest_item(open_queue: OpenQueue) -> None:
+def test_the_largest_item(open_queue: QueueFactory) -> None:
     """An item of 4 GiB - 1 bytes survives a crash between its flush and its dequeue, and so do its neighbours."""
     queue = open_queue()
     item = os.urandom(1 << 20) * 4096

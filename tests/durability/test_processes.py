@@ -23,7 +23,7 @@ import pytest
 
 from persistentqueue import ClosedError, PersistentQueue, QueueLockedError, Session, check, delete_queue
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, drain, put
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork and signals")
@@ -426,7 +426,7 @@ def open_and_report(ledger: int, path: Path) -> None:
             os.write(ledger, item + b"\n")
 
 
-def test_another_process_reads_what_this_one_closed(open_queue: OpenQueue, directory: Path, forks: Forks) -> None:
+def test_another_process_reads_what_this_one_closed(open_queue: QueueFactory, directory: Path, forks: Forks) -> None:
     """A queue passes from process to process by closing and opening."""
     with open_queue() as queue:
         put(queue, b"a", b"b")

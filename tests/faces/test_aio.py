@@ -229,16 +229,16 @@ def test_waiting_has_one_thread_and_takes_no_time(place: Path) -> None:
                     assert await waiting.dequeue(None) is None
 
             tasks = [asyncio.create_task(wait()) for _ in range(100)]
-            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            await until(lambda: queue._core._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             start = time.process_time()
             await asyncio.sleep(0.5)
             assert time.process_time() - start < 0.05
             assert {each.name for each in threading.enumerate()} - names <= {"persistentqueue-aio-watch"}
-            assert queue._core._group._waiters.count == 1  # type: ignore[union-attr]
+            assert queue._core._open_queue._waiters.count == 1  # type: ignore[union-attr]
             for task in tasks:
                 task.cancel()
             await asyncio.wait(tasks)
-            await until(lambda: queue._core._group._waiters.count == 0)  # type: ignore[union-attr]
+            await until(lambda: queue._core._open_queue._waiters.count == 0)  # type: ignore[union-attr]
 
     asyncio.run(main())
 
@@ -249,7 +249,7 @@ def test_what_waits_hears_of_other_processes(place: Path) -> None:
     async def main() -> None:
         async with aio.PersistentQueue(place) as queue, queue.session() as session:
             waiting = asyncio.create_task(session.dequeue(None))
-            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            await until(lambda: queue._core._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             with Producer(place) as producer:
                 producer.enqueue(b"x")
                 producer.flush()
@@ -266,7 +266,7 @@ def test_what_cannot_be_read_for_now(place: Path) -> None:
     async def main() -> None:
         async with aio.PersistentQueue(place, disk=disk) as queue, queue.session() as session:
             waiting = asyncio.create_task(session.dequeue(None))
-            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            await until(lambda: queue._core._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             failing[0] = True
             with Producer(place) as producer:
                 producer.enqueue(b"1")
@@ -575,7 +575,7 @@ def test_breaking_is_told_to_all(place: Path) -> None:
     async def main() -> None:
         async with aio.PersistentQueue(place, disk=replace(DISK, pwritev=pwritev)) as queue:
             waiting = asyncio.create_task(queue.session().dequeue(None))
-            await until(lambda: queue._core._group._waiters.count == 1)  # type: ignore[union-attr]
+            await until(lambda: queue._core._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             failing[0] = True
             found = await asyncio.gather(put(queue, b"a"), put(queue, b"b"), waiting, return_exceptions=True)
             assert [type(each) for each in found] == [BrokenQueueError] * 3

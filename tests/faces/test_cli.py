@@ -39,7 +39,7 @@ from persistentqueue.cli.formatting import (
     span_text,
 )
 from persistentqueue.cli.verbs import VERBS
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
 from tests.support.queues import drain, flip, interruptible, put, segment_files
 from tests.unit.interprocess.test_snapshot_view import entries, rest_alone
@@ -317,7 +317,7 @@ def test_put_and_get(path: Path) -> None:
     assert not (path / "r").exists()
 
 
-def test_get_for_a_subscription(open_queue: OpenQueue, path: Path) -> None:
+def test_get_for_a_subscription(open_queue: QueueFactory, path: Path) -> None:
     """It consumes for that one alone; one that is not there is not made."""
     with open_queue("q") as queue:
         queue.subscribe("audit")
@@ -351,7 +351,7 @@ def test_a_terminal_sees_how_far_it_is(path: Path, tmp_path: Path) -> None:
     assert b"5,000 items written" in seen
 
 
-def test_a_broken_pipe_loses_no_item(open_queue: OpenQueue, path: Path) -> None:
+def test_a_broken_pipe_loses_no_item(open_queue: QueueFactory, path: Path) -> None:
     """Where nobody reads what is printed, nothing is consumed, and no word is lost on it."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n + bytes(1000) for n in range(500)))
@@ -504,7 +504,7 @@ def test_what_is_put_into_a_queue_that_does_not_open_is_durable(path: Path) -> N
         assert drain(queue) == [b"a", b"b"]
 
 
-def test_an_encrypted_queue_needs_its_key(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+def test_an_encrypted_queue_needs_its_key(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
     """``--key`` brings it, to look, to take and to put; without it nothing is lost, and the age is told."""
     key, file = bytes(range(32)), tmp_path / "key"
     file.write_text(key.hex() + "\n")
@@ -532,7 +532,7 @@ def test_an_encrypted_queue_needs_its_key(open_queue: OpenQueue, path: Path, tmp
 
 
 def test_a_directory_without_queues_and_a_queue_by_its_own_path(
-    tmp_path: Path, open_queue: OpenQueue, path: Path
+    tmp_path: Path, open_queue: QueueFactory, path: Path
 ) -> None:
     """The queue's own directory is listed as one; where there is none, that is an error."""
     put(open_queue("q"), b"a")
@@ -607,7 +607,7 @@ def test_what_takes_out_of_a_damaged_queue_says_what_to_do(path: Path) -> None:
         assert View(path, "q").look().depth == 2
 
 
-def test_a_dump_never_takes_the_place_of_a_device(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+def test_a_dump_never_takes_the_place_of_a_device(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
     """A pipe, like a device, is written to and stays; a link leads on to the file; a report does the same."""
     put(open_queue("q"), b"item")
     pipe, link, target = tmp_path / "pipe", tmp_path / "link", tmp_path / "target"
@@ -628,7 +628,7 @@ def test_a_dump_never_takes_the_place_of_a_device(open_queue: OpenQueue, path: P
 
 
 def test_a_report_that_fails_leaves_the_one_before(
-    open_queue: OpenQueue, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It gets its name when it is complete."""
     put(open_queue("q"), b"item")
@@ -666,7 +666,7 @@ def test_a_queue_that_may_not_be_read_is_left_out(path: Path, tmp_path: Path, mo
     assert "good" in page.read_text(encoding="utf-8")
 
 
-def test_what_a_key_file_holds_is_never_shown(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+def test_what_a_key_file_holds_is_never_shown(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
     """One that is no key, or that cannot be read, is named in the error, without its bytes."""
     put(open_queue("q"), b"item")
     file = tmp_path / "key"
@@ -699,7 +699,7 @@ def test_a_line_that_is_nested_too_deep_is_no_item(path: Path) -> None:
     assert (done.status, "ValueError: line 2: " in done.err) == (2, True)
 
 
-def test_names_are_no_commands_to_the_terminal(open_queue: OpenQueue, path: Path) -> None:
+def test_names_are_no_commands_to_the_terminal(open_queue: QueueFactory, path: Path) -> None:
     """Neither colours nor markup: subscriptions and markers may have any name, items any bytes."""
     queue, name = open_queue("q"), "[red]\x1b[31m[/nothing]"
     queue.subscribe(name)
@@ -718,7 +718,7 @@ def test_names_are_no_commands_to_the_terminal(open_queue: OpenQueue, path: Path
         assert r"[red]\x1b[31m[/nothing]" in done.text or arguments[0] == "top"
 
 
-def test_compact_gives_files_back(open_queue: OpenQueue, path: Path) -> None:
+def test_compact_gives_files_back(open_queue: QueueFactory, path: Path) -> None:
     """What lives in sparse files is copied together, and the answer says what that gave."""
     with open_queue("q", segment_bytes=50_000) as queue:
         for start in range(0, 500, 10):
@@ -796,7 +796,7 @@ def test_a_bench_deletes_what_one_left_that_was_killed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("arguments", [["get", "--all"], ["move", "--to", "other"]])
-def test_what_a_verb_gives_back_is_wiped(open_queue: OpenQueue, path: Path, arguments: list[str]) -> None:
+def test_what_a_verb_gives_back_is_wiped(open_queue: QueueFactory, path: Path, arguments: list[str]) -> None:
     """Whoever made the queue may want that, and no verb knows."""
     with open_queue("q") as queue:
         put(queue, *[b"secret"] * 100)
@@ -824,7 +824,7 @@ def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, m
     assert cli("get", path, "q", "--all").out == b"one\ntwo\n"
 
 
-def test_an_interrupt_gives_items_back(open_queue: OpenQueue, path: Path) -> None:
+def test_an_interrupt_gives_items_back(open_queue: QueueFactory, path: Path) -> None:
     """Ctrl-C while ``get`` waits: status 130, and what was not consumed is in the queue."""
     with open_queue("q") as queue:
         put(queue, b"a")

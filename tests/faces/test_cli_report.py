@@ -17,7 +17,7 @@ from persistentqueue import PersistentQueue
 from persistentqueue.cli import main, report_html
 from persistentqueue.cli.display.report import page
 from persistentqueue.cli.summary import findings, see_inside
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import flip, put, segment_files
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
@@ -93,7 +93,7 @@ def text_of(html: str) -> str:
     return " ".join(unescape(re.sub(r"<style>.*?</style>|<[^>]*>", " ", html, flags=re.DOTALL)).split())
 
 
-def test_from_inside_it_says_who_keeps_what(open_queue: OpenQueue) -> None:
+def test_from_inside_it_says_who_keeps_what(open_queue: QueueFactory) -> None:
     """Which session, how many items, for how long, which file; how much of the backlog is in memory."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
     end = at_work(queue)
@@ -114,7 +114,7 @@ def test_from_inside_it_says_who_keeps_what(open_queue: OpenQueue) -> None:
     assert "every session has flushed" in text_of(report_html(queue))
 
 
-def test_from_outside_it_says_what_cannot_be_seen(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+def test_from_outside_it_says_what_cannot_be_seen(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """It shows no holds, and tells how they are seen: honestly."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
     end = at_work(queue)
@@ -129,7 +129,7 @@ def test_from_outside_it_says_what_cannot_be_seen(open_queue: OpenQueue, directo
     end()
 
 
-def test_it_needs_nothing_from_elsewhere(open_queue: OpenQueue) -> None:
+def test_it_needs_nothing_from_elsewhere(open_queue: QueueFactory) -> None:
     """No script, no address, no picture or style of another file."""
     queue = open_queue()
     put(queue, b"a")
@@ -139,7 +139,7 @@ def test_it_needs_nothing_from_elsewhere(open_queue: OpenQueue) -> None:
     assert len(html) < 100_000
 
 
-def test_queues_of_a_directory_on_one_page(open_queue: OpenQueue) -> None:
+def test_queues_of_a_directory_on_one_page(open_queue: QueueFactory) -> None:
     """With a table above them, an empty one and one with subscriptions among them."""
     empty, sales = open_queue("empty"), open_queue("sales", fan_out=True)
     for name in ("billing", "audit"):
@@ -165,7 +165,7 @@ def test_queues_of_a_directory_on_one_page(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.damages
-def test_what_is_urgent_comes_first(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_urgent_comes_first(open_queue: QueueFactory, directory: Path) -> None:
     """A hold of an hour, items that cannot be read, and a queue that is nearly full are to be seen to."""
     with open_queue() as queue:
         put(queue, b"a" * 100, b"b")
@@ -240,7 +240,7 @@ def colours_of(path: Path) -> set[tuple[int, ...]]:
     return {tuple(int(value * 255) for value in pixel[:3]) for row in image[::3] for pixel in row[::3]}
 
 
-def test_a_browser_shows_it(open_queue: OpenQueue, tmp_path: Path, show: Callable[..., str]) -> None:
+def test_a_browser_shows_it(open_queue: QueueFactory, tmp_path: Path, show: Callable[..., str]) -> None:
     """Without an error, without scrolling sideways on a telephone or a desk, in light and in dark; not blank."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=100_000)
     end = at_work(queue)

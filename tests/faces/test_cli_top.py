@@ -38,7 +38,7 @@ from persistentqueue.cli.display.top import _looks
 from persistentqueue.cli.display.watch import Arrivals, Pace, Watched, pace_of
 from persistentqueue.cli.summary import document_of, findings, owner_text, resident_bytes, see
 from persistentqueue.storage.lock import Owner
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, put
 
 SECONDS = 120.0  # a limit for what should take less than one
@@ -63,7 +63,7 @@ def with_backlog(queue: PersistentQueue) -> None:
 # --- between two looks ---------------------------------------------------------------------------------------------
 
 
-def test_rates_and_waits_are_those_of_the_time_between(open_queue: OpenQueue, directory: Path) -> None:
+def test_rates_and_waits_are_those_of_the_time_between(open_queue: QueueFactory, directory: Path) -> None:
     """In and out in a second; how long what was consumed had waited, by when it was written."""
     queue = open_queue()
     put(queue, *(b"%d" % n for n in range(100)))
@@ -83,7 +83,7 @@ def test_rates_and_waits_are_those_of_the_time_between(open_queue: OpenQueue, di
 
 
 def test_what_came_and_went_unseen_has_waited_less_than_the_time_between(
-    open_queue: OpenQueue, directory: Path
+    open_queue: QueueFactory, directory: Path
 ) -> None:
     """Of that nobody knows more."""
     queue = open_queue()
@@ -96,7 +96,7 @@ def test_what_came_and_went_unseen_has_waited_less_than_the_time_between(
     assert (pace.in_per_second, pace.out_per_second, pace.waited_half_seconds) == (10, 10, 1.0)
 
 
-def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_on_hold_and_overtaken_counts_as_waiting(open_queue: QueueFactory, directory: Path) -> None:
     """What a session has on hold is no part of what was consumed, but the oldest all the same."""
     queue = open_queue()
     put(queue, *(b"%d" % n for n in range(10)))
@@ -157,7 +157,7 @@ def test_what_goes_wrong_is_shown_until_it_is_over(tmp_path: Path) -> None:
 # --- the picture ---------------------------------------------------------------------------------------------------
 
 
-def test_the_picture_explains_itself_without_colours(open_queue: OpenQueue, directory: Path) -> None:
+def test_the_picture_explains_itself_without_colours(open_queue: QueueFactory, directory: Path) -> None:
     """A queue with holds, holes, and more than its memory: its map has a legend, and the worst files are named."""
     queue = open_queue(segment_bytes=60_000, memory_bytes=10_000)
     with_backlog(queue)
@@ -183,7 +183,7 @@ def test_the_picture_explains_itself_without_colours(open_queue: OpenQueue, dire
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 200])
-def test_it_fits_into_any_terminal(open_queue: OpenQueue, directory: Path, width: int) -> None:
+def test_it_fits_into_any_terminal(open_queue: QueueFactory, directory: Path, width: int) -> None:
     """No line is cut: narrow ones have fewer columns."""
     queue = open_queue(segment_bytes=60_000)
     with_backlog(queue)
@@ -222,7 +222,7 @@ def test_a_long_name_takes_no_room_from_the_numbers(tmp_path: Path, width: int) 
     assert "".join(queues[1].error.split()) in "".join(picture.split())
 
 
-def test_what_is_to_be_known_of_a_queue(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_to_be_known_of_a_queue(open_queue: QueueFactory, directory: Path) -> None:
     """What nobody has closed, what waits in the inbox, who is furthest behind, and that all is well otherwise."""
     queue = open_queue()
     put(queue, b"a")
@@ -252,7 +252,7 @@ def test_what_is_to_be_known_of_a_queue(open_queue: OpenQueue, directory: Path) 
     open_queue().close()
 
 
-def test_who_has_it(open_queue: OpenQueue, directory: Path) -> None:
+def test_who_has_it(open_queue: QueueFactory, directory: Path) -> None:
     """In words, also where the system does not tell."""
     queue = open_queue()
     seen = View(directory).look()
@@ -381,7 +381,9 @@ def read_until(fd: int, word: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("arguments", [(), ("--json",)])
-def test_it_goes_on_until_it_is_interrupted(open_queue: OpenQueue, tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_it_goes_on_until_it_is_interrupted(
+    open_queue: QueueFactory, tmp_path: Path, arguments: tuple[str, ...]
+) -> None:
     """Picture after picture, or line after line; Ctrl-C ends it at once, with status 0 and without a word."""
     queue = open_queue()
     put(queue, b"a")
@@ -398,7 +400,7 @@ def test_it_goes_on_until_it_is_interrupted(open_queue: OpenQueue, tmp_path: Pat
     os.close(reader)
 
 
-def test_on_a_terminal_it_draws_in_place(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_on_a_terminal_it_draws_in_place(open_queue: QueueFactory, tmp_path: Path) -> None:
     """On a screen of its own, which is left again."""
     put(open_queue(), b"a")
     master, slave = os.openpty()

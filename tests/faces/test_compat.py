@@ -90,7 +90,7 @@ class Waiting(threading.Thread):
 def is_waiting(queue: Queue[Any]) -> bool:
     """Whether a thread waits, for an item, for room, or for the end."""
     conditions: list[Any] = [queue.not_full, queue.all_tasks_done]
-    getters = queue.persistent._group._waiters.count  # type: ignore[union-attr]
+    getters = queue.persistent._open_queue._waiters.count  # type: ignore[union-attr]
     return bool(getters or any(condition._waiters for condition in conditions))
 
 
@@ -137,13 +137,13 @@ def test_concurrent_puts_share_syncs(tmp_path: Path) -> None:
     gate = Gate()
     with Queue[int](tmp_path / "queue", disk=replace(DISK, failpoint=gate.failpoint)) as queue:
         queue.put(0)
-        groups, group = queue.persistent.stats().groups, queue.persistent._group
+        groups, group = queue.persistent.stats().groups, queue.persistent._open_queue
         assert group is not None
         gate.armed = True
         putters = [Waiting(queue.put, 0)]
         assert gate.reached.wait(60)
         putters += [Waiting(queue.put, number) for number in range(1, 9)]
-        wait_for(lambda: len(group._line) == 8)
+        wait_for(lambda: len(group._group_commit) == 8)
         gate.go_on.set()
         assert [putter.answer() for putter in putters] == [None] * 9
         assert queue.persistent.stats().groups - groups == 2
@@ -574,7 +574,7 @@ def test_forked_child_is_refused(opened: OpenFace) -> None:
     queue = opened(maxsize=1)
     queue.put(1)
     told = []
-    group = queue.persistent._group
+    group = queue.persistent._open_queue
     assert group is not None
     with queue.mutex, group.mutex, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a warning that threads and fork do not mix

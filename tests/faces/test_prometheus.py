@@ -23,7 +23,7 @@ from persistentqueue import PersistentQueue, Stats, prometheus
 from persistentqueue.prometheus import COUNTERS, QueueCollector
 from persistentqueue.runtime.metrics import SECONDS as BOUNDS
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import put, put_each
 from tests.unit.runtime.test_open_queue import SECONDS, Gate
 
@@ -40,7 +40,7 @@ def values(metric: Metric) -> dict[str, float]:
     return {sample.labels["queue"]: sample.value for sample in metric.samples}
 
 
-def test_each_field_is_a_metric(open_queue: OpenQueue) -> None:
+def test_each_field_is_a_metric(open_queue: QueueFactory) -> None:
     """All that ``Stats`` has is scraped, in base units, with the help that ``Stats`` has for it."""
     queue = open_queue()
     put(queue, b"x")
@@ -54,7 +54,7 @@ def test_each_field_is_a_metric(open_queue: OpenQueue) -> None:
     assert found["persistentqueue_held_items"].documentation == "Items that sessions have dequeued and not flushed."
 
 
-def test_counters_are_what_counts_since_something(open_queue: OpenQueue) -> None:
+def test_counters_are_what_counts_since_something(open_queue: QueueFactory) -> None:
     """What says since when it counts is a counter, or a histogram; and nothing else is."""
     helps = prometheus._helps()
     since = {name for name, text in helps.items() if "since the queue was" in text}
@@ -63,7 +63,7 @@ def test_counters_are_what_counts_since_something(open_queue: OpenQueue) -> None
     assert set(helps) == {field.name for field in fields(Stats)}
 
 
-def test_values_are_those_of_stats(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_values_are_those_of_stats(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Each queue has its values, by path and name; a queue without a name has an empty one."""
     orders, unnamed = open_queue(), open_queue(None, path=tmp_path / "one")
     put(orders, b"a", b"b")
@@ -74,7 +74,7 @@ def test_values_are_those_of_stats(open_queue: OpenQueue, tmp_path: Path) -> Non
     assert (sample.name, sample.labels["path"]) == ("persistentqueue_trims_total", str(tmp_path / "queues"))
 
 
-def test_histograms(open_queue: OpenQueue) -> None:
+def test_histograms(open_queue: QueueFactory) -> None:
     """Buckets are cumulative, up to +Inf, which is the count."""
     queue = open_queue()
     put_each(queue, [b"x"] * 10)
@@ -88,7 +88,7 @@ def test_histograms(open_queue: OpenQueue) -> None:
     assert rest == {"count": 10, "sum": pytest.approx(histogram.sum)}
 
 
-def test_openmetrics_has_no_objection(open_queue: OpenQueue) -> None:
+def test_openmetrics_has_no_objection(open_queue: QueueFactory) -> None:
     """The stricter format takes the names as well."""
     registry = CollectorRegistry()
     registry.register(QueueCollector(open_queue()))
@@ -96,7 +96,7 @@ def test_openmetrics_has_no_objection(open_queue: OpenQueue) -> None:
     assert len(list(parse_openmetrics(text))) == len(fields(Stats))  # type: ignore[no-untyped-call]
 
 
-def test_who_is_left_out(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_who_is_left_out(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A queue that is closed, or whose files nobody can look at, is not there; the others are."""
     armed: list[bool] = []
 
@@ -112,7 +112,7 @@ def test_who_is_left_out(open_queue: OpenQueue, tmp_path: Path) -> None:
     armed.clear()
 
 
-def test_queues_that_come_and_go(open_queue: OpenQueue) -> None:
+def test_queues_that_come_and_go(open_queue: QueueFactory) -> None:
     """A callable says at each scrape which queues there are; to register asks nobody."""
     queues: list[PersistentQueue] = []
     asked: list[int] = []
@@ -131,7 +131,7 @@ def test_queues_that_come_and_go(open_queue: OpenQueue) -> None:
         registry.register(QueueCollector(those))
 
 
-def test_without_a_source_there_is_no_help(monkeypatch: pytest.MonkeyPatch, open_queue: OpenQueue) -> None:
+def test_without_a_source_there_is_no_help(monkeypatch: pytest.MonkeyPatch, open_queue: QueueFactory) -> None:
     """Installed without its source, the package is scraped all the same."""
 
     def gone(_: object) -> str:
@@ -145,7 +145,7 @@ def test_without_a_source_there_is_no_help(monkeypatch: pytest.MonkeyPatch, open
         prometheus._helps.cache_clear()
 
 
-def test_a_scrape_over_http_while_a_flush_is_under_way(open_queue: OpenQueue) -> None:
+def test_a_scrape_over_http_while_a_flush_is_under_way(open_queue: QueueFactory) -> None:
     """A real scrape of a real server is answered while a flush waits for the disk."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))

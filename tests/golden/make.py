@@ -31,7 +31,7 @@ from typing import Any
 from persistentqueue import Encryption, PersistentQueue, Producer, Session, transaction
 from persistentqueue.interprocess.consumer_requests import request_subscription
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
-from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.log import replay
 from persistentqueue.system.disk import DISK, Disk
 
@@ -152,7 +152,7 @@ def take(queue: Any, count: int) -> None:
 def crash(*queues: PersistentQueue) -> None:
     """End as ``kill -9`` ends a process."""
     for queue in queues:
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
         group.disown("crashed by the maker of golden queues")
 
@@ -487,12 +487,12 @@ def sums(directory: Path) -> str:
 def make_all(directory: Path) -> None:
     """Make all cases in a directory that is not there yet."""
     os.makedirs(directory)
-    with_maintenance, Upkeep.maintain_soon = Upkeep.maintain_soon, lambda self: None  # type: ignore[method-assign]
+    with_maintenance, Maintenance.maintain_soon = Maintenance.maintain_soon, lambda self: None  # type: ignore[method-assign]
     try:
         for case in CASES:
             make(directory, case)
     finally:
-        Upkeep.maintain_soon = with_maintenance  # type: ignore[method-assign]
+        Maintenance.maintain_soon = with_maintenance  # type: ignore[method-assign]
     for lock in directory.rglob("lock"):  # Git keeps no inodes either
         lock.write_text(re.sub(r'"inode": "\w+"', '"inode": ""', lock.read_text()))
     (directory / SUMS).write_text(sums(directory))

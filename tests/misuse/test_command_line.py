@@ -24,7 +24,7 @@ import pytest
 from persistentqueue import PersistentQueue, View
 from persistentqueue.cli import files, main
 from persistentqueue.errors import BrokenQueueError
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import drain, interruptible, put
 
 SERVER = r"""
@@ -197,7 +197,7 @@ def server(tmp_path: Path) -> Iterator[Server]:
 
 @pytest.mark.parametrize("verb", ["dump", "report"])
 def test_row_06_the_users_own_part_and_a_planted_link_are_left_alone(
-    open_queue: OpenQueue, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file with a guessable, or even with the guessed, temporary name is neither written to nor removed."""
     put(open_queue("q"), b"item")
@@ -221,7 +221,7 @@ def test_row_06_the_users_own_part_and_a_planted_link_are_left_alone(
 
 
 def test_row_06_a_file_keeps_its_mode_and_its_directory_is_synced(
-    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The file is synced with its final mode, renamed, and then its directory is synced."""
     put(open_queue("q"), b"item")
@@ -274,7 +274,7 @@ def test_row_06_whatever_ends_the_writing_leaves_nothing(
     assert file.read_bytes() == (b"new" if call == "replace" else b"before")
 
 
-def test_row_06_devices_directories_and_stdout(open_queue: OpenQueue, tmp_path: Path, capfdbinary: Any) -> None:
+def test_row_06_devices_directories_and_stdout(open_queue: QueueFactory, tmp_path: Path, capfdbinary: Any) -> None:
     """A device stays a device, a directory is refused, and ``/dev/stdout`` goes on behind what is there."""
     put(open_queue("q"), b"item")
     queues = str(tmp_path / "queues")
@@ -355,7 +355,7 @@ def test_row_13_each_verb_with_closed_and_odd_streams(server: Server) -> None:
     ],
 )
 def test_row_13_in_a_process_of_its_own(
-    open_queue: OpenQueue, tmp_path: Path, redirected: str, arguments: str, status: int
+    open_queue: QueueFactory, tmp_path: Path, redirected: str, arguments: str, status: int
 ) -> None:
     """A shell sees what the forks see: the status is documented, stdout has no error, stderr no traceback."""
     with open_queue("q") as queue:
@@ -369,7 +369,7 @@ def test_row_13_in_a_process_of_its_own(
 
 
 @pytest.mark.parametrize("lines", [1, 40])
-def test_row_13_get_into_head_consumes_what_was_shown(open_queue: OpenQueue, tmp_path: Path, lines: int) -> None:
+def test_row_13_get_into_head_consumes_what_was_shown(open_queue: QueueFactory, tmp_path: Path, lines: int) -> None:
     """Beyond the transaction of the last line that is shown, at most one more is consumed; none is ever lost."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n for n in range(5000)))
@@ -388,7 +388,7 @@ def test_row_13_get_into_head_consumes_what_was_shown(open_queue: OpenQueue, tmp
     assert left == [b"%d" % n for n in range(consumed, 5000)]
 
 
-def test_row_13_a_pipe_gets_all_items_in_order(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_row_13_a_pipe_gets_all_items_in_order(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Transactions that grow leave nothing out, and end with status 0."""
     with open_queue("q") as queue:
         put(queue, *(b"%d" % n for n in range(5000)))
@@ -481,7 +481,7 @@ def test_row_03_an_interrupt_while_it_starts(tmp_path: Path, name: str) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("release unlocked lock"), BrokenQueueError("broken", Path("q"))])
 def test_row_03_an_error_that_came_of_an_interrupt(
-    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, error: Exception
+    open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any, error: Exception
 ) -> None:
     """Whatever an interrupt becomes on its way out, the status is 130, without a word."""
     open_queue("q").close()
@@ -498,7 +498,7 @@ def test_row_03_an_error_that_came_of_an_interrupt(
 
 
 def test_row_03_an_unexpected_error_is_not_the_status_of_nothing(
-    open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
+    open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: Any
 ) -> None:
     """An error that no verb expects is told in JSON, with status 2."""
     open_queue("q").close()
@@ -512,7 +512,7 @@ def test_row_03_an_unexpected_error_is_not_the_status_of_nothing(
     assert (out, json.loads(err)) == ("", {"error": {"type": "RuntimeError", "message": "odd"}})
 
 
-def test_row_03_an_ignored_interrupt_stays_ignored(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_row_03_an_ignored_interrupt_stays_ignored(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A verb that was started with SIGINT ignored, as by ``nohup``, goes on to its end."""
     open_queue("q").close()
     before = signal.signal(signal.SIGINT, signal.SIG_IGN)

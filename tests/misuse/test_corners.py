@@ -44,7 +44,7 @@ from persistentqueue.storage.log import Log
 from persistentqueue.storage.publication import open_dense, read_publication
 from persistentqueue.storage.segment_files import Segments
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.hostile import forge
 from tests.support.queues import drain, put
 
@@ -76,8 +76,8 @@ def adopter_of(queue: PersistentQueue) -> Adopter:
 
 def directory_of(queue: PersistentQueue) -> str:
     """Where the queue is, or was."""
-    assert queue._group is not None
-    return queue._group.directory
+    assert queue._open_queue is not None
+    return queue._open_queue.directory
 
 
 def publish(directory: Path, *items: bytes) -> None:
@@ -92,7 +92,7 @@ def publish(directory: Path, *items: bytes) -> None:
 
 
 def test_what_may_not_be_read_is_passed_when_there_is_no_room(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A file that may not be read keeps nobody from asking what is behind it, and is read again the next time."""
     queue = open_queue()
@@ -110,7 +110,7 @@ def test_what_may_not_be_read_is_passed_when_there_is_no_room(
 
 @pytest.mark.damages
 def test_what_may_not_be_read_is_set_aside(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """In its turn such a file is set aside, and the error says what to do; what is behind it goes on."""
     queue = open_queue()
@@ -127,7 +127,7 @@ def test_what_may_not_be_read_is_set_aside(
 
 
 @pytest.mark.damages
-def test_more_items_than_there_are_sequences(open_queue: OpenQueue, directory: Path) -> None:
+def test_more_items_than_there_are_sequences(open_queue: QueueFactory, directory: Path) -> None:
     """A publication whose items have no sequences left is damage: it is set aside."""
     queue = open_queue()
     publish(directory, b"one")
@@ -146,7 +146,7 @@ def test_more_items_than_there_are_sequences(open_queue: OpenQueue, directory: P
     ids=["set aside", "gone", "skipped"],
 )
 def test_what_becomes_of_damage(
-    open_queue: OpenQueue,
+    open_queue: QueueFactory,
     directory: Path,
     monkeypatch: pytest.MonkeyPatch,
     error: OSError | None,
@@ -178,7 +178,9 @@ def test_what_becomes_of_damage(
     assert drain(queue) == []
 
 
-def test_what_is_skipped_is_told_once(open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_is_skipped_is_told_once(
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A file that is read again since it changed, and is skipped again for the same reason, is told once; one that is
     gone by then has no traits."""
     queue = open_queue()
@@ -199,7 +201,7 @@ def test_what_is_skipped_is_told_once(open_queue: OpenQueue, directory: Path, mo
 
 
 def test_what_cannot_be_read_counts_for_no_limit(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A published file that a producer may not read counts for no limit of the queue."""
     queue = open_queue(max_items=10)
@@ -316,7 +318,7 @@ def test_a_shared_file_is_readable_whatever_the_umask(tmp_path: Path, umask: int
 
 
 def test_a_directory_that_may_not_be_entered(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whoever publishes into a queue that is closed to it hears that, whether or not it may look for the queue."""
     open_queue().close()
@@ -333,7 +335,7 @@ def test_a_directory_that_may_not_be_entered(
 # --- what the system lacks -------------------------------------------------------------------------------------------
 
 
-def test_a_half_whose_blocks_cannot_be_synced(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_half_whose_blocks_cannot_be_synced(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where one queue of several lacks a descriptor before its sync, nothing is committed anywhere; then all is."""
     a, b = open_queue("a", inline_bytes=0), open_queue("b", inline_bytes=0)
     put(a, b"1")
@@ -353,7 +355,7 @@ def test_a_half_whose_blocks_cannot_be_synced(open_queue: OpenQueue, monkeypatch
     assert (drain(a), drain(b)) == ([b"1", item], [item])
 
 
-def test_a_pool_that_gives_nothing_back(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_pool_that_gives_nothing_back(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A pool that cannot be listed has made no room; nothing else comes of that."""
     queue = open_queue()
     put(queue, b"1")
@@ -367,7 +369,7 @@ def test_a_pool_that_gives_nothing_back(open_queue: OpenQueue, monkeypatch: pyte
 @pytest.mark.parametrize("way", ["direct", "cached", "unsynced"])
 @pytest.mark.parametrize("written", [True, False], ids=["behind the write", "before it"])
 def test_an_append_that_was_interrupted(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, way: str, written: bool
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, way: str, written: bool
 ) -> None:
     """A frame whose write an interruption has ended is written whole, whichever way the log is written."""
     door = replace(DISK, open_direct=lambda path: None) if way == "cached" else DISK
@@ -393,7 +395,7 @@ def test_an_append_that_was_interrupted(
     assert drain(open_queue()) == []
 
 
-def test_a_log_for_which_there_was_no_descriptor(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_for_which_there_was_no_descriptor(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where a spare log could not be opened for lack of descriptors, a full log says that, and not that the disk is."""
     queue = open_queue()
     put(queue, b"1")
@@ -409,7 +411,7 @@ def test_a_log_for_which_there_was_no_descriptor(open_queue: OpenQueue, monkeypa
 
 
 @pytest.mark.damages
-def test_a_log_that_the_memory_is_too_small_for(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_log_that_the_memory_is_too_small_for(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that the process has no memory for is no damage: the error says how much it asked for, by every door."""
     with open_queue() as queue:
         put(queue, b"1")
@@ -425,7 +427,7 @@ def test_a_log_that_the_memory_is_too_small_for(open_queue: OpenQueue, monkeypat
     assert drain(open_queue()) == [b"1"]
 
 
-def test_a_time_out_of_any_length(open_queue: OpenQueue) -> None:
+def test_a_time_out_of_any_length(open_queue: QueueFactory) -> None:
     """A number of any size is a time-out."""
     queue = open_queue(max_items=2, full="block")
     with queue.session() as session:
@@ -467,7 +469,7 @@ class CallingBack:
 @pytest.mark.parametrize("outer", ["enqueue", "enqueue_many"])
 @pytest.mark.parametrize("inner", list(BUSY_CALLS))
 def test_a_producer_is_not_called_from_its_own_codec(
-    open_queue: OpenQueue, directory: Path, outer: str, inner: str
+    open_queue: QueueFactory, directory: Path, outer: str, inner: str
 ) -> None:
     """The inner call is refused, the outer one takes nothing, and the producer keeps what it had."""
     queue = open_queue()

@@ -76,7 +76,7 @@ from persistentqueue.core.state import StateError
 from persistentqueue.engine.reader import UnreadableError
 from persistentqueue.interprocess.splits import GoneError
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import put
 
 
@@ -432,7 +432,7 @@ def _here() -> int:
     return sys._getframe(1).f_lineno
 
 
-def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: OpenQueue, directory: Path) -> None:
+def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: QueueFactory, directory: Path) -> None:
     """The hint names queue, session and counts, at the line of the ``with``; the work is dropped as before."""
     queue = open_queue()
     put(queue, b"1", b"2")
@@ -450,7 +450,7 @@ def test_row_19_a_block_that_drops_work_hints_at_it(open_queue: OpenQueue, direc
     assert (queue.peek(9), queue.stats().held, queue.stats().sessions) == ([b"1", b"2"], 0, 0)
 
 
-def test_row_19_silence_where_it_was_meant(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_row_19_silence_where_it_was_meant(open_queue: QueueFactory, tmp_path: Path) -> None:
     """No hint after a flush, a rollback, a close, an exception, nor of a transaction, nor of a closed queue."""
     queue, other = open_queue(), open_queue("other")
     put(queue, *map(bytes, range(9)))
@@ -481,7 +481,7 @@ def test_row_19_silence_where_it_was_meant(open_queue: OpenQueue, tmp_path: Path
             queue.close()
 
 
-def test_row_19_as_an_error_it_leaves_nothing_open(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_row_19_as_an_error_it_leaves_nothing_open(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Where a filter makes an error of the hint, session and producer are rolled back and closed all the same."""
     queue = open_queue()
     put(queue, b"1")

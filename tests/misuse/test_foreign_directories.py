@@ -17,7 +17,7 @@ from persistentqueue import Producer, View, check, delete_queue, move_data, repa
 from persistentqueue.errors import UntrustedError
 from persistentqueue.system.disk import DISK, Disk
 from persistentqueue.system.trust import distrusted
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import drain, log_file, put, traits
 
 SOMEBODY = 4711
@@ -49,7 +49,7 @@ def openings(directory: Path, tmp_path: Path, **settings: object) -> list[Callab
 
 @needs_root
 @pytest.mark.parametrize("part", ["", "lock", "log", "data", "inbox", "pool", "a log"])
-def test_row_09_what_another_user_owns(tmp_path: Path, directory: Path, open_queue: OpenQueue, part: str) -> None:
+def test_row_09_what_another_user_owns(tmp_path: Path, directory: Path, open_queue: QueueFactory, part: str) -> None:
     """A directory of another user, or with a part of another user, is refused by each who opens it, and nothing is
     changed; looks and ``check`` work, and ``check`` says so; with ``trust`` all of it opens."""
     queue = open_queue()
@@ -76,7 +76,7 @@ def test_row_09_what_another_user_owns(tmp_path: Path, directory: Path, open_que
 
 
 @needs_root
-def test_row_09_a_directory_that_was_prepared(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_09_a_directory_that_was_prepared(tmp_path: Path, open_queue: QueueFactory) -> None:
     """In a directory where anybody may make some, an empty queue of another user is not taken for a new one, and what
     waits in its inbox is not adopted."""
     public = tmp_path / "public"
@@ -102,7 +102,7 @@ def test_row_09_a_directory_that_was_prepared(tmp_path: Path, open_queue: OpenQu
 
 
 @pytest.mark.parametrize("part", ["", "log", "data", "inbox", "pool", "lock"])
-def test_row_09_what_others_may_write_to(tmp_path: Path, directory: Path, open_queue: OpenQueue, part: str) -> None:
+def test_row_09_what_others_may_write_to(tmp_path: Path, directory: Path, open_queue: QueueFactory, part: str) -> None:
     """What others may write to is refused like what they own; a group may, and so may others in a directory with the
     sticky bit, of which they can replace nothing."""
     queue = open_queue()
@@ -126,7 +126,7 @@ def test_row_09_what_others_may_write_to(tmp_path: Path, directory: Path, open_q
 
 
 @needs_root
-def test_row_09_the_place_of_the_segments(tmp_path: Path, directory: Path, open_queue: OpenQueue) -> None:
+def test_row_09_the_place_of_the_segments(tmp_path: Path, directory: Path, open_queue: QueueFactory) -> None:
     """The place of the segments is believed by the same rule, when it is opened, taken, and moved to."""
     place = tmp_path / "place" / "orders"
     with open_queue(data_path=tmp_path / "place") as queue:
@@ -151,7 +151,7 @@ def test_row_09_the_place_of_the_segments(tmp_path: Path, directory: Path, open_
 
 
 @needs_root
-def test_row_09_a_neighbour_that_is_opened(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_09_a_neighbour_that_is_opened(tmp_path: Path, open_queue: QueueFactory) -> None:
     """The queue of the dead letters is opened by the rule of the queue that it is for."""
     open_queue("dead").close()
     own_by(tmp_path / "queues" / "dead", SOMEBODY)
@@ -174,7 +174,7 @@ def test_row_09_whom_a_user_believes(tmp_path: Path, stranger: Disk) -> None:
 
 
 @needs_root
-def test_row_09_the_command_line(directory: Path, open_queue: OpenQueue) -> None:
+def test_row_09_the_command_line(directory: Path, open_queue: QueueFactory) -> None:
     """The verbs that open a queue refuse what another user has prepared, status 2, and take ``--trust``; ``check``
     shows it, and is well."""
     with open_queue() as queue:

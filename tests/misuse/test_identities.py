@@ -16,13 +16,13 @@ from persistentqueue import repair
 from persistentqueue.core.operations import Decision
 from persistentqueue.errors import CopiedQueueError, InDoubtError
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, put
 from tests.unit.engine.test_two_phase import contents, move, operations
 from tests.unit.recovery.test_in_doubt import in_doubt
 
 
-def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A participant in doubt that was put aside, while a new queue had its name and took part in other transactions,
     hears that its own is committed."""
     path = tmp_path / "queues"
@@ -42,7 +42,7 @@ def test_row_20_a_participant_is_put_aside_and_a_new_one_has_its_name(tmp_path: 
 
 
 @pytest.mark.damages
-def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A coordinator that was opened while another queue had the name of its participant does not say afterwards that
     nothing was committed: it says that nobody knows, and ``repair`` drops what is in doubt, and keeps it."""
     path = tmp_path / "queues"
@@ -62,7 +62,7 @@ def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_qu
     assert any("it is dropped" in problem for problem in repair(path, "b").problems)
 
 
-def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A decision has the identity of each participant, in its own frame and behind each checkpoint."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c")
     put(a, b"1", b"2")
@@ -79,7 +79,7 @@ def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: OpenQueue) 
     assert kept == found
 
 
-def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A copy is refused beside the other, open or not, until ``repair`` gives it an identity of its own; both have
     their items then, and take part in transactions."""
     path = tmp_path / "queues"
@@ -108,7 +108,7 @@ def test_row_20_a_copy_is_refused_beside_the_other(tmp_path: Path, open_queue: O
     assert open_queue("copy").identity == identity, "for ever"
 
 
-def test_row_20_a_copy_is_refused_while_another_process_has_the_other(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_a_copy_is_refused_while_another_process_has_the_other(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A copy is noticed in another process than the one that has the original open."""
     path = tmp_path / "queues"
     with open_queue("a") as a:
@@ -122,7 +122,7 @@ def test_row_20_a_copy_is_refused_while_another_process_has_the_other(tmp_path: 
     shutil.rmtree(path / "copy")
 
 
-def test_row_20_a_copy_that_is_alone_is_looked_at_once(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_a_copy_that_is_alone_is_looked_at_once(tmp_path: Path, open_queue: QueueFactory) -> None:
     """A copy in the place of its original, or elsewhere, opens, and is no copy from then on; a directory that was only
     renamed is never looked at."""
     path, listed = tmp_path / "queues", list[str]()
@@ -148,7 +148,7 @@ def test_row_20_a_copy_that_is_alone_is_looked_at_once(tmp_path: Path, open_queu
     assert listed.count(str(path)) == 1
 
 
-def test_row_20_neighbours_that_cannot_be_read_are_no_originals(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_20_neighbours_that_cannot_be_read_are_no_originals(tmp_path: Path, open_queue: QueueFactory) -> None:
     """What is beside a copy and no queue, or damaged, or may not be listed, does not keep it from being opened."""
     path = tmp_path / "queues"
     with open_queue("a") as a:

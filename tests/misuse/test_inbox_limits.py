@@ -16,7 +16,7 @@ from persistentqueue.engine.inbox_limits import read_limits
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import drain
 
 PUBLISHED = 3 * LOOK_NAMES
@@ -45,7 +45,7 @@ def counting() -> tuple[Disk, list[str]]:
 # --- row 24: what waits in the inbox, and how long that takes --------------------------------------------------------
 
 
-def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: OpenQueue, directory: Path) -> None:
+def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: QueueFactory, directory: Path) -> None:
     """``dequeue()`` adopts a bounded part of what was published, flushes another, and all comes in its order."""
     disk, renamed = counting()
     queue = open_queue(disk=disk)
@@ -66,7 +66,7 @@ def test_row_24_who_does_not_wait_adopts_a_bounded_part(open_queue: OpenQueue, d
 
 @pytest.mark.parametrize("timeout", [60.0, None])
 def test_row_24_an_item_is_returned_once_it_is_there(
-    open_queue: OpenQueue, directory: Path, timeout: float | None
+    open_queue: QueueFactory, directory: Path, timeout: float | None
 ) -> None:
     """Who waits is given the first item after one step, and leaves the rest to later calls."""
     disk, renamed = counting()
@@ -82,7 +82,7 @@ def test_row_24_an_item_is_returned_once_it_is_there(
 
 @pytest.mark.damages
 def test_row_24_a_time_out_ends_the_adoption(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever waits in the inbox, adopting it ends with the step in which the time is over, and the next call goes on
     with what was listed then."""
@@ -123,7 +123,7 @@ def test_row_24_a_time_out_ends_the_adoption(
 
 
 @pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
-def test_row_24_what_waits_is_limited(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+def test_row_24_what_waits_is_limited(open_queue: QueueFactory, directory: Path, limit: str) -> None:
     """While nobody adopts, a producer is refused at the limits of the queue, keeps its items, and goes on once what
     waits was adopted and consumed; without limits nothing is refused."""
     open_queue(**{limit: 10 if limit == "max_items" else 10 * 149}).close()
@@ -151,7 +151,7 @@ def test_row_24_what_waits_is_limited(open_queue: OpenQueue, directory: Path, li
 
 
 @pytest.mark.parametrize("limit", ["max_items", "max_bytes"])
-def test_row_24_parts_that_wait_are_limited(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+def test_row_24_parts_that_wait_are_limited(open_queue: QueueFactory, directory: Path, limit: str) -> None:
     """A manifest is refused at the limits of the queue; its parts stay, and are published once there is room."""
     open_queue(**{limit: 10 if limit == "max_items" else 1200}).close()
     parts: list[Part] = []
@@ -172,7 +172,7 @@ def test_row_24_parts_that_wait_are_limited(open_queue: OpenQueue, directory: Pa
     assert drain(queue) == [b"2" + b"x" * 100] * 4
 
 
-def test_row_24_parts_are_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_row_24_parts_are_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """A part is not written beyond ``max_disk_bytes``; dropped, it leaves its room to the next one."""
     most = 24 * 1024 * 1024
     open_queue(max_disk_bytes=most).close()
@@ -185,7 +185,7 @@ def test_row_24_parts_are_on_the_disk(open_queue: OpenQueue, directory: Path) ->
         writer.drop()
 
 
-def test_row_24_the_inbox_is_on_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_row_24_the_inbox_is_on_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """What waits in the inbox counts for ``max_disk_bytes`` with all other files: however many producers there are, a
     flush beyond it is refused, also if a part of it was written ahead."""
     most = 8 * 1024 * 1024
@@ -207,7 +207,7 @@ def test_row_24_the_inbox_is_on_the_disk(open_queue: OpenQueue, directory: Path)
 
 
 @pytest.mark.parametrize("text", [b"", b"[" * 5000, b"\xff\n00000000\n", b"{}\n%08x\n" % crc32(b"{}")])
-def test_row_24_damaged_limits_are_none(open_queue: OpenQueue, directory: Path, text: bytes) -> None:
+def test_row_24_damaged_limits_are_none(open_queue: QueueFactory, directory: Path, text: bytes) -> None:
     """A record of the limits that cannot be read keeps nobody from publishing, and is written anew by an opening."""
     open_queue(max_items=1).close()
     (directory / "queue.limits").write_bytes(text)

@@ -20,7 +20,7 @@ from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.interprocess.splits import Onlooker, look, plan, read
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.hostile import aside, consume_in_little_memory, forge, hostile_name, innocent
 from tests.support.queues import drain, put
 
@@ -28,7 +28,7 @@ RELATIVE = "queues"
 
 
 @pytest.fixture
-def two_homes(tmp_path: Path, open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> Path:
+def two_homes(tmp_path: Path, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two directories with a queue of one name each; the process is in the first one. The second one's directory."""
     for home in ("here", "there"):
         open_queue(path=tmp_path / home / RELATIVE, segment_bytes=2**20).close()
@@ -246,7 +246,7 @@ def test_row_10_of_a_newer_format(attacked: Path, directory: Path) -> None:
         assert drain(queue) == [b"one", b"two"]
 
 
-def test_row_10_who_publishes_older_and_older_names(open_queue: OpenQueue, directory: Path) -> None:
+def test_row_10_who_publishes_older_and_older_names(open_queue: QueueFactory, directory: Path) -> None:
     """A listing ends however fast somebody publishes what is older, and keeps the order of each producer."""
     open_queue().close()
     inbox, listings = directory / "inbox", [0]

@@ -10,14 +10,14 @@ import pytest
 
 from persistentqueue import check, repair
 from persistentqueue.errors import CorruptionError, DataMissingError, DataPathError, QueueLockedError
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, put
 
 ITEMS = [b"%d" % number * 200_000 for number in range(3)]
 
 
 @pytest.fixture
-def place(tmp_path: Path, open_queue: OpenQueue) -> Path:
+def place(tmp_path: Path, open_queue: QueueFactory) -> Path:
     """The place of the segments of a queue with items, which is closed."""
     with open_queue(data_path=tmp_path / "place") as queue:
         put(queue, *ITEMS)
@@ -26,7 +26,7 @@ def place(tmp_path: Path, open_queue: OpenQueue) -> Path:
 
 @pytest.mark.parametrize("damage", ["flip", "empty"])
 def test_row_23_a_damaged_data_path(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, damage: str
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, damage: str
 ) -> None:
     """A damaged ``data.path`` is written anew once the place is named: by its id the place is known, and the damaged
     file is kept. Without the name, or with that of a place without the segments, ``repair`` says what it needs."""
@@ -50,7 +50,7 @@ def test_row_23_a_damaged_data_path(
 @pytest.mark.parametrize("thing", ["pipe", "holes"])
 @pytest.mark.parametrize("name", ["data.path", "queue.id"])
 def test_row_23_what_is_no_small_file(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, thing: str, name: str
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, thing: str, name: str
 ) -> None:
     """A pipe, or a file of holes, in the place of ``data.path`` or ``queue.id`` is set aside, and never copied."""
     path = (directory if name == "data.path" else place) / name
@@ -68,7 +68,7 @@ def test_row_23_what_is_no_small_file(
         assert drain(queue) == ITEMS
 
 
-def test_row_23_a_damaged_data_path_of_a_queue_that_is_at_home(directory: Path, open_queue: OpenQueue) -> None:
+def test_row_23_a_damaged_data_path_of_a_queue_that_is_at_home(directory: Path, open_queue: QueueFactory) -> None:
     """Where the segments are in the queue's own directory, a damaged ``data.path`` goes, and no name is needed."""
     with open_queue() as queue:
         put(queue, *ITEMS)
@@ -83,7 +83,7 @@ def test_row_23_a_damaged_data_path_of_a_queue_that_is_at_home(directory: Path, 
 @pytest.mark.parametrize("is_lost", [True, False])
 @pytest.mark.parametrize("is_crashed", [True, False])
 def test_row_23_a_lost_or_damaged_id(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path, is_lost: bool, is_crashed: bool
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path, is_lost: bool, is_crashed: bool
 ) -> None:
     """A place whose ``queue.id`` is lost or damaged gets it back, since it holds the segments that the log names."""
     if is_crashed:
@@ -104,7 +104,7 @@ def test_row_23_a_lost_or_damaged_id(
     assert drain(open_queue()) == ITEMS + [b"more"] * is_crashed
 
 
-def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
     """With both files damaged the segments themselves say whose they are."""
     flip(directory / "data.path", 20)
     (place / "queue.id").unlink()
@@ -112,7 +112,9 @@ def test_row_23_both_are_lost(tmp_path: Path, directory: Path, open_queue: OpenQ
     assert drain(open_queue()) == ITEMS
 
 
-def test_row_23_a_place_that_is_not_there(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+def test_row_23_a_place_that_is_not_there(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
+) -> None:
     """A place that is not there is no damage: nothing is made of it, and ``repair`` says what is needed."""
     shutil.move(place, tmp_path / "unmounted")
     with pytest.raises(DataMissingError, match="mount what belongs there"):
@@ -123,7 +125,9 @@ def test_row_23_a_place_that_is_not_there(tmp_path: Path, directory: Path, open_
     assert drain(open_queue()) == ITEMS
 
 
-def test_row_23_the_place_of_another_queue(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+def test_row_23_the_place_of_another_queue(
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path
+) -> None:
     """The segments of another queue are never tied to this one, nor is a place that says whose it is."""
     with open_queue("other", data_path=tmp_path / "place") as queue:
         put(queue, *ITEMS)
@@ -140,7 +144,7 @@ def test_row_23_the_place_of_another_queue(tmp_path: Path, directory: Path, open
     assert drain(open_queue("other")) == ITEMS
 
 
-def test_row_23_an_owner_is_not_disturbed(directory: Path, open_queue: OpenQueue, place: Path) -> None:
+def test_row_23_an_owner_is_not_disturbed(directory: Path, open_queue: QueueFactory, place: Path) -> None:
     """Nothing is mended under an owner."""
     queue = open_queue()
     content = (place / "queue.id").read_bytes()
@@ -152,7 +156,7 @@ def test_row_23_an_owner_is_not_disturbed(directory: Path, open_queue: OpenQueue
     assert drain(queue) == ITEMS
 
 
-def test_row_23_a_stray_id(tmp_path: Path, directory: Path, open_queue: OpenQueue, place: Path) -> None:
+def test_row_23_a_stray_id(tmp_path: Path, directory: Path, open_queue: QueueFactory, place: Path) -> None:
     """A ``queue.id`` that no queue records keeps nobody from making a queue there, after ``repair``; that of a place in
     use stays."""
     with open_queue("gone", data_path=tmp_path / "other") as queue:

@@ -22,7 +22,7 @@ from tests.crash.fuzz import fuzz_files
 from tests.crash.misuse import directed, generate, run_misuse, run_program, run_programs
 from tests.crash.wrong import Ledger, Note, Program, Step, World, is_named, run_step
 
-OpenQueue = Callable[..., PersistentQueue[Any]]
+QueueFactory = Callable[..., PersistentQueue[Any]]
 
 
 def program(*steps: Step, style: str = "core") -> Program:
@@ -132,7 +132,7 @@ def test_item_4_a_call_that_overlaps_a_flush_is_uncertain() -> None:
 
 
 @pytest.mark.parametrize("sessions", [[3], [None], ["session"]])
-def test_item_4_flush_all_of_no_session(open_queue: OpenQueue, sessions: Any) -> None:
+def test_item_4_flush_all_of_no_session(open_queue: QueueFactory, sessions: Any) -> None:
     """``flush_all`` refuses an object that is no session with a ``TypeError``."""
     with pytest.raises(TypeError, match="takes sessions of this queue"):
         open_queue().flush_all(sessions)

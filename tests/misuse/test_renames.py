@@ -30,7 +30,7 @@ from persistentqueue import (
 from persistentqueue.interprocess.splits import look
 from persistentqueue.system.directory_handles import Roots
 from persistentqueue.system.disk import DIRECTORY, DISK, PORTABLE, READ, Below, Disk, Root, below
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put, put_each, wait_for
 from tests.unit.recovery.test_in_doubt import in_doubt
 
@@ -115,7 +115,7 @@ def holes(queue: PersistentQueue) -> None:
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
 @pytest.mark.parametrize("above", [False, True], ids=["queue", "parent"])
-def test_row_02_renamed_directory(action: Action, above: bool, open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_renamed_directory(action: Action, above: bool, open_queue: QueueFactory, path: Path) -> None:
     """After its directory, or the one above, was renamed an owner goes on in it; a new queue under the old name is not
     touched."""
     old = open_queue("q", **SMALL)
@@ -142,7 +142,7 @@ def test_row_02_renamed_directory(action: Action, above: bool, open_queue: OpenQ
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
 @pytest.mark.parametrize("again", [False, True], ids=["gone", "made again"])
-def test_row_02_deleted_directory(action: Action, again: bool, open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_deleted_directory(action: Action, again: bool, open_queue: QueueFactory, path: Path) -> None:
     """After its directory was deleted an owner raises named errors only, at the latest when it is closed, and touches
     no new queue."""
     old = open_queue("q", **SMALL)
@@ -169,7 +169,7 @@ def test_row_02_deleted_directory(action: Action, again: bool, open_queue: OpenQ
         assert not (path / "q").exists()
 
 
-def test_row_02_flush_into_a_deleted_directory(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_flush_into_a_deleted_directory(open_queue: QueueFactory, path: Path) -> None:
     """A flush into a directory that was deleted raises, and so does every call after it, until the queue is closed."""
     queue = open_queue("q", pool_min_bytes=4096)
     put(queue, b"1")
@@ -193,7 +193,7 @@ def _is_refused(call: Callable[[], object]) -> bool:
     return False
 
 
-def test_row_02_new_process_under_the_old_name(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_new_process_under_the_old_name(open_queue: QueueFactory, path: Path) -> None:
     """What a new process has acknowledged under the old name survives all that the old owner does and its close."""
     old = open_queue("q", **SMALL)
     holes(old)
@@ -223,7 +223,7 @@ queue.close()
 
 
 @pytest.mark.parametrize("portable", [False, True], ids=["this system's", "portable"])
-def test_row_02_place_of_segments(portable: bool, open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+def test_row_02_place_of_segments(portable: bool, open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
     """After the place of its segments was renamed an owner goes on there, or raises a named error on a disk without
     such calls; the new queue's segments at the old place are not touched."""
     disk = PORTABLE if portable else DISK
@@ -246,7 +246,7 @@ def test_row_02_place_of_segments(portable: bool, open_queue: OpenQueue, path: P
     again.close()
 
 
-def test_row_02_shared_pool(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_shared_pool(open_queue: QueueFactory, path: Path) -> None:
     """After a shared pool was renamed its user goes on with it, and takes and gives no file of another pool."""
     old = open_queue("q", shared_pool=True, **SMALL)
     holes(old)
@@ -261,14 +261,14 @@ def test_row_02_shared_pool(open_queue: OpenQueue, path: Path) -> None:
     assert new.stats().pool_files == len(before)
 
 
-def test_row_02_wait(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_wait(open_queue: QueueFactory, path: Path) -> None:
     """A consumer that waits in a renamed queue gets what is published there, and nothing of a new queue."""
     old = open_queue("q")
     with ThreadPoolExecutor(1) as pool, old.session() as session:
         (path / "q").rename(path / "q.bak")
         new = open_queue("q")
         waiting = pool.submit(session.dequeue, 60)
-        wait_for(lambda: old._group is not None and old._group._waiters.keeper is not None)
+        wait_for(lambda: old._open_queue is not None and old._open_queue._waiters.keeper is not None)
         for directory, item in ((path / "q", b"new"), (path / "q.bak", b"old")):
             with Producer(directory) as producer:
                 producer.enqueue(item)
@@ -278,12 +278,12 @@ def test_row_02_wait(open_queue: OpenQueue, path: Path) -> None:
     assert drain(new) == [b"new"]
 
 
-def test_row_02_wait_in_a_deleted_directory(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_wait_in_a_deleted_directory(open_queue: QueueFactory, path: Path) -> None:
     """A consumer that waits for ever hears that the directory was deleted."""
     queue = open_queue("q")
     with ThreadPoolExecutor(2) as pool, queue.session() as one, queue.session() as other:
         waiting = [pool.submit(session.dequeue, None) for session in (one, other)]
-        wait_for(lambda: queue._group is not None and queue._group._waiters.count == 2)
+        wait_for(lambda: queue._open_queue is not None and queue._open_queue._waiters.count == 2)
         shutil.rmtree(path / "q" / "inbox")  # the watch ends before there is anything to be heard
         shutil.rmtree(path / "q")
         for each in waiting:
@@ -382,7 +382,7 @@ def test_row_02_renamed_while_its_segments_are_moved(step: str, path: Path, tmp_
         assert queue.data_path == str(tmp_path / "media" / "q") and drain(queue) == OLD
 
 
-def test_row_02_transaction_over_several(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_transaction_over_several(open_queue: QueueFactory, path: Path) -> None:
     """A transaction over several queues is refused if one was moved away from the others: after a crash they could not
     find each other. It goes on if all were moved together."""
     a, b = open_queue("a"), open_queue("b")
@@ -410,7 +410,7 @@ def test_row_02_transaction_over_several(open_queue: OpenQueue, path: Path) -> N
     assert (drain(a), drain(b)) == ([b"3"], [b"1", b"2"])
 
 
-def test_row_02_decisions_of_a_coordinator(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_decisions_of_a_coordinator(open_queue: QueueFactory, path: Path) -> None:
     """A coordinator whose parent is replaced by another directory while it is opened forgets no decision."""
     a, b = in_doubt(open_queue, decided=True)
     crash(a)
@@ -430,7 +430,7 @@ def test_row_02_decisions_of_a_coordinator(open_queue: OpenQueue, path: Path) ->
         assert drain(queue) == [b"1"]
 
 
-def test_row_02_view(open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_view(open_queue: QueueFactory, path: Path) -> None:
     """An owner gives no view of a queue that only has its name."""
     queue = open_queue("q")
     put(queue, b"old")
@@ -442,7 +442,7 @@ def test_row_02_view(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.parametrize("action", ACTIONS.values(), ids=ACTIONS)
-def test_row_02_portable_disk(action: Action, open_queue: OpenQueue, path: Path) -> None:
+def test_row_02_portable_disk(action: Action, open_queue: QueueFactory, path: Path) -> None:
     """Without calls that go by descriptors an owner whose directory has lost its name raises named errors, and touches
     nothing."""
     old = open_queue("q", disk=PORTABLE, **SMALL)
@@ -459,7 +459,7 @@ def test_row_02_portable_disk(action: Action, open_queue: OpenQueue, path: Path)
         assert again.stats().ready in {0, 1, 14, 15}
 
 
-def test_row_02_no_descriptor_is_left(open_queue: OpenQueue, path: Path, tmp_path: Path) -> None:
+def test_row_02_no_descriptor_is_left(open_queue: QueueFactory, path: Path, tmp_path: Path) -> None:
     """A queue that is closed, dropped, forked or refused keeps no directory open."""
     settings: dict[str, Any] = {"data_path": tmp_path / "media", "shared_pool": True}
 

@@ -28,7 +28,7 @@ from persistentqueue import (
 from persistentqueue.errors import lacking
 from persistentqueue.storage.log import replay
 from persistentqueue.system.disk import DSYNC, Buffers, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
@@ -143,7 +143,7 @@ class Few:
         IN_CACHE.close(fd)
 
 
-def test_row_12_files_that_only_reading_needs_give_way(open_queue: OpenQueue) -> None:
+def test_row_12_files_that_only_reading_needs_give_way(open_queue: QueueFactory) -> None:
     """An owner that may open few files closes cold segments to open others, to begin one, and to trim."""
     few = Few(100)
     settings = {"disk": few.disk, "segment_bytes": 4096, "inline_bytes": 0, "memory_bytes": 0, "log_bytes": 4096}

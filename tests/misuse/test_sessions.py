@@ -31,7 +31,7 @@ from persistentqueue.core.state import State, StateError
 from persistentqueue.errors import PersistentQueueError
 from persistentqueue.system.disk import DISK, PORTABLE, Disk
 from persistentqueue.system.signal_shield import end_helper, shielded
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.interrupts import SCENARIOS, Interruption, require_idle
 from tests.support.queues import drain, put, wait_for
 
@@ -55,7 +55,7 @@ class Gate:
 # --- row 1: two threads, one session ---------------------------------------------------------------------------------
 
 
-def test_row_01_the_second_caller_is_refused_at_once(open_queue: OpenQueue) -> None:
+def test_row_01_the_second_caller_is_refused_at_once(open_queue: QueueFactory) -> None:
     """While one thread flushes a session, each call of another thread raises ``SessionInUseError``; the flush ends."""
     gate = Gate("commit.3")
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
@@ -90,7 +90,7 @@ def test_row_01_the_second_caller_is_refused_at_once(open_queue: OpenQueue) -> N
     assert drain(queue) == [b"b", b"c"]
 
 
-def test_row_01_two_threads_loop_on_one_session(open_queue: OpenQueue) -> None:
+def test_row_01_two_threads_loop_on_one_session(open_queue: QueueFactory) -> None:
     """Threads that dequeue, enqueue and flush on one session get named errors; each acknowledged item is there once."""
     queue = open_queue()
     items = [b"%d" % number for number in range(300)]
@@ -129,7 +129,7 @@ def test_row_01_two_threads_loop_on_one_session(open_queue: OpenQueue) -> None:
     open_queue()
 
 
-def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: OpenQueue) -> None:
+def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: QueueFactory) -> None:
     """What consumes what is consumed raises in its own caller; others of its group commit; the log can be read."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
@@ -154,7 +154,7 @@ def test_row_01_no_frame_is_written_that_the_state_would_refuse(open_queue: Open
 
 
 @pytest.mark.parametrize("runs", [[(1, 1), (1, 1)], [(0, 9)], [(2, 1), (1, 2)]], ids=str)
-def test_row_01_an_invalid_transaction_changes_nothing(open_queue: OpenQueue, runs: list[tuple[int, int]]) -> None:
+def test_row_01_an_invalid_transaction_changes_nothing(open_queue: QueueFactory, runs: list[tuple[int, int]]) -> None:
     """A transaction whose runs overlap, or go beyond the last item, is refused before anything is written."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
@@ -175,7 +175,7 @@ def test_row_01_an_invalid_transaction_changes_nothing(open_queue: OpenQueue, ru
 # --- rows 3 and 4: interruptions -------------------------------------------------------------------------------------
 
 
-def test_row_03_a_waiting_consumer_is_interrupted(open_queue: OpenQueue) -> None:
+def test_row_03_a_waiting_consumer_is_interrupted(open_queue: QueueFactory) -> None:
     """A signal ends the waiting of the main thread with its error; the queue, and others that wait, go on."""
     queue = open_queue()
     group = queue._open()
@@ -233,7 +233,7 @@ def torn_once(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
 @pytest.mark.parametrize("name", ["enqueue", "consume", "apply"])
 @pytest.mark.parametrize("door", [DISK, PORTABLE], ids=["this system's", "portable"])
 def test_row_04_half_a_change_of_the_state_is_never_seen(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, name: str, door: Disk
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, name: str, door: Disk
 ) -> None:
     """If the state is interrupted half-way behind the commit point, it is read from the log, and the flush is done."""
     queue = open_queue(disk=door)
@@ -255,7 +255,7 @@ def test_row_04_half_a_change_of_the_state_is_never_seen(
     assert drain(open_queue()) == left
 
 
-def test_row_03_an_interrupted_codec_gives_its_items_back(open_queue: OpenQueue) -> None:
+def test_row_03_an_interrupted_codec_gives_its_items_back(open_queue: QueueFactory) -> None:
     """What is interrupted while it is decoded was not given to the caller: it is ready again."""
 
     class Interrupted:
@@ -290,7 +290,7 @@ def test_row_03_an_interrupted_codec_gives_its_items_back(open_queue: OpenQueue)
 
 
 @pytest.mark.parametrize("step", ["commit.1", "commit.2", "commit.3", "commit.4"])
-def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: OpenQueue, step: str) -> None:
+def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: QueueFactory, step: str) -> None:
     """A handler that uses the queue in the middle of a flush gets an error at once, whatever it calls."""
     armed = [False]
     told: list[str] = []
@@ -343,7 +343,7 @@ def test_row_05_a_signal_handler_that_uses_the_queue(open_queue: OpenQueue, step
     assert drain(queue) == [b"a", b"b"]
 
 
-def test_row_05_stop_that_calls_the_queue(open_queue: OpenQueue) -> None:
+def test_row_05_stop_that_calls_the_queue(open_queue: QueueFactory) -> None:
     """What ``wait`` asks, with a lock held, gets an error at once if it calls the queue itself."""
     queue = open_queue()
     subscription = queue.subscribe("reports")
@@ -358,7 +358,7 @@ def test_row_05_stop_that_calls_the_queue(open_queue: OpenQueue) -> None:
     assert not queue.wait(0)
 
 
-def test_row_05_a_partner_is_refused(open_queue: OpenQueue) -> None:
+def test_row_05_a_partner_is_refused(open_queue: QueueFactory) -> None:
     """A handler that interrupts a call of one queue may call any other one, but none that shares transactions with it:
     such a call might wait for a transaction over both, which waits for the call that was interrupted."""
     armed, found = [False], list[object]()
@@ -390,7 +390,7 @@ def test_row_05_a_partner_is_refused(open_queue: OpenQueue) -> None:
     assert (drain(a), drain(b), drain(other)) == ([b"a", b"more", b"more"], [b"b"], [b"from the handler"] * 2)
 
 
-def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: OpenQueue) -> None:
+def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: QueueFactory) -> None:
     """While a call only waits, a handler may use the queue: to close it ends the waiting with ``ClosedError``."""
     queue = open_queue()
     main, group = threading.get_ident(), queue._open()
@@ -407,7 +407,7 @@ def test_row_05_a_signal_handler_that_closes_the_queue_that_waits(open_queue: Op
 
 
 def test_row_05_a_log_handler_that_uses_the_queue(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A handler of ``logging`` that writes into the queue which logs gets an error, and the queue goes on."""
     queue = open_queue()
@@ -495,7 +495,7 @@ def test_the_scenarios_are_of_all_calls() -> None:
     assert len(SCENARIOS) > 40
 
 
-def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: OpenQueue) -> None:
+def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: QueueFactory) -> None:
     """If the end of an interrupted call is interrupted as well, the next call gives back what was not returned."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c", b"d")
@@ -516,7 +516,7 @@ def test_a_session_that_was_torn_is_seen_to_by_its_next_call(open_queue: OpenQue
         session.flush()
 
 
-def test_sessions_of_a_transaction_are_free_behind_a_refusal(open_queue: OpenQueue) -> None:
+def test_sessions_of_a_transaction_are_free_behind_a_refusal(open_queue: QueueFactory) -> None:
     """A flush over several queues that finds one session in use leaves the others free."""
     a, b = open_queue("a"), open_queue("b")
     with transaction(a, b) as (first, second):
@@ -528,7 +528,7 @@ def test_sessions_of_a_transaction_are_free_behind_a_refusal(open_queue: OpenQue
     assert drain(a) == [b"x"]
 
 
-def test_what_state_refuses_is_known_before(open_queue: OpenQueue) -> None:
+def test_what_state_refuses_is_known_before(open_queue: QueueFactory) -> None:
     """``State.check`` raises for each operation that ``apply`` would refuse, and changes nothing."""
     from persistentqueue.core.operations import (
         Compaction,
@@ -561,6 +561,6 @@ def test_what_state_refuses_is_known_before(open_queue: OpenQueue) -> None:
     assert (state.checkpoint(0, None, ()), state.supplement()) == before
 
 
-def test_the_attributes_of_a_group_are_found_at_once(open_queue: OpenQueue) -> None:
+def test_the_attributes_of_a_group_are_found_at_once(open_queue: QueueFactory) -> None:
     """CPython 3.11 finds the attributes of an object at once if there are up to 29; each call uses those of a group."""
     assert len(vars(open_queue()._open())) <= 29

@@ -18,7 +18,7 @@ from persistentqueue.interprocess.multi_writer import publish_parts
 from persistentqueue.storage.layout import PART_NAMES
 from persistentqueue.storage.lock import Lock, is_held, read_owner
 from persistentqueue.system.disk import DISK, StatResult
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, traits
 
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\r\n\x7f\x9b\ud800"
@@ -67,7 +67,7 @@ PLANTED = [link, symlink, os.mkfifo, os.mkdir, bind, device]
 @pytest.mark.parametrize("plant", PLANTED)
 @pytest.mark.parametrize("is_there", [True, False])
 def test_row_11_no_lock_is_taken_through_what_is_planted(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object], is_there: bool
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], is_there: bool
 ) -> None:
     """A lock that is another file's name, or no plain file, is a named error for each who takes it; nothing is written
     through it, and the queue opens once it is gone."""
@@ -156,7 +156,9 @@ def test_row_11_what_is_planted_before_it_is_opened(tmp_path: Path, kind: str) -
         b"null",
     ],
 )
-def test_row_11_nonsense_in_a_lock_is_an_unknown_owner(directory: Path, open_queue: OpenQueue, content: bytes) -> None:
+def test_row_11_nonsense_in_a_lock_is_an_unknown_owner(
+    directory: Path, open_queue: QueueFactory, content: bytes
+) -> None:
     """Whatever a held lock's file holds, a second opening gets ``QueueLockedError``, and a look says: owner unknown."""
     with open_queue() as queue:
         put(queue, b"item")
@@ -170,7 +172,7 @@ def test_row_11_nonsense_in_a_lock_is_an_unknown_owner(directory: Path, open_que
         assert drain(queue) == [b"item"]
 
 
-def test_row_11_no_control_characters_in_any_message(directory: Path, open_queue: OpenQueue) -> None:
+def test_row_11_no_control_characters_in_any_message(directory: Path, open_queue: QueueFactory) -> None:
     """What a lock file says of its owner is printable, and of bounded length, in each message and each look."""
     with open_queue():
         signed = {"pid": 7, "host": ESCAPES + "h" * 2000, "since": ESCAPES}
@@ -207,7 +209,7 @@ def test_row_11_a_look_opens_nothing_but_a_plain_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(PART_NAMES))
 def test_row_17_a_queue_named_like_a_part_beside_the_nameless_one(
-    tmp_path: Path, open_queue: OpenQueue, name: str
+    tmp_path: Path, open_queue: QueueFactory, name: str
 ) -> None:
     """Beside a queue without a name none can be made that is named like a part of it, by name or by path, whoever makes
     it; the nameless one is as before."""
@@ -228,7 +230,9 @@ def test_row_17_a_queue_named_like_a_part_beside_the_nameless_one(
 
 
 @pytest.mark.parametrize("name", sorted(PART_NAMES))
-def test_row_17_a_nameless_queue_around_one_named_like_a_part(tmp_path: Path, open_queue: OpenQueue, name: str) -> None:
+def test_row_17_a_nameless_queue_around_one_named_like_a_part(
+    tmp_path: Path, open_queue: QueueFactory, name: str
+) -> None:
     """A queue named like a part stays usable where there is no nameless queue, and none can be made around it."""
     put(open_queue(name), b"kept")
     with pytest.raises(QueueLockedError):
@@ -242,7 +246,7 @@ def test_row_17_a_nameless_queue_around_one_named_like_a_part(tmp_path: Path, op
         pass
 
 
-def test_row_17_a_place_named_like_a_part_of_a_place(tmp_path: Path, open_queue: OpenQueue) -> None:
+def test_row_17_a_place_named_like_a_part_of_a_place(tmp_path: Path, open_queue: QueueFactory) -> None:
     """The place of a queue named ``data`` is not within that of a nameless one, nor around it."""
     place = tmp_path / "place"
     open_queue(None, path=tmp_path / "one", data_path=place)
@@ -278,7 +282,7 @@ MARKERS: list[tuple[object, type[Exception]]] = [
 
 @pytest.mark.parametrize(("marker", "kind"), MARKERS)
 def test_row_17_a_marker_of_the_wrong_shape(
-    open_queue: OpenQueue, directory: Path, marker: Any, kind: type[Exception]
+    open_queue: QueueFactory, directory: Path, marker: Any, kind: type[Exception]
 ) -> None:
     """What is no marker is refused by the call that is given it, with the shape that is expected; the buffered items
     stay, and flush well."""
@@ -306,14 +310,14 @@ def test_row_17_a_marker_of_the_wrong_shape(
     assert drain(other) == [b"item"]
 
 
-def test_row_17_a_name_that_has_no_bytes(open_queue: OpenQueue) -> None:
+def test_row_17_a_name_that_has_no_bytes(open_queue: QueueFactory) -> None:
     """A subscription's name with a lone surrogate is a ``ValueError`` that says what names are."""
     with pytest.raises(ValueError, match="a subscription has a name of 1 to 65,535 bytes in UTF-8"):
         open_queue().subscribe("\ud800")
 
 
 def test_row_17_a_clock_before_1970(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a clock that was set to before 1970 everything works that writes a time: a queue is made, flushed, published
     to, adopted, retried, compacted, moved, looked at, and repaired."""
@@ -350,7 +354,7 @@ def test_row_17_a_clock_before_1970(
 @pytest.mark.parametrize("plant", PLANTED[1:])
 @pytest.mark.parametrize("is_sealed", [True, False])
 def test_row_17_what_is_no_file_in_the_place_of_a_log(
-    directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object], is_sealed: bool
+    directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], is_sealed: bool
 ) -> None:
     """What is no plain file in the place of the newest log is damage, named, to each who reads it; ``repair`` sets it
     aside, reports it, and the log before it counts again."""
@@ -375,7 +379,7 @@ def test_row_17_what_is_no_file_in_the_place_of_a_log(
 @pytest.mark.damages
 @pytest.mark.parametrize("plant", PLANTED[1:])
 def test_row_17_nothing_but_what_is_no_log(
-    directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object]
+    directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object]
 ) -> None:
     """Where the only log is none, ``repair`` makes an empty queue, and says what it met."""
     (directory / "log").mkdir(parents=True)
@@ -390,7 +394,7 @@ def test_row_17_nothing_but_what_is_no_log(
 @pytest.mark.damages
 @pytest.mark.parametrize("plant", PLANTED[1:])
 def test_row_17_what_is_no_file_in_the_place_of_a_segment(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object]
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object]
 ) -> None:
     """The items of a segment that is no plain file are damaged, named, and no others; nothing is copied of it; and
     ``repair`` sets it aside."""
@@ -421,7 +425,7 @@ def test_row_17_what_is_no_file_in_the_place_of_a_segment(
 @pytest.mark.damages
 @pytest.mark.parametrize("plant", PLANTED[1:])
 def test_row_17_what_is_no_file_in_the_place_of_a_spare_or_a_pooled_file(
-    directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object], caplog: pytest.LogCaptureFixture
+    directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], caplog: pytest.LogCaptureFixture
 ) -> None:
     """What has the name of the spare log is set aside and reported, what has that of a pooled file is never taken; the
     queue works, and can be deleted."""
@@ -449,7 +453,7 @@ def test_row_17_what_is_no_file_in_the_place_of_a_spare_or_a_pooled_file(
 @pytest.mark.damages
 @pytest.mark.parametrize("plant", PLANTED[1:])
 def test_row_17_what_is_no_file_in_an_inbox(
-    directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object]
+    directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object]
 ) -> None:
     """What is no plain file in an inbox is set aside, and what was published beside it is adopted."""
     open_queue().close()
@@ -467,7 +471,7 @@ def test_row_17_what_is_no_file_in_an_inbox(
 @pytest.mark.parametrize("plant", PLANTED[1:])
 @pytest.mark.parametrize("name", ["data.path", "queue.id"])
 def test_row_17_what_is_no_file_in_the_place_of_a_record(
-    tmp_path: Path, directory: Path, open_queue: OpenQueue, plant: Callable[[Path], object], name: str
+    tmp_path: Path, directory: Path, open_queue: QueueFactory, plant: Callable[[Path], object], name: str
 ) -> None:
     """What is no plain file in the place of ``data.path`` or ``queue.id`` is damage, named."""
     with open_queue(data_path=tmp_path / "place") as queue:

@@ -15,7 +15,7 @@ import pytest
 
 from persistentqueue import BrokenQueueError, DiskFullError, PersistentQueue, Session, check
 from persistentqueue.system.disk import DISK, Buffers, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 CHANGING = ("open", "pwritev", "fdatasync", "fsync", "fallocate", "ftruncate", "rename", "unlink", "mkdir")
@@ -198,7 +198,7 @@ def test_h_every_call_fails(tmp_path: Path, settings: dict[str, int], code: int,
 
 
 @pytest.mark.parametrize("call", [lambda session: session.enqueue(b"b"), lambda session: session.enqueue_many([b"b"])])
-def test_h_a_broken_queue_takes_no_items(open_queue: OpenQueue, call: Callable[[Session], None]) -> None:
+def test_h_a_broken_queue_takes_no_items(open_queue: QueueFactory, call: Callable[[Session], None]) -> None:
     """Once a sync failed, a session does not even take an item that it could never flush."""
 
     def fail(*_: Any) -> None:
@@ -213,7 +213,7 @@ def test_h_a_broken_queue_takes_no_items(open_queue: OpenQueue, call: Callable[[
         call(session)
 
 
-def test_h_short_writes_are_completed(open_queue: OpenQueue) -> None:
+def test_h_short_writes_are_completed(open_queue: QueueFactory) -> None:
     """Writes that take a few bytes at a time change nothing but the number of calls."""
 
     def write_a_little(fd: int, buffers: Buffers, offset: int, flags: int) -> int:

@@ -19,7 +19,7 @@ import pytest
 
 from persistentqueue import CorruptionError, PersistentQueue, Session, check
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
 
 ENDS = pytest.mark.parametrize("end", [PersistentQueue.close, crash])
@@ -48,7 +48,7 @@ FOREIGN = (
 
 @ENDS
 def test_c_leftovers_of_every_kind(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """With every kind of leftover in place nothing is lost; orphans are swept, and what is not the queue's stays."""
     queue = open_queue(segment_bytes=10)
@@ -73,7 +73,7 @@ def test_c_leftovers_of_every_kind(
 
 
 @pytest.mark.damages
-def test_c_an_earlier_find_is_not_overwritten(open_queue: OpenQueue, directory: Path) -> None:
+def test_c_an_earlier_find_is_not_overwritten(open_queue: QueueFactory, directory: Path) -> None:
     """What is set aside does not replace what was set aside before under the same name."""
     finds = [b"the first find", b"the second find"]
     for find in finds:
@@ -93,7 +93,7 @@ def test_c_an_earlier_find_is_not_overwritten(open_queue: OpenQueue, directory: 
 
 @ENDS
 def test_c_a_stray_name_of_deletion_deletes_nothing(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """While there is a log, a directory named like that of a deletion does not make the queue a deleted one."""
     queue = open_queue(segment_bytes=10)
@@ -109,7 +109,7 @@ def test_c_a_stray_name_of_deletion_deletes_nothing(
 @ENDS
 @pytest.mark.parametrize("step", ["commit.2 sync blocks", "commit.3 write frame", "commit.4 apply"])
 def test_d_consumer_drains_a_file_between_roll_and_commit(
-    open_queue: OpenQueue, step: str, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, step: str, end: Callable[[PersistentQueue], None]
 ) -> None:
     """A consumer that drains a file while a producer has rolled and not committed takes nothing of the producer's."""
     armed = False
@@ -147,7 +147,7 @@ def test_d_consumer_drains_a_file_between_roll_and_commit(
 
 @ENDS
 def test_e_two_sessions_write_across_rolls(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """Two sessions that write at the same time, over many files, keep each its order and all their items."""
     queue = open_queue(segment_bytes=500, memory_bytes=0)
@@ -198,7 +198,7 @@ def _put_back(path: Path) -> None:
 @pytest.mark.parametrize("spoil", [_remove, _empty, _shorten, _put_back])
 @pytest.mark.parametrize("name", ["pool/log.free", "lock"])
 def test_f_spoilt_files_overwrite_nothing(
-    open_queue: OpenQueue,
+    open_queue: QueueFactory,
     directory: Path,
     tmp_path: Path,
     name: str,
@@ -224,7 +224,7 @@ def test_f_spoilt_files_overwrite_nothing(
 
 
 @pytest.mark.damages
-def test_f_a_stale_log_is_refused(open_queue: OpenQueue, directory: Path) -> None:
+def test_f_a_stale_log_is_refused(open_queue: QueueFactory, directory: Path) -> None:
     """An older generation under a newer name is not believed."""
     queue = open_queue()
     put(queue, b"a")
@@ -241,7 +241,7 @@ def test_f_a_stale_log_is_refused(open_queue: OpenQueue, directory: Path) -> Non
 
 @ENDS
 def test_f_a_copy_without_its_empty_directories(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """A queue that was restored from a copy which kept only the files that matter opens and works."""
     queue = open_queue()
@@ -271,7 +271,7 @@ def test_f_a_copy_without_its_empty_directories(
 @ENDS
 @pytest.mark.parametrize("settings", [{}, {"inline_bytes": 0, "memory_bytes": 0}, {"segment_bytes": 10}])
 def test_g_empty_items_among_others(
-    open_queue: OpenQueue, settings: dict[str, int], end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, settings: dict[str, int], end: Callable[[PersistentQueue], None]
 ) -> None:
     """Empty items keep their number and their place, through rollbacks and restarts."""
     items = [b"", b"a", b"", b"", b"bcd", b""]
@@ -291,7 +291,7 @@ def test_g_empty_items_among_others(
 # --- K: depth ---------------------------------------------------------------------------------------------------------
 
 
-def test_k_cost_is_independent_of_depth(open_queue: OpenQueue) -> None:
+def test_k_cost_is_independent_of_depth(open_queue: QueueFactory) -> None:
     """At a depth of 100,000 a commit, an opening and the memory cost what they cost at a depth of ten."""
     calls: Counter[str] = Counter()
     read_bytes = 0
@@ -350,7 +350,7 @@ def test_k_cost_is_independent_of_depth(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("seed", range(4))
-def test_l_crash_while_others_dequeue_commit_and_trim(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+def test_l_crash_while_others_dequeue_commit_and_trim(open_queue: QueueFactory, directory: Path, seed: int) -> None:
     """With threads that dequeue, hold, give back, commit and trim, a crash leaves a log that says what was flushed."""
     queue = open_queue(segment_bytes=400, log_bytes=4096, memory_bytes=1000)
     put(queue, *digits(100))

@@ -28,7 +28,7 @@ from persistentqueue import (
     list_queues,
 )
 from persistentqueue.system.disk import Buffers, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.durability.test_processes import Forks
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
 
@@ -326,7 +326,7 @@ def test_probe_1_and_2_killed_after_five(tmp_path: Path, forks: Forks, take: int
 
 @pytest.mark.damages
 @pytest.mark.parametrize("place", range(12))
-def test_probe_3_a_flipped_byte_of_a_payload(open_queue: OpenQueue, directory: Path, place: int) -> None:
+def test_probe_3_a_flipped_byte_of_a_payload(open_queue: QueueFactory, directory: Path, place: int) -> None:
     """A payload with one flipped byte is an error that names it; the damaged value is never returned."""
     with open_queue() as queue:
         put(queue, b"twelve bytes")
@@ -345,7 +345,7 @@ def test_probe_3_a_flipped_byte_of_a_payload(open_queue: OpenQueue, directory: P
 @pytest.mark.parametrize("name", ["log", "data", "pool", "lock"])
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 def test_probe_4_a_file_of_no_length(
-    open_queue: OpenQueue, directory: Path, name: str, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, name: str, end: Callable[[PersistentQueue], None]
 ) -> None:
     """A file that a power cut left without content is a named error, or costs nothing."""
     queue = open_queue(inline_bytes=0)
@@ -366,7 +366,7 @@ def test_probe_4_a_file_of_no_length(
     assert caught.value.file == str(path)
 
 
-def test_probe_5_two_owners_on_one_path(open_queue: OpenQueue) -> None:
+def test_probe_5_two_owners_on_one_path(open_queue: QueueFactory) -> None:
     """A second owner is refused, so that what both would have enqueued cannot be lost in silence."""
     queue = open_queue()
     put_each(queue, [b"a", b"b"])

@@ -20,13 +20,13 @@ from persistentqueue.core.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.storage.log import read_log
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
 
 from .test_diskqueue_scenarios import EMPTY_LOG_BYTES, dequeue_each, dequeue_held, digits
 
 
-def test_log_01_closing_trims_the_log(open_queue: OpenQueue, directory: Path) -> None:
+def test_log_01_closing_trims_the_log(open_queue: QueueFactory, directory: Path) -> None:
     """A log of commits that cancel out is, after closing, as short as an empty queue's."""
     queue = open_queue()
     put_each(queue, digits(10))
@@ -36,7 +36,7 @@ def test_log_01_closing_trims_the_log(open_queue: OpenQueue, directory: Path) ->
     assert read_log(DISK, str(log_file(directory))).end == EMPTY_LOG_BYTES < used_bytes
 
 
-def test_log_02_and_03_held_items_count_again_after_reopening(open_queue: OpenQueue) -> None:
+def test_log_02_and_03_held_items_count_again_after_reopening(open_queue: QueueFactory) -> None:
     """Ten items that were dequeued without a flush are ten items after reopening, and no more."""
     with open_queue() as queue:
         put_each(queue, digits(10))
@@ -46,7 +46,7 @@ def test_log_02_and_03_held_items_count_again_after_reopening(open_queue: OpenQu
     assert dequeue_each(queue, 11) == [*digits(10), None]
 
 
-def test_log_04_the_log_shrinks_while_open(open_queue: OpenQueue) -> None:
+def test_log_04_the_log_shrinks_while_open(open_queue: QueueFactory) -> None:
     """The log is trimmed as it fills, so that its length does not follow the number of commits."""
     queue = open_queue(log_bytes=4096)
     lengths = []
@@ -64,7 +64,7 @@ def test_log_04_the_log_shrinks_while_open(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.damages
-def test_log_05_a_cut_tail_costs_the_last_commit(open_queue: OpenQueue, directory: Path) -> None:
+def test_log_05_a_cut_tail_costs_the_last_commit(open_queue: QueueFactory, directory: Path) -> None:
     """Twenty commits less five bytes are nineteen commits, and the queue says what is missing."""
     queue = open_queue()
     put_each(queue, digits(20))
@@ -84,7 +84,7 @@ def test_log_05_a_cut_tail_costs_the_last_commit(open_queue: OpenQueue, director
 @pytest.mark.parametrize("length_bytes", [5, 100, EMPTY_LOG_BYTES - 1, 368])
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 def test_log_06_to_08_a_log_cut_where_no_crash_can_is_refused(
-    open_queue: OpenQueue, directory: Path, length_bytes: int, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, length_bytes: int, end: Callable[[PersistentQueue], None]
 ) -> None:
     """A log cut in its header or checkpoint, and a sealed one cut anywhere in use, is refused and left alone."""
     queue = open_queue()
@@ -111,7 +111,7 @@ def test_log_06_to_08_a_log_cut_where_no_crash_can_is_refused(
 @pytest.mark.parametrize("settings", [{}, {"inline_bytes": 0}, {"segment_bytes": 10}], ids=["inline", "large", "rolls"])
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 def test_log_09_to_13_no_payload_confuses_the_log(
-    open_queue: OpenQueue, items: list[bytes], settings: dict[str, int], end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, items: list[bytes], settings: dict[str, int], end: Callable[[PersistentQueue], None]
 ) -> None:
     """Empty items and items equal to the format's own marks come back equal after a restart, or a crash."""
     queue = open_queue(**settings)
@@ -122,7 +122,7 @@ def test_log_09_to_13_no_payload_confuses_the_log(
     assert dequeue_each(queue, 21) == [*items, None]
 
 
-def test_log_10_a_payload_of_the_queues_own_files_is_a_payload(open_queue: OpenQueue, directory: Path) -> None:
+def test_log_10_a_payload_of_the_queues_own_files_is_a_payload(open_queue: QueueFactory, directory: Path) -> None:
     """Items that are copies of the very log and segment that they are written to come back equal after a crash."""
     queue = open_queue(log_bytes=4096, segment_bytes=4096)
     put(queue, b"one")
@@ -147,7 +147,7 @@ def _append_last_frame(log: bytes, end: int) -> bytes:
 @pytest.mark.damages
 @pytest.mark.parametrize("append", [_append_copy, _append_spoilt_copy, _append_last_frame], ids=["14", "15", "frame"])
 def test_log_14_and_15_a_copied_commit_does_not_count_twice(
-    open_queue: OpenQueue, directory: Path, append: Callable[[bytes, int], bytes]
+    open_queue: QueueFactory, directory: Path, append: Callable[[bytes, int], bytes]
 ) -> None:
     """Bytes of a commit that stand where they were not written are no commit: reported, and never a duplicate."""
     queue = open_queue()
@@ -162,7 +162,7 @@ def test_log_14_and_15_a_copied_commit_does_not_count_twice(
 
 
 @pytest.mark.damages
-def test_log_16_a_refused_log_is_not_rewritten(open_queue: OpenQueue, directory: Path) -> None:
+def test_log_16_a_refused_log_is_not_rewritten(open_queue: QueueFactory, directory: Path) -> None:
     """Opening a log that was cut to five bytes neither succeeds nor heals it, however often it is tried."""
     with open_queue() as queue:
         put(queue, b"a")
@@ -174,7 +174,7 @@ def test_log_16_a_refused_log_is_not_rewritten(open_queue: OpenQueue, directory:
 
 
 @pytest.mark.damages
-def test_log_17_life_goes_on_behind_a_cut(open_queue: OpenQueue, directory: Path) -> None:
+def test_log_17_life_goes_on_behind_a_cut(open_queue: QueueFactory, directory: Path) -> None:
     """What is enqueued after a cut tail follows what was recovered, and nothing else comes out."""
     queue = open_queue()
     put_each(queue, digits(20))

@@ -34,7 +34,7 @@ from persistentqueue.core.frame import END, FRAME_HEADER_BYTES, FRAME_MAGIC, LOG
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.storage.log import read_log
 from persistentqueue.system.disk import DISK, Buffers
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files
 
 EMPTY_LOG_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + 4 + 57 + 25
@@ -67,7 +67,7 @@ def dequeue_held(queue: PersistentQueue, count: int) -> list[bytes | None]:
 # --- PersistentQueueTests ---------------------------------------------------------------------------------------------
 
 
-def test_queue_01_a_second_open_is_refused(open_queue: OpenQueue, directory: Path) -> None:
+def test_queue_01_a_second_open_is_refused(open_queue: QueueFactory, directory: Path) -> None:
     """An open queue cannot be opened again, and its owner notices nothing."""
     queue = open_queue()
     with pytest.raises(QueueLockedError, match="the queue is open in process"):
@@ -76,7 +76,7 @@ def test_queue_01_a_second_open_is_refused(open_queue: OpenQueue, directory: Pat
     assert drain(queue) == [b"a"]
 
 
-def test_queue_02_junk_in_the_lock_file_does_not_matter(open_queue: OpenQueue, directory: Path) -> None:
+def test_queue_02_junk_in_the_lock_file_does_not_matter(open_queue: QueueFactory, directory: Path) -> None:
     """A lock file that nobody has locked is no obstacle, whatever it says."""
     open_queue().close()
     (directory / "lock").write_text("78924759045")
@@ -84,7 +84,7 @@ def test_queue_02_junk_in_the_lock_file_does_not_matter(open_queue: OpenQueue, d
         assert len(queue) == 0
 
 
-def test_queue_03_a_new_queue_can_be_made_and_closed(open_queue: OpenQueue, directory: Path) -> None:
+def test_queue_03_a_new_queue_can_be_made_and_closed(open_queue: QueueFactory, directory: Path) -> None:
     """A new queue is empty, clean, and leaves an empty sealed log of a fixed length."""
     with open_queue() as queue:
         assert (len(queue), queue.recovery.clean) == (0, True)
@@ -94,7 +94,9 @@ def test_queue_03_a_new_queue_can_be_made_and_closed(open_queue: OpenQueue, dire
 
 @pytest.mark.damages
 @pytest.mark.parametrize("length_bytes", [0, 48, 4096])
-def test_queue_04_a_log_of_random_bytes_is_refused(open_queue: OpenQueue, directory: Path, length_bytes: int) -> None:
+def test_queue_04_a_log_of_random_bytes_is_refused(
+    open_queue: QueueFactory, directory: Path, length_bytes: int
+) -> None:
     """A log that is not one is a named error with file and offset, and stays as it is."""
     open_queue().close()
     junk = random.Random(4).randbytes(length_bytes)
@@ -106,14 +108,14 @@ def test_queue_04_a_log_of_random_bytes_is_refused(open_queue: OpenQueue, direct
     assert log.read_bytes() == junk
 
 
-def test_queue_05_an_empty_queue_gives_none(open_queue: OpenQueue) -> None:
+def test_queue_05_an_empty_queue_gives_none(open_queue: QueueFactory) -> None:
     """Dequeueing from an empty queue gives None, without waiting."""
     with open_queue().session() as session:
         assert session.dequeue() is None
 
 
 @pytest.mark.parametrize("item", [b"one", b""], ids=["06-07", "08 zero-length"])
-def test_queue_06_to_08_what_went_in_comes_out(open_queue: OpenQueue, item: bytes) -> None:
+def test_queue_06_to_08_what_went_in_comes_out(open_queue: QueueFactory, item: bytes) -> None:
     """An item that was flushed comes out of the same session as the same bytes, also when it has none."""
     with open_queue().session() as session:
         session.enqueue(item)
@@ -123,14 +125,14 @@ def test_queue_06_to_08_what_went_in_comes_out(open_queue: OpenQueue, item: byte
         session.rollback()
 
 
-def test_queue_09_an_item_survives_a_restart(open_queue: OpenQueue) -> None:
+def test_queue_09_an_item_survives_a_restart(open_queue: QueueFactory) -> None:
     """What was flushed is there after closing and opening."""
     with open_queue() as queue:
         put(queue, b"one")
     assert drain(open_queue()) == [b"one"]
 
 
-def test_queue_10_an_item_comes_out_once(open_queue: OpenQueue) -> None:
+def test_queue_10_an_item_comes_out_once(open_queue: QueueFactory) -> None:
     """What was dequeued does not come out again."""
     queue = open_queue()
     put(queue, b"one")
@@ -146,7 +148,7 @@ def test_queue_10_an_item_comes_out_once(open_queue: OpenQueue) -> None:
 )
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 def test_queue_11_to_13_only_a_flush_outlives_a_restart(
-    open_queue: OpenQueue,
+    open_queue: QueueFactory,
     end: Callable[[PersistentQueue], None],
     flush_in: bool,
     flush_out: bool,
@@ -165,7 +167,7 @@ def test_queue_11_to_13_only_a_flush_outlives_a_restart(
     assert dequeue_held(open_queue(), 1) == [expected]
 
 
-def test_queue_14_a_closed_session_gives_back(open_queue: OpenQueue) -> None:
+def test_queue_14_a_closed_session_gives_back(open_queue: QueueFactory) -> None:
     """What a session dequeued and did not flush goes to the next session."""
     queue = open_queue()
     put(queue, b"one")
@@ -173,7 +175,7 @@ def test_queue_14_a_closed_session_gives_back(open_queue: OpenQueue) -> None:
     assert dequeue_held(queue, 1) == [b"one"]
 
 
-def test_queue_15_a_held_item_is_nobody_elses(open_queue: OpenQueue) -> None:
+def test_queue_15_a_held_item_is_nobody_elses(open_queue: QueueFactory) -> None:
     """While one session holds an item no other session gets it."""
     queue = open_queue()
     put(queue, b"one")
@@ -185,7 +187,7 @@ def test_queue_15_a_held_item_is_nobody_elses(open_queue: OpenQueue) -> None:
         second.rollback()
 
 
-def test_queue_16_unflushed_dequeues_repeat_in_order(open_queue: OpenQueue) -> None:
+def test_queue_16_unflushed_dequeues_repeat_in_order(open_queue: QueueFactory) -> None:
     """However often items are dequeued without a flush, they come out in the same order the next time."""
     with open_queue() as queue:
         put(queue, *digits(1, 5))
@@ -197,7 +199,7 @@ def test_queue_16_unflushed_dequeues_repeat_in_order(open_queue: OpenQueue) -> N
 # --- CountOfItemsPersistentQueueTests ---------------------------------------------------------------------------------
 
 
-def test_count_follows_the_flushes(open_queue: OpenQueue) -> None:
+def test_count_follows_the_flushes(open_queue: QueueFactory) -> None:
     """The count is 0 when empty, grows with each session's flush, and is the same after a restart."""
     with open_queue() as queue:
         assert len(queue) == 0
@@ -210,7 +212,7 @@ def test_count_follows_the_flushes(open_queue: OpenQueue) -> None:
 # --- MultiFileQueueTests: with segments of 10 bytes each block gets a file of its own ---------------------------------
 
 
-def test_files_1_to_3_each_block_has_a_file(open_queue: OpenQueue, directory: Path) -> None:
+def test_files_1_to_3_each_block_has_a_file(open_queue: QueueFactory, directory: Path) -> None:
     """A queue over many files counts its items and its files."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, digits(11))
@@ -218,7 +220,7 @@ def test_files_1_to_3_each_block_has_a_file(open_queue: OpenQueue, directory: Pa
     assert [path.name for path in segment_files(directory)] == [f"{number:012d}.seg" for number in range(1, 12)]
 
 
-def test_files_4_and_5_restarts_change_no_order(open_queue: OpenQueue, directory: Path) -> None:
+def test_files_4_and_5_restarts_change_no_order(open_queue: QueueFactory, directory: Path) -> None:
     """A restart goes on behind the last file, and all comes out in order."""
     with open_queue(segment_bytes=10) as queue:
         put_each(queue, digits(12))
@@ -229,7 +231,7 @@ def test_files_4_and_5_restarts_change_no_order(open_queue: OpenQueue, directory
     assert dequeue_each(queue, 15) == [*digits(14), None]
 
 
-def test_files_6_one_session_reads_over_all_files(open_queue: OpenQueue) -> None:
+def test_files_6_one_session_reads_over_all_files(open_queue: QueueFactory) -> None:
     """One session dequeues, flushing each time, what three lives of the queue enqueued."""
     for part in (digits(12), digits(12, 15)):
         with open_queue(segment_bytes=10) as queue:
@@ -239,7 +241,7 @@ def test_files_6_one_session_reads_over_all_files(open_queue: OpenQueue) -> None
 
 @pytest.mark.parametrize("end", [PersistentQueue.trim, PersistentQueue.close])
 def test_files_7_drained_files_go(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """Files whose items were all consumed are deleted with the next trim, or by closing."""
     queue = open_queue(segment_bytes=10)
@@ -266,7 +268,7 @@ class Switch:
         return DISK.pwritev(fd, buffers, offset, flags)
 
 
-def test_session_1_a_failed_write_ahead_surfaces(open_queue: OpenQueue) -> None:
+def test_session_1_a_failed_write_ahead_surfaces(open_queue: QueueFactory) -> None:
     """A session that outgrew its memory, and cannot spill, hears it at once and keeps what it had."""
     switch = Switch()
     queue = open_queue(disk=switch.disk)
@@ -281,7 +283,7 @@ def test_session_1_a_failed_write_ahead_surfaces(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"a" * 100, b"c" * 100]
 
 
-def test_session_2_a_failed_write_surfaces_with_its_cause(open_queue: OpenQueue) -> None:
+def test_session_2_a_failed_write_surfaces_with_its_cause(open_queue: QueueFactory) -> None:
     """A write that fails for another reason than room breaks the queue, and the error carries the system's."""
     switch = Switch()
     queue = open_queue(disk=switch.disk)
@@ -297,7 +299,7 @@ def test_session_2_a_failed_write_surfaces_with_its_cause(open_queue: OpenQueue)
 
 
 @pytest.mark.damages
-def test_session_3_to_5_a_cut_segment_costs_its_item(open_queue: OpenQueue, directory: Path) -> None:
+def test_session_3_to_5_a_cut_segment_costs_its_item(open_queue: QueueFactory, directory: Path) -> None:
     """An item that was cut off raises once, and what is enqueued afterwards comes out as it went in."""
     with open_queue() as queue:
         put(queue, bytes([1, 2, 3, 4]))
@@ -319,7 +321,7 @@ def test_session_3_to_5_a_cut_segment_costs_its_item(open_queue: OpenQueue, dire
 # --- ParanoidFlushingTests, WriteFailureTests, LongTermDequeueTests ---------------------------------------------------
 
 
-def test_flushing_across_four_sessions(open_queue: OpenQueue) -> None:
+def test_flushing_across_four_sessions(open_queue: QueueFactory) -> None:
     """Of four sessions each sees what the flushes before it made, and nothing of what was not flushed."""
     queue = open_queue()
     with queue.session() as session:
@@ -332,7 +334,7 @@ def test_flushing_across_four_sessions(open_queue: OpenQueue) -> None:
     assert dequeue_held(queue, 1) == [None]
 
 
-def test_write_failure_keeps_everything(open_queue: OpenQueue) -> None:
+def test_write_failure_keeps_everything(open_queue: QueueFactory) -> None:
     """On a full disk a session dequeues and its flush fails, again and again; with room it commits exactly once."""
     switch = Switch()
     queue = open_queue(disk=switch.disk, inline_bytes=0)
@@ -349,7 +351,7 @@ def test_write_failure_keeps_everything(open_queue: OpenQueue) -> None:
     assert drain(queue) == [*digits(3, 100), b"new 0", b"new 1", b"new 2"]
 
 
-def test_long_term_session_sees_later_flushes(open_queue: OpenQueue) -> None:
+def test_long_term_session_sees_later_flushes(open_queue: QueueFactory) -> None:
     """A session that was opened first dequeues what another one flushed later."""
     queue = open_queue()
     with queue.session() as early:
@@ -382,7 +384,7 @@ def run_threads(*bodies: Callable[[], Any]) -> None:
 
 
 @pytest.mark.parametrize("segment_bytes", [10, 1 << 20], ids=["with size limits", "without"])
-def test_threads_share_a_queue(open_queue: OpenQueue, segment_bytes: int) -> None:
+def test_threads_share_a_queue(open_queue: QueueFactory, segment_bytes: int) -> None:
     """A hundred sessions that enqueue and a hundred that dequeue, on two threads, move each item once, in order."""
     queue = open_queue(segment_bytes=segment_bytes)
     found: list[bytes | None] = []
@@ -402,7 +404,7 @@ def test_threads_share_a_queue(open_queue: OpenQueue, segment_bytes: int) -> Non
     assert len(queue) == 0
 
 
-def test_threads_take_turns_at_opening(open_queue: OpenQueue) -> None:
+def test_threads_take_turns_at_opening(open_queue: QueueFactory) -> None:
     """Two threads that open the queue for every step, waiting for its lock, move each item once, in order."""
     found: list[bytes] = []
 
@@ -437,7 +439,7 @@ def test_constants_are_frozen() -> None:
     ids=["empty", "spaces", "control", "unicode"],
 )
 @pytest.mark.parametrize("kind", [bytes, bytearray, memoryview, lambda data: array("B", data)])
-def test_generic_items_round_trip(open_queue: OpenQueue, item: str, kind: Callable[[bytes], Any]) -> None:
+def test_generic_items_round_trip(open_queue: QueueFactory, item: str, kind: Callable[[bytes], Any]) -> None:
     """Whatever bytes-like object went in, its bytes come out, as they were when it was enqueued."""
     with open_queue() as queue, queue.session() as session:
         data = kind(item.encode())
@@ -453,7 +455,7 @@ def test_generic_items_round_trip(open_queue: OpenQueue, item: str, kind: Callab
 
 @pytest.mark.parametrize("flushes", [100, 1], ids=["100 flushes", "one flush"])
 @pytest.mark.parametrize("restart", [False, True], ids=["same queue", "restart"])
-def test_performance_many_small_items(open_queue: OpenQueue, flushes: int, restart: bool) -> None:
+def test_performance_many_small_items(open_queue: QueueFactory, flushes: int, restart: bool) -> None:
     """Ten thousand items come out in order, however they were flushed, also after a restart."""
     queue = open_queue()
     items = [b"%016d" % number for number in range(10_000)]
@@ -472,7 +474,7 @@ def test_performance_many_small_items(open_queue: OpenQueue, flushes: int, resta
     assert found == [*items, None]
 
 
-def test_performance_large_items(open_queue: OpenQueue) -> None:
+def test_performance_large_items(open_queue: QueueFactory) -> None:
     """Items of half a megabyte to one, flushed at once over several files, come back equal after a restart."""
     source = random.Random(5)
     items = [source.randbytes(source.randrange(512 * 1024, 1024 * 1024)) for _ in range(20)]
@@ -482,7 +484,7 @@ def test_performance_large_items(open_queue: OpenQueue) -> None:
     assert dequeue_each(open_queue(), 21) == [*items, None]
 
 
-def test_performance_write_heavy(open_queue: OpenQueue) -> None:
+def test_performance_write_heavy(open_queue: QueueFactory) -> None:
     """Many threads that each open, enqueue and close lose nothing, and keep each thread's order."""
 
     def produce(name: int) -> None:
@@ -496,7 +498,7 @@ def test_performance_write_heavy(open_queue: OpenQueue) -> None:
     assert sorted(found, key=lambda pair: pair[0]) == sorted(found)
 
 
-def test_performance_read_heavy(open_queue: OpenQueue) -> None:
+def test_performance_read_heavy(open_queue: QueueFactory) -> None:
     """One writer and many reading threads: every item is read once."""
     queue = open_queue()
     found: list[bytes | None] = []
@@ -516,7 +518,7 @@ def test_performance_read_heavy(open_queue: OpenQueue) -> None:
 # --- The active fork's addition ---------------------------------------------------------------------------------------
 
 
-def test_hard_delete_leaves_nothing(open_queue: OpenQueue, tmp_path: Path, directory: Path) -> None:
+def test_hard_delete_leaves_nothing(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:
     """A deleted queue is gone with its directory, and a new one of the same name is empty."""
     with open_queue(segment_bytes=10) as queue:
         put_each(queue, digits(3))

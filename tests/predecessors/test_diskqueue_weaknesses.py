@@ -28,7 +28,7 @@ from persistentqueue.core.frame import decode_frame, encode_frame
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.operations import Enqueue, encode_transaction
 from persistentqueue.system.disk import DISK, Buffers, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 
 ENDS = pytest.mark.parametrize("end", [PersistentQueue.close, crash])
@@ -80,7 +80,9 @@ def forbid(*_: Any) -> NoReturn:
 
 @pytest.mark.parametrize("step", STEPS[:-1])
 @pytest.mark.parametrize("settings", [{}, {"inline_bytes": 0}, {"segment_bytes": 10}], ids=["inline", "large", "rolls"])
-def test_6_1_no_step_of_a_commit_or_trim_loses_all(open_queue: OpenQueue, step: str, settings: dict[str, int]) -> None:
+def test_6_1_no_step_of_a_commit_or_trim_loses_all(
+    open_queue: QueueFactory, step: str, settings: dict[str, int]
+) -> None:
     """Wherever a commit or a trim ends, one complete generation stands, with all that was acknowledged."""
     mortal = Mortal()
     queue = open_queue(disk=mortal.disk, **settings)
@@ -96,7 +98,7 @@ def test_6_1_no_step_of_a_commit_or_trim_loses_all(open_queue: OpenQueue, step: 
     assert queue.recovery.torn_bytes == 0
 
 
-def test_6_2_live_file_deleted_during_roll(open_queue: OpenQueue, directory: Path) -> None:
+def test_6_2_live_file_deleted_during_roll(open_queue: QueueFactory, directory: Path) -> None:
     """A segment that a session wrote ahead to is kept though all its committed items are consumed and trimmed."""
     queue = open_queue(segment_bytes=HEADER_BYTES + 300)
     put(queue, b"a" * 100)
@@ -116,7 +118,7 @@ def test_6_2_live_file_deleted_during_roll(open_queue: OpenQueue, directory: Pat
 
 @ENDS
 def test_6_3_second_session_writes_to_the_right_file(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """Sessions that were opened before a roll write behind it, and overwrite nothing."""
     queue = open_queue(segment_bytes=300, memory_bytes=0)
@@ -139,7 +141,7 @@ def test_6_3_second_session_writes_to_the_right_file(
 
 
 @pytest.mark.parametrize("settings", [{}, {"inline_bytes": 0}], ids=["inline", "large"])
-def test_6_4_write_head_follows_from_the_log(open_queue: OpenQueue, settings: dict[str, int]) -> None:
+def test_6_4_write_head_follows_from_the_log(open_queue: QueueFactory, settings: dict[str, int]) -> None:
     """After a crash right behind the commit point the next enqueue goes behind what was committed."""
     expected = []
     for life in range(4):
@@ -155,7 +157,7 @@ def test_6_4_write_head_follows_from_the_log(open_queue: OpenQueue, settings: di
 
 
 @pytest.mark.parametrize("step", [step for step in STEPS if step.startswith("trim")])
-def test_6_5_trim_sees_one_state(open_queue: OpenQueue, step: str) -> None:
+def test_6_5_trim_sees_one_state(open_queue: QueueFactory, step: str) -> None:
     """Items that are dequeued, and given back, in the middle of a trim are neither lost nor doubled nor moved."""
     sessions: list[Session] = []
     found: list[bytes | None] = []
@@ -188,7 +190,9 @@ def test_6_5_trim_sees_one_state(open_queue: OpenQueue, step: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EIO])
 @pytest.mark.parametrize("call", ["pwritev", "fdatasync", "rename", "unlink"])
-def test_6_6_a_trim_that_fails_does_not_fail_the_flush_before_it(open_queue: OpenQueue, call: str, code: int) -> None:
+def test_6_6_a_trim_that_fails_does_not_fail_the_flush_before_it(
+    open_queue: QueueFactory, call: str, code: int
+) -> None:
     """When the trim after a commit fails the flush has succeeded all the same, and its effect is there once."""
     armed = trimming = failed = False
     real = getattr(DISK, call)
@@ -222,7 +226,7 @@ def test_6_6_a_trim_that_fails_does_not_fail_the_flush_before_it(open_queue: Ope
 
 @pytest.mark.damages
 @pytest.mark.parametrize("first", [False, True], ids=["one block", "all"])
-def test_6_7_lost_writes_are_not_items(open_queue: OpenQueue, directory: Path, first: bool) -> None:
+def test_6_7_lost_writes_are_not_items(open_queue: QueueFactory, directory: Path, first: bool) -> None:
     """Zeros in the place of a block, as a lost write leaves them, raise; they are never served."""
     with open_queue() as queue:
         put_each(queue, [b"\0" * 100, b"\0" * 100])
@@ -249,7 +253,9 @@ def test_6_7_lost_writes_are_not_items(open_queue: OpenQueue, directory: Path, f
 
 
 @ENDS
-def test_6_8_an_empty_item_spares_its_neighbours(open_queue: OpenQueue, end: Callable[[PersistentQueue], None]) -> None:
+def test_6_8_an_empty_item_spares_its_neighbours(
+    open_queue: QueueFactory, end: Callable[[PersistentQueue], None]
+) -> None:
     """Empty items at the head do not touch what follows, and each of them is an item of its own."""
     queue = open_queue()
     put(queue, b"", b"", b"a", b"", b"bcd")
@@ -263,7 +269,7 @@ def test_6_8_an_empty_item_spares_its_neighbours(open_queue: OpenQueue, end: Cal
         second.rollback()
 
 
-def test_6_9_a_failed_read_applies_nothing_twice(open_queue: OpenQueue, directory: Path) -> None:
+def test_6_9_a_failed_read_applies_nothing_twice(open_queue: QueueFactory, directory: Path) -> None:
     """An opening that fails while it reads raises and changes nothing; the next one finds each item once."""
     queue = open_queue()
     put_each(queue, [b"%d" % number for number in range(10)])
@@ -284,7 +290,7 @@ def test_6_9_a_failed_read_applies_nothing_twice(open_queue: OpenQueue, director
 
 
 @pytest.mark.damages
-def test_6_10_damage_is_neither_fatal_nor_discarded(open_queue: OpenQueue, directory: Path) -> None:
+def test_6_10_damage_is_neither_fatal_nor_discarded(open_queue: QueueFactory, directory: Path) -> None:
     """A damaged block never blocks the queue; a damaged log is never overwritten; nobody sleeps over either."""
     awake = replace(DISK, sleep=forbid)
     with open_queue() as queue:
@@ -304,7 +310,7 @@ def test_6_10_damage_is_neither_fatal_nor_discarded(open_queue: OpenQueue, direc
     assert log_file(directory).read_bytes() == before
 
 
-def test_6_11_a_commit_costs_one_sync(open_queue: OpenQueue) -> None:
+def test_6_11_a_commit_costs_one_sync(open_queue: QueueFactory) -> None:
     """Whatever the length of the queue, a small commit is one durable write to the log."""
     calls: Counter[str] = Counter()
 
@@ -332,7 +338,7 @@ def _counting(calls: Counter[str], name: str) -> Callable[..., Any]:
     return counted
 
 
-def test_6_11_queues_and_consumers_do_not_wait_for_a_sync(open_queue: OpenQueue) -> None:
+def test_6_11_queues_and_consumers_do_not_wait_for_a_sync(open_queue: QueueFactory) -> None:
     """While one queue waits for its disk, its consumers dequeue, and another queue commits."""
     entered, release = threading.Event(), threading.Event()
 
@@ -380,7 +386,7 @@ def test_6_11_queues_and_consumers_do_not_wait_for_a_sync(open_queue: OpenQueue)
     ],
     ids=["empty", "short", "legacy", "binary", "null", "no pid", "own pid", "pid 1", "long"],
 )
-def test_6_12_only_the_kernel_judges_the_lock(open_queue: OpenQueue, directory: Path, content: bytes) -> None:
+def test_6_12_only_the_kernel_judges_the_lock(open_queue: QueueFactory, directory: Path, content: bytes) -> None:
     """Whatever the lock file says, a free queue opens and a held one is refused; the file is never replaced."""
     open_queue().close()
     lock = directory / "lock"
@@ -394,7 +400,7 @@ def test_6_12_only_the_kernel_judges_the_lock(open_queue: OpenQueue, directory: 
 
 
 @pytest.mark.damages
-def test_6_13_waiting_for_the_lock_hides_no_other_error(open_queue: OpenQueue, directory: Path) -> None:
+def test_6_13_waiting_for_the_lock_hides_no_other_error(open_queue: QueueFactory, directory: Path) -> None:
     """With ``lock_timeout`` a damaged queue is reported as damaged, at once, and not as locked."""
     open_queue().close()
     log_file(directory).write_bytes(b"junk")
@@ -402,7 +408,7 @@ def test_6_13_waiting_for_the_lock_hides_no_other_error(open_queue: OpenQueue, d
         open_queue(lock_timeout=3600, disk=replace(DISK, sleep=forbid))
 
 
-def test_6_13_nothing_is_not_an_item(open_queue: OpenQueue) -> None:
+def test_6_13_nothing_is_not_an_item(open_queue: QueueFactory) -> None:
     """None cannot be enqueued, an empty item differs from no item, and neither is skipped in silence."""
     with open_queue().session() as session:
         nothing: Any = None
@@ -416,7 +422,7 @@ def test_6_13_nothing_is_not_an_item(open_queue: OpenQueue) -> None:
         session.rollback()
 
 
-def test_6_13_deleting_needs_the_lock_and_is_complete(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_6_13_deleting_needs_the_lock_and_is_complete(open_queue: QueueFactory, tmp_path: Path) -> None:
     """An open queue cannot be deleted; a deleted one has no items in memory or on disk, also after closing again."""
     queue = open_queue()
     put(queue, b"a")
@@ -430,7 +436,7 @@ def test_6_13_deleting_needs_the_lock_and_is_complete(open_queue: OpenQueue, tmp
     assert drain(open_queue()) == []
 
 
-def test_6_13_closing_the_queue_ends_its_sessions(open_queue: OpenQueue) -> None:
+def test_6_13_closing_the_queue_ends_its_sessions(open_queue: QueueFactory) -> None:
     """A session of a closed queue raises ClosedError, and what it held is ready again after reopening."""
     queue = open_queue()
     put(queue, b"a")
@@ -445,7 +451,7 @@ def test_6_13_closing_the_queue_ends_its_sessions(open_queue: OpenQueue) -> None
     assert drain(open_queue()) == [b"a"]
 
 
-def test_6_13_a_finalizer_writes_nothing(open_queue: OpenQueue, tmp_path: Path, directory: Path) -> None:
+def test_6_13_a_finalizer_writes_nothing(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:
     """A queue that is dropped without closing warns, writes nothing, and frees its lock; the next one recovers."""
     writing: dict[str, Any] = dict.fromkeys(("pwritev", "fdatasync", "fsync", "rename", "unlink", "ftruncate"), forbid)
     queue = PersistentQueue(tmp_path / "queues", "orders")
@@ -460,7 +466,7 @@ def test_6_13_a_finalizer_writes_nothing(open_queue: OpenQueue, tmp_path: Path, 
     assert (queue.recovery.clean, drain(queue)) == (False, [b"a"])
 
 
-def test_6_13_settings_belong_to_one_queue(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_6_13_settings_belong_to_one_queue(open_queue: QueueFactory, tmp_path: Path) -> None:
     """What one queue was opened with changes nothing for another one in the same process."""
     small, usual = open_queue("small", segment_bytes=10, memory_bytes=0), open_queue("usual")
     for queue in (small, usual):
@@ -470,7 +476,7 @@ def test_6_13_settings_belong_to_one_queue(open_queue: OpenQueue, tmp_path: Path
 
 
 @ENDS
-def test_6_14_files_beyond_32_bits(open_queue: OpenQueue, end: Callable[[PersistentQueue], None]) -> None:
+def test_6_14_files_beyond_32_bits(open_queue: QueueFactory, end: Callable[[PersistentQueue], None]) -> None:
     """Offsets beyond 4 GiB, and numbers of files beyond 32 bits, are written, recovered and read like any other."""
     queue = open_queue(memory_bytes=0)
     put(queue, b"low")
@@ -500,7 +506,7 @@ def test_6_14_the_log_counts_in_64_bits() -> None:
 
 @ENDS
 def test_6_14_a_rollback_leaves_no_file(
-    open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
 ) -> None:
     """Files that hold only what was rolled back are deleted, by closing or by the next opening, and counted nowhere."""
     queue = open_queue(segment_bytes=300)
@@ -517,7 +523,9 @@ def test_6_14_a_rollback_leaves_no_file(
 
 
 @ENDS
-def test_6_14_orphans_are_swept(open_queue: OpenQueue, directory: Path, end: Callable[[PersistentQueue], None]) -> None:
+def test_6_14_orphans_are_swept(
+    open_queue: QueueFactory, directory: Path, end: Callable[[PersistentQueue], None]
+) -> None:
     """A segment and a generation that nothing refers to are gone after the next opening, which says so."""
     queue = open_queue()
     put(queue, b"a")

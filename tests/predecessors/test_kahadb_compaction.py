@@ -23,7 +23,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.compaction import Copy
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Settings, Transaction
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.durability.test_campaigns import enqueuing, opened
 from tests.support.queues import IN_CACHE, crash, drain, put, segment_files
@@ -50,7 +50,7 @@ def fill(queue: PersistentQueue, segments: int, per_segment: int) -> list[bytes]
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 1 << 26])
-def test_orphans(open_queue: OpenQueue, directory: Path, memory_bytes: int) -> None:
+def test_orphans(open_queue: QueueFactory, directory: Path, memory_bytes: int) -> None:
     """One item per file that nobody acknowledges, among many: the disk goes down to what lives, and it lives on."""
     queue = open_queue(**LITTLE, memory_bytes=memory_bytes)
     items = fill(queue, 30, 100)
@@ -70,7 +70,7 @@ def test_orphans(open_queue: OpenQueue, directory: Path, memory_bytes: int) -> N
     assert drain(queue) == items[::100]
 
 
-def test_item_in_doubt_does_not_pin_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_item_in_doubt_does_not_pin_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """One item that a session holds among 10^5 that are consumed costs a segment at most, and comes back."""
     queue = open_queue(segment_bytes=200_000, disk=IN_CACHE)
     items = [b"%06d" % n for n in range(100_000)]
@@ -96,7 +96,7 @@ def test_item_in_doubt_does_not_pin_the_disk(open_queue: OpenQueue, directory: P
 
 
 @pytest.mark.parametrize("compacts", [False, True])
-def test_chain(open_queue: OpenQueue, directory: Path, compacts: bool) -> None:
+def test_chain(open_queue: QueueFactory, directory: Path, compacts: bool) -> None:
     """Each file's items are consumed in transactions of the next one's: one item freed, all go, and none comes back."""
     queue = open_queue(**LITTLE)
     slow = queue.session()
@@ -152,7 +152,7 @@ def every_other(count: int) -> Sequence[int]:
 )
 @pytest.mark.parametrize("compacts", [False, True])
 def test_completion_in_any_order(
-    open_queue: OpenQueue, directory: Path, order: Callable[[int], Sequence[int]], compacts: bool
+    open_queue: QueueFactory, directory: Path, order: Callable[[int], Sequence[int]], compacts: bool
 ) -> None:
     """Sessions that hold a part each complete in any order: files in the middle go, the disk is small at the end."""
     queue = open_queue(**LITTLE, memory_bytes=0)

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from persistentqueue import PersistentQueue, QueueFullError
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, drain, put, put_each, segment_files
 
 KIB = 1024
@@ -24,7 +24,7 @@ def on_disk(directory: Path) -> int:
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file() and path.name != "lock")
 
 
-def test_no_utility_that_keeps_the_pool_filled(open_queue: OpenQueue, tmp_path: Path, directory: Path) -> None:
+def test_no_utility_that_keeps_the_pool_filled(open_queue: QueueFactory, tmp_path: Path, directory: Path) -> None:
     """There are two: a command, beside the owner, and maintenance; what they made is what segments are then made of."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB, pool_max_bytes=80 * KIB)
     command = [sys.executable, "-m", "persistentqueue", "pool", "fill", str(tmp_path / "queues"), "orders"]
@@ -38,7 +38,7 @@ def test_no_utility_that_keeps_the_pool_filled(open_queue: OpenQueue, tmp_path: 
     assert {path.stat().st_ino for path in segment_files(directory)} == made
 
 
-def test_files_that_come_back_only_at_recovery(open_queue: OpenQueue, directory: Path) -> None:
+def test_files_that_come_back_only_at_recovery(open_queue: QueueFactory, directory: Path) -> None:
     """A drained file is back in the pool as soon as the log is trimmed, in the running queue, wherever it stands."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=80 * KIB)
     put_each(queue, [bytes(KIB)] * 40)
@@ -53,7 +53,7 @@ def test_files_that_come_back_only_at_recovery(open_queue: OpenQueue, directory:
         first.rollback()
 
 
-def test_no_limit_of_the_journals_size(open_queue: OpenQueue, directory: Path) -> None:
+def test_no_limit_of_the_journals_size(open_queue: QueueFactory, directory: Path) -> None:
     """There is one of all files together; at it, dequeueing goes on, and makes room."""
     queue = open_queue(segment_bytes=8 * KIB, log_bytes=4 * KIB, max_disk_bytes=64 * KIB)
     put_each(queue, [bytes(KIB)] * 10)
@@ -64,7 +64,7 @@ def test_no_limit_of_the_journals_size(open_queue: OpenQueue, directory: Path) -
     put(queue, bytes(KIB))
 
 
-def test_no_statistics(open_queue: OpenQueue, directory: Path) -> None:
+def test_no_statistics(open_queue: QueueFactory, directory: Path) -> None:
     """What the files take, what of that lives, what the pool has and gave, and why each file is there."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=80 * KIB)
     put_each(queue, [bytes(KIB)] * 40)
@@ -80,7 +80,7 @@ def test_no_statistics(open_queue: OpenQueue, directory: Path) -> None:
     assert sum(use.live for use in queue.explain()) == 32
 
 
-def test_switching_the_file_size_on_the_fly(open_queue: OpenQueue, directory: Path) -> None:
+def test_switching_the_file_size_on_the_fly(open_queue: QueueFactory, directory: Path) -> None:
     """The next file has the new size, in the running queue; files of both sizes are read, pooled and taken again."""
     queue = open_queue(segment_bytes=4 * KIB, pool_max_bytes=200 * KIB)
     put_each(queue, [bytes(KIB)] * 9)
@@ -98,7 +98,7 @@ def test_switching_the_file_size_on_the_fly(open_queue: OpenQueue, directory: Pa
     assert drain(queue) == [bytes(KIB)] * 60
 
 
-def test_sizing_by_guess(open_queue: OpenQueue, directory: Path) -> None:
+def test_sizing_by_guess(open_queue: QueueFactory, directory: Path) -> None:
     """A queue takes what its items need, and gives it back when it is idle, with the sizes that it comes with: nobody
     has to guess how many files of which size there will be (one user's guess took 1 TB instead of 50 GB)."""
     queue = open_queue(disk=IN_CACHE)
@@ -111,7 +111,7 @@ def test_sizing_by_guess(open_queue: OpenQueue, directory: Path) -> None:
     assert on_disk(directory) <= 3 * KIB * KIB
 
 
-def test_the_unknown_cost_of_overwriting(open_queue: OpenQueue, directory: Path) -> None:
+def test_the_unknown_cost_of_overwriting(open_queue: QueueFactory, directory: Path) -> None:
     """With ``wipe`` each byte that held an item is written once more, and no flush waits for large files."""
     written: list[int] = []
     queue = PersistentQueue(directory.parent, "wiped", wipe=True, segment_bytes=64 * KIB, disk=IN_CACHE)

@@ -68,7 +68,7 @@ def drain(queue: PersistentQueue) -> list[bytes]:
 
 def crash(queue: PersistentQueue[Any]) -> None:
     """End the queue as ``kill -9`` ends its process: files closed, lock freed, nothing written."""
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     group.disown("crashed by a test")
 

@@ -1,4 +1,4 @@
-"""Spark jobs of which tasks run twice, for the tests of that: ``python -m tests.support.spark_cluster ROOT MASTER JAVA_HOME``.
+"""Spark jobs whose tasks run twice: ``python -m tests.support.spark_cluster ROOT MASTER JAVA_HOME``.
 
 Each job writes the numbers below ``ITEMS``, or moves them from queue to queue. Its directory tells what happens to the
 first attempt of each task, or of one: it fails when its part is whole ("retry"), or it stands still there until

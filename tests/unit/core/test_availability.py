@@ -13,15 +13,15 @@ from itertools import count
 import pytest
 
 from persistentqueue import PersistentQueue, Session, SubscriptionNotFoundError
-from persistentqueue.core.availability import LANE_ITEMS, Ready, Taken
-from tests.conftest import OpenQueue
+from persistentqueue.core.availability import LANE_ITEMS, Availability, Taken
+from tests.conftest import QueueFactory
 from tests.support.queues import drain, interruptible, put
 
 SECONDS = 60
 ITEMS = [b"%d" % number for number in range(200)]
 
 
-def ready_of(queue: PersistentQueue) -> Ready:
+def ready_of(queue: PersistentQueue) -> Availability:
     """Return the ready items of the queue's plain subscription."""
     reader = queue._open().store.subscriptions.plain
     assert reader is not None
@@ -37,7 +37,7 @@ def fill(queue: PersistentQueue, session: Session[bytes]) -> deque[Taken]:
     return lane
 
 
-def test_items_come_once_and_in_order(open_queue: OpenQueue) -> None:
+def test_items_come_once_and_in_order(open_queue: QueueFactory) -> None:
     """One item after the other comes in order; the lane grows up to its bound; each flush consumes what was taken."""
     queue, sizes = open_queue(), set()
     put(queue, *ITEMS)
@@ -54,7 +54,7 @@ def test_items_come_once_and_in_order(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("how", ["many", "clear", "browse", "peek", "explain", "stats", "length", "cached"])
-def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: OpenQueue) -> None:
+def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: QueueFactory) -> None:
     """Items in the lane are ready: other sessions take them, browsing shows them, and every number has them."""
     queue = open_queue()
     with queue.session() as session, queue.session("other") as other:
@@ -85,7 +85,7 @@ def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: OpenQueue) -
 
 
 @pytest.mark.parametrize("how", ["rollback", "put_back", "close"])
-def test_what_comes_back_comes_first(how: str, open_queue: OpenQueue) -> None:
+def test_what_comes_back_comes_first(how: str, open_queue: QueueFactory) -> None:
     """Items that another session gives back come before the items in the lane."""
     queue = open_queue()
     with queue.session() as session:
@@ -105,7 +105,7 @@ def test_what_comes_back_comes_first(how: str, open_queue: OpenQueue) -> None:
     assert drain(queue) == ITEMS
 
 
-def test_what_came_from_the_lane_is_given_back(open_queue: OpenQueue) -> None:
+def test_what_came_from_the_lane_is_given_back(open_queue: QueueFactory) -> None:
     """A rollback, ``put_back`` and the end of a session give back the items that came from the lane."""
     queue = open_queue()
     session = queue.session()
@@ -125,7 +125,7 @@ def test_what_came_from_the_lane_is_given_back(open_queue: OpenQueue) -> None:
     assert drain(queue) == ITEMS
 
 
-def test_sessions_that_take_turns(open_queue: OpenQueue) -> None:
+def test_sessions_that_take_turns(open_queue: QueueFactory) -> None:
     """Each item is consumed by the flush of the session that took it, also when sessions take items in turns."""
     queue = open_queue()
     put(queue, *ITEMS)
@@ -145,7 +145,7 @@ def test_sessions_that_take_turns(open_queue: OpenQueue) -> None:
         session.close()
 
 
-def test_large_items_do_not_stand_in_the_lane(open_queue: OpenQueue) -> None:
+def test_large_items_do_not_stand_in_the_lane(open_queue: QueueFactory) -> None:
     """The lane keeps at most 64 KiB of a page in memory, so that ``memory_bytes`` bounds what a queue takes."""
     queue = open_queue()
     put(queue, *[bytes(40_000)] * 4)
@@ -156,7 +156,7 @@ def test_large_items_do_not_stand_in_the_lane(open_queue: OpenQueue) -> None:
         session.flush()
 
 
-def test_a_subscription_that_goes_takes_its_lane_along(open_queue: OpenQueue) -> None:
+def test_a_subscription_that_goes_takes_its_lane_along(open_queue: QueueFactory) -> None:
     """A dequeue from a subscription that was removed raises its error, even with items in the lane."""
     queue = open_queue(fan_out=True)
     audit = queue.subscribe("audit")
@@ -171,7 +171,7 @@ def test_a_subscription_that_goes_takes_its_lane_along(open_queue: OpenQueue) ->
         session.rollback()
 
 
-def test_a_handler_that_raises_index_error_ends_the_call(open_queue: OpenQueue) -> None:
+def test_a_handler_that_raises_index_error_ends_the_call(open_queue: QueueFactory) -> None:
     """An ``IndexError`` from a signal handler is not taken for the end of the lane: it ends the dequeue, which has no
     effect then, as any other exception does."""
     queue = open_queue()
@@ -199,7 +199,7 @@ def test_a_handler_that_raises_index_error_ends_the_call(open_queue: OpenQueue) 
         session.rollback()
 
 
-def test_others_may_be_quicker(open_queue: OpenQueue) -> None:
+def test_others_may_be_quicker(open_queue: QueueFactory) -> None:
     """A lane that others empty after a look at it is no error: the next item is found otherwise."""
     queue = open_queue()
     with queue.session() as session:
@@ -219,7 +219,7 @@ def test_others_may_be_quicker(open_queue: OpenQueue) -> None:
         session.rollback()
 
 
-def test_a_recall_that_was_interrupted_goes_on(open_queue: OpenQueue) -> None:
+def test_a_recall_that_was_interrupted_goes_on(open_queue: QueueFactory) -> None:
     """The items that an interrupted recall has taken back are ready, and the next recall finishes it."""
     queue = open_queue()
     with queue.session() as session:
@@ -234,7 +234,7 @@ def test_a_recall_that_was_interrupted_goes_on(open_queue: OpenQueue) -> None:
     assert drain(queue) == ITEMS
 
 
-def test_threads_that_take_one_by_one(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_threads_that_take_one_by_one(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Consumers that take single items, lists, give back and look, in threads of their own, get each item once."""
     queue, total, workers = open_queue(), 6000, 4
     got: Counter[int] = Counter()

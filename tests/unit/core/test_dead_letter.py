@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from persistentqueue import DeadLetter, DeadLetterError, PersistentQueueError
 from persistentqueue.core.dead_letter import DEAD_LETTERS, LINE_BYTES_MAX
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 
 LETTER = DeadLetter(
     b"\0item\n", "orders", "", 7, 5, "ValueError: bad row", datetime(2026, 1, 2, 3, 4, 5, 6, timezone.utc)
@@ -66,7 +66,7 @@ def test_what_is_none_says_so(foreign: bytes) -> None:
     assert isinstance(caught.value, ValueError)
 
 
-def test_the_codec(open_queue: OpenQueue) -> None:
+def test_the_codec(open_queue: QueueFactory) -> None:
     """Who opens a queue of dead letters with its codec has them out of their envelopes."""
     dead: Any = open_queue("dead", codec=DEAD_LETTERS)
     with dead.transaction() as session:

@@ -59,7 +59,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.interprocess.splits import look, plan, read
 from persistentqueue.system.disk import DISK, Buffers
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 
 SALT = 0x1122334455667788
@@ -315,7 +315,8 @@ def test_a_bomb_takes_no_memory() -> None:
     code = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
-from tests.unit.core.test_encryption import COMPRESSED, PLAIN, RAW, UNIFORM, CorruptionError, decode, forge, frame, sealed
+from tests.unit.core.test_encryption import COMPRESSED, PLAIN, RAW, UNIFORM, CorruptionError
+from tests.unit.core.test_encryption import decode, forge, frame, sealed
 bombs = (
     (1, sealed(len(RAW), frame(2**31, 2**14, 10))),
     (2, sealed(2**31, frame(2**31, 2**14, 10))),
@@ -378,7 +379,7 @@ def items_of(queue: PersistentQueue) -> list[bytes]:
 
 
 @ways
-def test_all_that_is_enqueued_comes_out(open_queue: OpenQueue, way: str) -> None:
+def test_all_that_is_enqueued_comes_out(open_queue: QueueFactory, way: str) -> None:
     """Small, large, spilled, after a crash and after a restart: in order, from memory and from disk."""
     queue = open_queue(memory_bytes=100_000, **SETTINGS[way])
     small = [TEXT + b"%d" % n for n in range(300)]
@@ -399,7 +400,7 @@ def test_all_that_is_enqueued_comes_out(open_queue: OpenQueue, way: str) -> None
     assert drain(queue) == expected[200:]
 
 
-def test_compression_takes_less_of_the_disk(open_queue: OpenQueue) -> None:
+def test_compression_takes_less_of_the_disk(open_queue: QueueFactory) -> None:
     """What the queue holds by its own count is less than half, of text."""
     plain, compressed = open_queue("plain"), open_queue("compressed", compression="zstd")
     for queue in (plain, compressed):
@@ -407,7 +408,7 @@ def test_compression_takes_less_of_the_disk(open_queue: OpenQueue) -> None:
     assert compressed.stats().live_bytes < plain.stats().live_bytes / 4
 
 
-def test_memory_is_counted_as_it_was(open_queue: OpenQueue) -> None:
+def test_memory_is_counted_as_it_was(open_queue: QueueFactory) -> None:
     """``memory_bytes`` bounds the items themselves, whatever they take on disk."""
     queue = open_queue(memory_bytes=1_000_000, compression="zstd")
     for n in range(40):
@@ -422,7 +423,7 @@ def test_memory_is_counted_as_it_was(open_queue: OpenQueue) -> None:
 
 
 @ways
-def test_limits_hold(open_queue: OpenQueue, way: str) -> None:
+def test_limits_hold(open_queue: QueueFactory, way: str) -> None:
     """What a transaction is taken for is never less than what its blocks take."""
     queue = open_queue(max_bytes=10_000, **SETTINGS[way])
     count = 0
@@ -437,7 +438,7 @@ def test_limits_hold(open_queue: OpenQueue, way: str) -> None:
     drain(queue)
 
 
-def test_an_envelope_counts_for_the_limits(open_queue: OpenQueue) -> None:
+def test_an_envelope_counts_for_the_limits(open_queue: QueueFactory) -> None:
     """What fits as it is, and not with what encryption adds to it, is refused; with so much more room it is not."""
     item = os.urandom(100)
     plain_bytes = encode_block([item], SALT, 640, 17, 99).length_bytes
@@ -464,7 +465,7 @@ EXTRAS = [("compressed", "zstandard", "compression"), ("encrypted", "cryptograph
 
 @pytest.mark.parametrize(("way", "module", "extra"), EXTRAS)
 def test_missing_extra(
-    open_queue: OpenQueue, directory: Path, way: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, way: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who asks for what is not installed hears which command installs it, and nothing is made; who meets a block that
     needs it loses nothing."""
@@ -478,7 +479,7 @@ def test_missing_extra(
 
 @pytest.mark.parametrize(("way", "module", "extra"), EXTRAS)
 def test_missing_extra_at_a_block(
-    open_queue: OpenQueue, directory: Path, way: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, way: str, module: str, extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its items stay ready, others go in and are counted; with the library all of them come, in order."""
     queue = open_queue(**SETTINGS[way])
@@ -512,7 +513,7 @@ def test_missing_extra_at_a_block(
     ],
     ids=["none", "unknown", "short"],
 )
-def test_wrong_key(open_queue: OpenQueue, directory: Path, encryption: Encryption | None, problem: str) -> None:
+def test_wrong_key(open_queue: QueueFactory, directory: Path, encryption: Encryption | None, problem: str) -> None:
     """It is no damage: the error says where, and what to do; the items stay, others go in, and all of them come once
     the queue is opened with the key, in order."""
     queue = open_queue(encryption=ONE)
@@ -542,7 +543,7 @@ def test_wrong_key(open_queue: OpenQueue, directory: Path, encryption: Encryptio
     assert drain(open_queue(encryption=Encryption("one", keys.__getitem__))) == [b"a", b"b", b"c", b"d"]
 
 
-def test_one_name_for_two_keys(open_queue: OpenQueue) -> None:
+def test_one_name_for_two_keys(open_queue: QueueFactory) -> None:
     """Whoever opens a queue with another key of the same name hears so at once, and writes nothing with it."""
     queue = open_queue(encryption=ONE)
     put(queue, b"a", b"b")
@@ -559,7 +560,7 @@ def test_one_name_for_two_keys(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"d"]
 
 
-def test_what_can_be_opened_comes_out_first(open_queue: OpenQueue) -> None:
+def test_what_can_be_opened_comes_out_first(open_queue: QueueFactory) -> None:
     """Who takes many gets those before a block that he has no key for; then he hears of it."""
     queue = open_queue()
     put(queue, b"a")
@@ -579,7 +580,7 @@ def test_what_can_be_opened_comes_out_first(open_queue: OpenQueue) -> None:
         queue.close()
 
 
-def test_what_lies_in_another_segment_comes_out_first(open_queue: OpenQueue) -> None:
+def test_what_lies_in_another_segment_comes_out_first(open_queue: QueueFactory) -> None:
     """The same over several readings."""
     queue = open_queue(segment_bytes=1)
     put(queue, b"a" * 100)
@@ -596,7 +597,7 @@ def test_what_lies_in_another_segment_comes_out_first(open_queue: OpenQueue) -> 
         session.rollback()
 
 
-def test_compaction_without_the_key_leaves_it_alone(open_queue: OpenQueue) -> None:
+def test_compaction_without_the_key_leaves_it_alone(open_queue: QueueFactory) -> None:
     """Beside segments that it can read, which it compacts; with the key it does the rest."""
     rows = [b"%d" % n + bytes(300) for n in range(48)]
     for encryption, some in ((ONE, rows[:24]), (None, rows[24:])):
@@ -623,7 +624,7 @@ def test_compaction_without_the_key_leaves_it_alone(open_queue: OpenQueue) -> No
     assert drain(queue) == rows[::2]
 
 
-def test_clear_needs_no_key(open_queue: OpenQueue) -> None:
+def test_clear_needs_no_key(open_queue: QueueFactory) -> None:
     """Who has lost a key for ever can consume what nobody can read, and goes on."""
     queue = open_queue(encryption=ONE)
     put(queue, b"a")
@@ -633,7 +634,7 @@ def test_clear_needs_no_key(open_queue: OpenQueue) -> None:
     assert queue.clear() == 2
 
 
-def test_keys_are_asked_for_once(open_queue: OpenQueue) -> None:
+def test_keys_are_asked_for_once(open_queue: QueueFactory) -> None:
     """Once for each id and opening, whoever reads; the one to write with, and that of the first block, at once."""
     asked: list[str] = []
 
@@ -651,8 +652,8 @@ def test_keys_are_asked_for_once(open_queue: OpenQueue) -> None:
     asked.clear()
     queue = open_queue(memory_bytes=0, encryption=Encryption("three", key))
     assert asked == ["three", "one"]
-    assert queue._group is not None
-    guard: Any = queue._group.store.segments.envelopes._guard
+    assert queue._open_queue is not None
+    guard: Any = queue._open_queue.store.segments.envelopes._guard
     threads = [threading.Thread(target=items_of, args=[queue]) for _ in range(4)]
     for thread in threads:
         thread.start()
@@ -662,7 +663,7 @@ def test_keys_are_asked_for_once(open_queue: OpenQueue) -> None:
     assert asked == ["three", "one", "two"]
 
 
-def test_a_key_that_could_not_be_had_is_asked_for_again(open_queue: OpenQueue) -> None:
+def test_a_key_that_could_not_be_had_is_asked_for_again(open_queue: QueueFactory) -> None:
     """Who keeps the keys may have been away: the next call asks him again."""
     away = [True]
 
@@ -682,7 +683,7 @@ def test_a_key_that_could_not_be_had_is_asked_for_again(open_queue: OpenQueue) -
     assert drain(queue) == [b"a"]
 
 
-def test_keys_are_rotated(open_queue: OpenQueue, directory: Path) -> None:
+def test_keys_are_rotated(open_queue: QueueFactory, directory: Path) -> None:
     """Three keys, one after the other: all items come out. A compaction writes what it copies under the newest; what
     lives whole, and the segment that is written on, stays under its own."""
     rows = []
@@ -722,7 +723,7 @@ def key_ids(directory: Path) -> set[bytes]:
 
 
 @ways
-def test_compaction_with_holes(open_queue: OpenQueue, way: str) -> None:
+def test_compaction_with_holes(open_queue: QueueFactory, way: str) -> None:
     """What lives among what is gone is decoded and encoded anew, with holes, and comes out."""
     queue = open_queue(segment_bytes=20_000, **SETTINGS[way])
     for start in range(0, 3000, 100):
@@ -741,7 +742,7 @@ def test_compaction_with_holes(open_queue: OpenQueue, way: str) -> None:
     assert drain(open_queue(**SETTINGS[way])) == kept
 
 
-def test_settings_change_from_opening_to_opening(open_queue: OpenQueue) -> None:
+def test_settings_change_from_opening_to_opening(open_queue: QueueFactory) -> None:
     """Each block says what it is: a queue may hold all kinds."""
     expected = []
     for number, settings in enumerate([{}, *SETTINGS.values(), {}]):
@@ -761,7 +762,7 @@ def files_of(directory: Path) -> dict[Path, bytes]:
 
 
 @pytest.mark.parametrize("compression", [None, "zstd"])
-def test_no_secret_is_on_the_disk(open_queue: OpenQueue, directory: Path, compression: str | None) -> None:
+def test_no_secret_is_on_the_disk(open_queue: QueueFactory, directory: Path, compression: str | None) -> None:
     """Nothing of an item lies in any file in clear, whichever way it took: in the log, the segments, the inbox, the
     pool and the spare log."""
     settings: dict[str, Any] = {"compression": compression, "encryption": ONE}
@@ -808,7 +809,7 @@ def test_no_secret_is_on_the_disk(open_queue: OpenQueue, directory: Path, compre
     assert len(items_of(queue)) == 10
 
 
-def test_the_search_for_secrets_finds_them(open_queue: OpenQueue, directory: Path) -> None:
+def test_the_search_for_secrets_finds_them(open_queue: QueueFactory, directory: Path) -> None:
     """Without encryption they are there."""
     put(open_queue(), SECRET)
     assert [path.suffix for path, data in files_of(directory).items() if SECRET in data] == [".log"]
@@ -834,7 +835,7 @@ class Nonces:
         assert len(set(self.used)) == len(self.used) > 0
 
 
-def test_no_nonce_is_used_twice(open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_nonce_is_used_twice(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not by what is tried again on a full disk, rolled back, compacted, published, nor by another opening."""
     nonces = Nonces(monkeypatch)
     full = [False]
@@ -910,7 +911,7 @@ def test_salts_come_through_the_door() -> None:
 
 
 @ways
-def test_producers_and_parts(open_queue: OpenQueue, directory: Path, way: str) -> None:
+def test_producers_and_parts(open_queue: QueueFactory, directory: Path, way: str) -> None:
     """What other processes publish is compressed and encrypted as they say, adopted without a key, and comes out."""
     open_queue().close()
     with Producer(directory, **SETTINGS[way]) as producer:
@@ -929,7 +930,7 @@ def test_producers_and_parts(open_queue: OpenQueue, directory: Path, way: str) -
     assert drain(open_queue(**SETTINGS[way])) == [TEXT * 9, *[TEXT * 40_000] * 5, TEXT * 7, TEXT * 7]
 
 
-def test_who_reads_beside_the_owner(open_queue: OpenQueue, directory: Path) -> None:
+def test_who_reads_beside_the_owner(open_queue: QueueFactory, directory: Path) -> None:
     """What is compressed is read, from the segments and from the log; what is encrypted is an error that says so."""
     queue = open_queue(compression="zstd")
     put(queue, *[TEXT * 50] * 3)
@@ -952,7 +953,7 @@ def test_who_reads_beside_the_owner(open_queue: OpenQueue, directory: Path) -> N
 @ways
 @pytest.mark.damages
 def test_check_and_repair_need_neither_key_nor_library(
-    open_queue: OpenQueue, directory: Path, way: str, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, way: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Damage is found and cut out by the checksums alone, also without a log: what was consumed stays so where a block
     says that it is a hole."""
@@ -991,7 +992,7 @@ def test_check_and_repair_need_neither_key_nor_library(
 
 
 @pytest.mark.damages
-def test_damage_behind_an_envelope_costs_its_own_items(open_queue: OpenQueue, directory: Path) -> None:
+def test_damage_behind_an_envelope_costs_its_own_items(open_queue: QueueFactory, directory: Path) -> None:
     """As ever: once an error, then what lies behind."""
     queue = open_queue(memory_bytes=0, encryption=ONE, compression="zstd")
     for n in range(3):
@@ -1022,7 +1023,7 @@ def test_damage_behind_an_envelope_costs_its_own_items(open_queue: OpenQueue, di
     ],
 )
 def test_settings_that_are_wrong(
-    open_queue: OpenQueue, directory: Path, settings: dict[str, object], error: type[Exception], message: str
+    open_queue: QueueFactory, directory: Path, settings: dict[str, object], error: type[Exception], message: str
 ) -> None:
     """They are refused before anything is made."""
     with pytest.raises(error, match=message):

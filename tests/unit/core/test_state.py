@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from persistentqueue.core.availability import Ready
+from persistentqueue.core.availability import Availability
 from persistentqueue.core.operations import (
     Checkpoint,
     Dequeue,
@@ -170,7 +170,7 @@ def test_checkpoint_holds_everything(blocks: list[tuple[int, bool]], data: st.Da
     assert sorted(restored.segments) == sorted(state.segments)
     assert restored.markers == {"a": 3}
     rest = [n for n in range(sequence) if n not in consumed]
-    ready = Ready(restored)
+    ready = Availability(restored)
     assert len(ready) == len(rest)
     assert [n for first, count in ready.hold(10**9) for n in range(first, first + count)] == rest
 
@@ -210,9 +210,9 @@ def test_checkpoint_that_contradicts_itself(changes: dict[str, object]) -> None:
 # --- what may be dequeued --------------------------------------------------------------------------------------------
 
 
-def ready_of(count: int) -> Ready:
+def ready_of(count: int) -> Availability:
     """So many items, all ready."""
-    return Ready(state_of(segment(1), enqueue(0, count, 1, 64, 0)))
+    return Availability(state_of(segment(1), enqueue(0, count, 1, 64, 0)))
 
 
 def test_returned_items_come_out_first_and_in_order() -> None:

@@ -13,7 +13,7 @@ from persistentqueue import PersistentQueue, QueueFullError
 from persistentqueue.core.block import BLOCK_BYTES, BLOCK_HEADER_BYTES, BLOCK_ITEMS, LENGTH_BYTES
 from persistentqueue.engine.admission import measure_bytes
 from persistentqueue.engine.commit import Committer
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.limits import SECONDS, consume, content, files_bytes, opened, spilling, take, transaction, waits
 from tests.support.queues import crash, drain, put, put_each, segment_files
@@ -24,7 +24,7 @@ KIB, MIB = 1024, 1024 * 1024
 # --- how many items ---------------------------------------------------------------------------------------------------
 
 
-def test_max_items(open_queue: OpenQueue) -> None:
+def test_max_items(open_queue: QueueFactory) -> None:
     """A full queue refuses a flush, says why, keeps what it has and what the session has, and takes it when there is
     room."""
     queue = open_queue(max_items=3)
@@ -47,7 +47,7 @@ def test_max_items(open_queue: OpenQueue) -> None:
     assert queue.stats().fill == 0.0
 
 
-def test_items_on_hold_count(open_queue: OpenQueue) -> None:
+def test_items_on_hold_count(open_queue: QueueFactory) -> None:
     """What a session holds is in the queue until it is flushed; and again after a rollback."""
     queue = open_queue(max_items=2)
     put(queue, b"a", b"b")
@@ -62,7 +62,7 @@ def test_items_on_hold_count(open_queue: OpenQueue) -> None:
     put(queue, b"c")
 
 
-def test_what_is_taken_makes_room_for_what_is_put(open_queue: OpenQueue) -> None:
+def test_what_is_taken_makes_room_for_what_is_put(open_queue: QueueFactory) -> None:
     """At the limit as many can be enqueued as the same transaction dequeues, and not one more."""
     queue = open_queue(max_items=3)
     put(queue, b"a", b"b", b"c")
@@ -78,7 +78,7 @@ def test_what_is_taken_makes_room_for_what_is_put(open_queue: OpenQueue) -> None
     assert drain(queue) == [b"c", b"A", b"B"]
 
 
-def test_lower_limit_than_before(open_queue: OpenQueue, directory: Path) -> None:
+def test_lower_limit_than_before(open_queue: QueueFactory, directory: Path) -> None:
     """A queue that holds more than it may now opens, gives what it has, and lets nobody in who makes it fuller."""
     queue = open_queue(segment_bytes=KIB)
     put_each(queue, [b"%03d" % n * 100 for n in range(200)])
@@ -102,7 +102,7 @@ def test_lower_limit_than_before(open_queue: OpenQueue, directory: Path) -> None
     assert files_bytes(directory) < 5 * MIB
 
 
-def test_damaged_items_do_not_count(open_queue: OpenQueue, directory: Path) -> None:
+def test_damaged_items_do_not_count(open_queue: QueueFactory, directory: Path) -> None:
     """Items that cannot be read take nobody's place, since nobody could take them away."""
     queue = open_queue(max_items=2, memory_bytes=0)
     put(queue, b"a" * 1000)
@@ -122,7 +122,7 @@ def test_damaged_items_do_not_count(open_queue: OpenQueue, directory: Path) -> N
 
 
 @pytest.mark.parametrize("size_bytes", [0, 1, 100, 3000, 300_000])
-def test_max_bytes(open_queue: OpenQueue, size_bytes: int) -> None:
+def test_max_bytes(open_queue: QueueFactory, size_bytes: int) -> None:
     """The live bytes never exceed the limit, come near it, and fall when items are consumed."""
     most = 20 * (size_bytes + BLOCK_HEADER_BYTES + LENGTH_BYTES)
     queue = open_queue(max_bytes=most)
@@ -251,7 +251,7 @@ def test_marker_of_who_finds_no_room_on_the_disk() -> None:
         assert store.state.markers == {"m": 5}
 
 
-def test_short_way_is_taken_where_there_is_room(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_way_is_taken_where_there_is_room(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Limits cost the short way nothing but a look, as long as there is room."""
     taken: list[bool] = []
     commit_short = Committer.commit_short
@@ -281,7 +281,7 @@ def test_short_way_is_taken_where_there_is_room(open_queue: OpenQueue, monkeypat
 
 
 @pytest.mark.parametrize("limit", [{"max_items": 20}, {"max_bytes": 12_000}], ids=str)
-def test_what_was_spilled_counts(open_queue: OpenQueue, limit: dict[str, int]) -> None:
+def test_what_was_spilled_counts(open_queue: QueueFactory, limit: dict[str, int]) -> None:
     """Items that a session wrote ahead count like those in memory; refused, they are there for the next flush."""
     queue = open_queue(**limit)
     put(queue, *[b"x" * 500] * 10)
@@ -298,7 +298,7 @@ def test_what_was_spilled_counts(open_queue: OpenQueue, limit: dict[str, int]) -
     assert drain(queue) == items
 
 
-def test_spilling_at_the_limit_of_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_spilling_at_the_limit_of_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """A session that cannot write ahead hears so at once; what it wrote is room again as soon as it gives up."""
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB, full="block")
     for _ in range(5):
@@ -316,7 +316,7 @@ def test_spilling_at_the_limit_of_the_disk(open_queue: OpenQueue, directory: Pat
         assert drain(queue) == [b"%04d" % n * 250 for n in range(50)]
 
 
-def test_what_was_spilled_is_no_room(open_queue: OpenQueue) -> None:
+def test_what_was_spilled_is_no_room(open_queue: QueueFactory) -> None:
     """A flush that finds the disk full spares the segments that another session has written ahead."""
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=8 * KIB)
     items = [b"%04d" % n * 250 for n in range(50)]
@@ -342,13 +342,13 @@ def test_what_was_spilled_is_no_room(open_queue: OpenQueue) -> None:
         ({"full": "drop"}, "'drop'"),
     ],
 )
-def test_settings_that_make_no_sense(open_queue: OpenQueue, settings: dict[str, Any], said: str) -> None:
+def test_settings_that_make_no_sense(open_queue: QueueFactory, settings: dict[str, Any], said: str) -> None:
     """A limit that nothing could be done with is refused before anything is made."""
     with pytest.raises(ValueError, match=said):
         open_queue(**settings)
 
 
-def test_fill_is_that_of_the_nearest_limit(open_queue: OpenQueue) -> None:
+def test_fill_is_that_of_the_nearest_limit(open_queue: QueueFactory) -> None:
     """``stats().fill`` tells how near the queue is to what will refuse it."""
     queue = open_queue(max_items=100, max_bytes=1000, max_disk_bytes=50 * MIB)
     assert 0.16 < queue.stats().fill < 0.17  # the log, its spare, and what is kept for them to grow
@@ -361,7 +361,7 @@ def test_fill_is_that_of_the_nearest_limit(open_queue: OpenQueue) -> None:
 # --- what the predecessors lacked -------------------------------------------------------------------------------------
 
 
-def test_no_journal_limit(open_queue: OpenQueue, directory: Path) -> None:
+def test_no_journal_limit(open_queue: QueueFactory, directory: Path) -> None:
     """The linearstore's journals took whatever there was. Here one number bounds all files of a queue."""
     queue = open_queue(max_disk_bytes=6 * MIB)
     with pytest.raises(QueueFullError, match="max_disk_bytes"):
@@ -370,7 +370,7 @@ def test_no_journal_limit(open_queue: OpenQueue, directory: Path) -> None:
     assert 3 * MIB < files_bytes(directory) <= 6 * MIB
 
 
-def test_reject_and_producer_flow_control(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_reject_and_producer_flow_control(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """The Java broker's two policies: ``REJECT`` is "raise", stopping producers until consumers catch up is "block"."""
     rejecting, controlling = open_queue("rejecting", max_items=1), open_queue("controlling", max_items=1, full="block")
     for queue in (rejecting, controlling):
@@ -384,7 +384,7 @@ def test_reject_and_producer_flow_control(open_queue: OpenQueue, threads: Thread
     assert consume(controlling) == [b"b"]
 
 
-def test_maxsize_raises_an_error_of_our_own(open_queue: OpenQueue) -> None:
+def test_maxsize_raises_an_error_of_our_own(open_queue: QueueFactory) -> None:
     """litequeue's maximum was a trigger that raised another library's ``IntegrityError``; here it is an error of this
     package, which says what to do, and the transaction is still there."""
     queue = open_queue(max_items=1)

@@ -18,7 +18,7 @@ from persistentqueue.interprocess.consumer_requests import acknowledge, request_
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.storage.publication import LATEST, Draft, Part, TooManyPartsError
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import drain, flip, put, wait_for
 
 PRODUCER = f"{7:016x}"
@@ -45,7 +45,7 @@ def look(queue: PersistentQueue) -> None:
 # --- what there is no room for ---------------------------------------------------------------------------------------
 
 
-def test_to_adopt_takes_nothing_of_the_file_system(open_queue: OpenQueue, directory: Path) -> None:
+def test_to_adopt_takes_nothing_of_the_file_system(open_queue: QueueFactory, directory: Path) -> None:
     """With no more free than ``min_free_bytes`` what is published is adopted, since it is there already, and what is
     asked for is answered, though nobody may enqueue."""
     free = [10**12]
@@ -60,7 +60,7 @@ def test_to_adopt_takes_nothing_of_the_file_system(open_queue: OpenQueue, direct
     assert list(spark.browse()) == [b"b", b"c"]
 
 
-def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_request_takes_nothing_of_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """At ``max_disk_bytes`` a request is answered: it takes no more than its place in the log."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
     put(queue, b"x")
@@ -74,7 +74,7 @@ def test_a_request_takes_nothing_of_the_disk(open_queue: OpenQueue, directory: P
     assert len(inbox(directory)) == 1
 
 
-def full(open_queue: OpenQueue, directory: Path, **settings: Any) -> PersistentQueue:
+def full(open_queue: QueueFactory, directory: Path, **settings: Any) -> PersistentQueue:
     """A queue of ten items at most, of which it holds eight that are kept for "spark", before a publication of five."""
     queue = open_queue(fan_out=True, max_items=10, **settings)
     queue.subscribe("spark")
@@ -84,7 +84,9 @@ def full(open_queue: OpenQueue, directory: Path, **settings: Any) -> PersistentQ
 
 
 @pytest.mark.parametrize("how", ["flush", "dequeue", "open"])
-def test_an_acknowledgement_behind_what_has_no_room_makes_it(open_queue: OpenQueue, directory: Path, how: str) -> None:
+def test_an_acknowledgement_behind_what_has_no_room_makes_it(
+    open_queue: QueueFactory, directory: Path, how: str
+) -> None:
     """What is acknowledged behind a publication that waits for room is answered, by a flush that is itself refused, by
     whoever finds nothing to dequeue, and by an opening, and then there is room."""
     now = [10**18]
@@ -105,7 +107,7 @@ def test_an_acknowledgement_behind_what_has_no_room_makes_it(open_queue: OpenQue
     assert list(queue.subscribe("spark").browse()) == [b"p"] * 5
 
 
-def test_who_waits_for_room_hears_of_what_makes_it(open_queue: OpenQueue, directory: Path) -> None:
+def test_who_waits_for_room_hears_of_what_makes_it(open_queue: QueueFactory, directory: Path) -> None:
     """A flush that waits for room, in a process that does nothing else, sees what is acknowledged by another one."""
     queue = open_queue(fan_out=True, max_items=2, full="block")
     spark = queue.subscribe("spark")
@@ -121,7 +123,7 @@ def test_who_waits_for_room_hears_of_what_makes_it(open_queue: OpenQueue, direct
     assert sorted(spark.browse()) == [b"2", b"3"]
 
 
-def test_what_keeps_its_place_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_keeps_its_place_behind_what_has_no_room(open_queue: QueueFactory, directory: Path) -> None:
     """Behind a publication that waits for room a subscription is not made, nothing is acknowledged that is not there
     yet, or for who is not, and no file is read more than once for that, also if others come."""
     reads: list[str] = []
@@ -152,7 +154,7 @@ def test_what_keeps_its_place_behind_what_has_no_room(open_queue: OpenQueue, dir
 
 
 @pytest.mark.damages
-def test_what_cannot_be_read_behind_what_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_cannot_be_read_behind_what_has_no_room(open_queue: QueueFactory, directory: Path) -> None:
     """A damaged file behind a publication that waits for room, or a copy of another, keeps no acknowledgement, and is
     none; one that cannot be read for now keeps all that is behind it."""
     unreadable: list[str] = []
@@ -180,7 +182,7 @@ def test_what_cannot_be_read_behind_what_has_no_room(open_queue: OpenQueue, dire
     assert list(spark.browse())[5:] == [b"p"] * 5
 
 
-def test_what_never_fits_is_told(open_queue: OpenQueue, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_never_fits_is_told(open_queue: QueueFactory, directory: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A publication that is larger than a limit keeps its place, and those behind it: whoever dequeues what finds
     nothing hears so, once, and so does the log; with a higher limit it is adopted."""
     queue = open_queue(max_items=10)
@@ -199,7 +201,7 @@ def test_what_never_fits_is_told(open_queue: OpenQueue, directory: Path, caplog:
 
 
 @pytest.mark.parametrize("limit", ["max_bytes", "max_disk_bytes"])
-def test_what_never_fits_by_its_bytes(open_queue: OpenQueue, directory: Path, limit: str) -> None:
+def test_what_never_fits_by_its_bytes(open_queue: QueueFactory, directory: Path, limit: str) -> None:
     """The same of the limits on bytes."""
     queue = open_queue(**{limit: 8 * 1024 * 1024})
     publish(directory, bytes(9 * 1024 * 1024))
@@ -211,7 +213,7 @@ def test_what_never_fits_by_its_bytes(open_queue: OpenQueue, directory: Path, li
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_acknowledgements_that_piled_up(open_queue: OpenQueue, directory: Path, sync: bool) -> None:
+def test_acknowledgements_that_piled_up(open_queue: QueueFactory, directory: Path, sync: bool) -> None:
     """Many in a row, of several subscriptions, are answered by one frame, and deleted with one sync, whatever their
     order; what a session holds meanwhile stays its own; what is published behind them comes behind them."""
     syncs: list[int] = []
@@ -243,7 +245,7 @@ def test_acknowledgements_that_piled_up(open_queue: OpenQueue, directory: Path, 
 
 
 def test_acknowledgements_that_the_log_has_no_room_for(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """All of them wait, hold nothing meanwhile, and are answered when there is room."""
     queue = open_queue()
@@ -267,21 +269,21 @@ def test_acknowledgements_that_the_log_has_no_room_for(
     assert inbox(directory) == []
 
 
-def test_an_owner_who_is_never_idle_sweeps(open_queue: OpenQueue, directory: Path) -> None:
+def test_an_owner_who_is_never_idle_sweeps(open_queue: QueueFactory, directory: Path) -> None:
     """What producers have left behind is deleted within hours by an owner who commits all the time, too."""
     now = [time.time_ns()]
     queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))
     draft = directory / "inbox" / f"{5:016x}-{PRODUCER}.tmp"
     draft.write_bytes(b"half")
-    groups, upkeep = queue._open().groups, queue._upkeep
+    groups, maintenance = queue._open().groups, queue._maintenance
     for hours, is_there in ((0.5, True), (1.5, False)):
         now[0] = time.time_ns() + int(hours * 3600e9)
         put(queue, b"x")
-        upkeep._is_tidy_due = True
-        upkeep._tidy_by_itself(groups)
+        maintenance._is_tidy_due = True
+        maintenance._tidy_by_itself(groups)
         assert draft.exists() is is_there
     draft.write_bytes(b"half")
-    upkeep._tidy_by_itself(groups)
+    maintenance._tidy_by_itself(groups)
     assert draft.exists()
     draft.unlink()
 
@@ -289,7 +291,7 @@ def test_an_owner_who_is_never_idle_sweeps(open_queue: OpenQueue, directory: Pat
 # --- looking into it -------------------------------------------------------------------------------------------------
 
 
-def test_a_name_in_the_future_ends_no_look_later(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_name_in_the_future_ends_no_look_later(open_queue: QueueFactory, directory: Path) -> None:
     """Where the clock was set back, so that a name lies in the future, and others publish during each look, a look
     ends, has that one, and of each producer all that came before what it has."""
     busy: list[Producer] = []
@@ -317,7 +319,7 @@ def test_a_name_in_the_future_ends_no_look_later(open_queue: OpenQueue, director
         assert found + drain(queue) == [b"%d" % (n + 1) for n in range(count[0])]
 
 
-def test_who_publishes_all_the_time_keeps_nobody(open_queue: OpenQueue, directory: Path) -> None:
+def test_who_publishes_all_the_time_keeps_nobody(open_queue: QueueFactory, directory: Path) -> None:
     """One look adopts what was there when it began, however many publish meanwhile; opening adopts all there was."""
     busy: list[Producer] = []
 
@@ -337,7 +339,7 @@ def test_who_publishes_all_the_time_keeps_nobody(open_queue: OpenQueue, director
         assert drain(queue) == [b"more"] * 2 * ADOPTED_MAX
 
 
-def test_what_a_listing_missed(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_a_listing_missed(open_queue: QueueFactory, directory: Path) -> None:
     """What a listing has is adopted behind all that was there before it, though the listing missed that, and the next
     one, which has it, missed what was there before that."""
     shown: list[list[str]] = []
@@ -356,7 +358,7 @@ def test_what_a_listing_missed(open_queue: OpenQueue, directory: Path) -> None:
     assert shown == []
 
 
-def test_parts_that_lie_there_cost_nothing(open_queue: OpenQueue, directory: Path) -> None:
+def test_parts_that_lie_there_cost_nothing(open_queue: QueueFactory, directory: Path) -> None:
     """Only names that may be adopted are looked at, and the longer a listing takes, the longer a flush waits before it
     makes another one; who finds nothing to dequeue does not."""
     now = [10**18]
@@ -385,7 +387,7 @@ def test_parts_that_lie_there_cost_nothing(open_queue: OpenQueue, directory: Pat
 
 
 @pytest.mark.damages
-def test_parts_that_are_published_twice(open_queue: OpenQueue, directory: Path) -> None:
+def test_parts_that_are_published_twice(open_queue: QueueFactory, directory: Path) -> None:
     """Of two manifests that name the same part, found at once, the first has it; the second is set aside, who dequeues
     is told why, and what is behind it goes on."""
     queue = open_queue()
@@ -405,7 +407,7 @@ def test_parts_that_are_published_twice(open_queue: OpenQueue, directory: Path) 
 
 
 @pytest.mark.damages
-def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_cannot_be_set_aside(open_queue: QueueFactory, directory: Path) -> None:
     """Where a damaged file cannot be set aside, what is before it is adopted, and counted once, what is behind it waits
     in its order, and who dequeues hears why, until it can be."""
     fails = [True]
@@ -436,7 +438,7 @@ def test_what_cannot_be_set_aside(open_queue: OpenQueue, directory: Path) -> Non
         session.rollback()
 
 
-def test_what_was_taken_away(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_was_taken_away(open_queue: QueueFactory, directory: Path) -> None:
     """What somebody has taken away since it was listed is nothing, and what is behind it comes."""
     gone: list[str] = []
 
@@ -456,7 +458,7 @@ def test_what_was_taken_away(open_queue: OpenQueue, directory: Path) -> None:
 
 
 @pytest.mark.damages
-def test_more_sequences_than_there_are(open_queue: OpenQueue, directory: Path) -> None:
+def test_more_sequences_than_there_are(open_queue: QueueFactory, directory: Path) -> None:
     """What would number its items beyond 2^63 is set aside: nothing could be enqueued behind it."""
     queue = open_queue()
     publish(directory, b"a")
@@ -474,7 +476,7 @@ def test_more_sequences_than_there_are(open_queue: OpenQueue, directory: Path) -
 
 
 def test_a_manifest_that_nobody_would_read(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who names more parts than an owner reads hears so, nothing is published, and fewer of them can be."""
     monkeypatch.setattr("persistentqueue.storage.publication._FRAME_BYTES_MAX", 2000)
@@ -491,7 +493,7 @@ def test_a_manifest_that_nobody_would_read(
 
 
 @pytest.mark.damages
-def test_more_items_than_the_bytes_have(open_queue: OpenQueue, directory: Path) -> None:
+def test_more_items_than_the_bytes_have(open_queue: QueueFactory, directory: Path) -> None:
     """A file that counts more items than blocks of its length can have is damaged, and so is a manifest of a part that
     does; one with as many empty items as there can be is not."""
     queue = open_queue()
@@ -514,7 +516,7 @@ def test_more_items_than_the_bytes_have(open_queue: OpenQueue, directory: Path) 
     assert drain(queue) == [b"x"]
 
 
-def test_what_is_listed_is_not_listed_again(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_listed_is_not_listed_again(open_queue: QueueFactory, directory: Path) -> None:
     """While a part of it waits to be adopted, and the directory is as it was, another look reads nothing."""
     now = [time.time_ns()]
     queue = open_queue(disk=replace(DISK, time_ns=lambda: now[0]))

@@ -22,7 +22,7 @@ from persistentqueue.recovery.opening import open_store
 from persistentqueue.storage.log import DirectAppender, replay
 from persistentqueue.storage.segment_files import DEFERRED_BYTES
 from persistentqueue.system.disk import DISK, PAGE_BYTES, WRITE, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
 
 THROUGH_CACHE = replace(DISK, open_direct=lambda path: None)
@@ -88,7 +88,7 @@ def test_short_way_writes_the_bytes_of_the_long_way(
             shutil.rmtree(scratch / name, ignore_errors=True)
 
 
-def test_short_way_is_taken(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_short_way_is_taken(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """One block to enqueue and one run to consume are short; both together, a marker, and two runs are not."""
     taken: list[bool] = []
     commit_short = Committer.commit_short
@@ -166,7 +166,7 @@ def test_direct_and_cached_logs_are_equal(tmp_path: Path) -> None:
         assert content[:end] == cached[name][:end]
 
 
-def test_direct_writes_are_used_where_they_can(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_direct_writes_are_used_where_they_can(open_queue: QueueFactory, tmp_path: Path) -> None:
     """On a file system that can, frames are whole pages; where it refuses a write, or the opening, they are not."""
     sizes: Counter[bool] = Counter()
 
@@ -198,7 +198,7 @@ def test_direct_writes_are_used_where_they_can(open_queue: OpenQueue, tmp_path: 
 
 
 @pytest.mark.parametrize("deferred", [1, 7, 300], ids=["one", "some", "more than are deferred"])
-def test_deferred_blocks_are_read_from_memory(open_queue: OpenQueue, directory: Path, deferred: int) -> None:
+def test_deferred_blocks_are_read_from_memory(open_queue: QueueFactory, directory: Path, deferred: int) -> None:
     """Items whose blocks are not in the file yet are read all the same, together with those that are."""
     queue = open_queue(memory_bytes=0)
     items = [b"%d" % number * 1500 for number in range(deferred + 40)]
@@ -216,7 +216,7 @@ def test_deferred_blocks_are_read_from_memory(open_queue: OpenQueue, directory: 
     assert list(queue.browse()) == [*items[:20], b"x" * 140_000, *items[20:]]
 
 
-def test_deferred_bytes_are_bounded(open_queue: OpenQueue, directory: Path) -> None:
+def test_deferred_bytes_are_bounded(open_queue: QueueFactory, directory: Path) -> None:
     """Small groups reach the segment a few hundred KiB later at most, and all of them when the log is trimmed."""
     queue = open_queue()
     store = queue._open().store
@@ -230,7 +230,7 @@ def test_deferred_bytes_are_bounded(open_queue: OpenQueue, directory: Path) -> N
     assert segment_files(directory)[0].read_bytes().count(b"x" * 2000) == 400
 
 
-def test_full_disk_keeps_deferred_blocks(open_queue: OpenQueue) -> None:
+def test_full_disk_keeps_deferred_blocks(open_queue: QueueFactory) -> None:
     """Where the deferred blocks find no room a trim says so, loses nothing, and goes through once there is room."""
     full = [False]
 
@@ -252,7 +252,7 @@ def test_full_disk_keeps_deferred_blocks(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"2", b"3"]
 
 
-def test_failed_write_of_deferred_blocks_breaks(open_queue: OpenQueue, directory: Path) -> None:
+def test_failed_write_of_deferred_blocks_breaks(open_queue: QueueFactory, directory: Path) -> None:
     """An input/output error while they are written breaks the queue; the log brings them back."""
     failing = [False]
 

@@ -39,9 +39,9 @@ from persistentqueue.engine.compaction import Copy
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Settings, Transaction
 from persistentqueue.recovery.check import _check_state
-from persistentqueue.runtime.open_queue import Group
+from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.storage.log import replay
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import content_of
 from tests.durability.test_campaigns import enqueuing, opened
@@ -149,7 +149,7 @@ def sparse(queue: PersistentQueue, segments: int = 6, per_segment: int = 10) -> 
 # --- what is moved ---------------------------------------------------------------------------------------------------
 
 
-def test_one_item_no_longer_keeps_a_file(open_queue: OpenQueue, directory: Path) -> None:
+def test_one_item_no_longer_keeps_a_file(open_queue: QueueFactory, directory: Path) -> None:
     """What lives in sparse segments is together in one, in its order and as it was, and their files are gone."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
@@ -167,7 +167,7 @@ def test_one_item_no_longer_keeps_a_file(open_queue: OpenQueue, directory: Path)
 
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash], ids=["closed", "crashed"])
-def test_reopened_after_a_compaction(open_queue: OpenQueue, directory: Path, end: Callable[[Any], None]) -> None:
+def test_reopened_after_a_compaction(open_queue: QueueFactory, directory: Path, end: Callable[[Any], None]) -> None:
     """What was moved is there after a clean close and after a crash, in place, and may be consumed and added to."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
@@ -184,11 +184,11 @@ def test_reopened_after_a_compaction(open_queue: OpenQueue, directory: Path, end
     assert drain(open_queue(**LITTLE)) == [*left[3:], b"behind"]
 
 
-def test_compaction_in_the_log(open_queue: OpenQueue, directory: Path) -> None:
+def test_compaction_in_the_log(open_queue: QueueFactory, directory: Path) -> None:
     """A crash before the log was trimmed replays the compaction from its frame, over enqueues that the log carries."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
-    store = queue._group.store  # type: ignore[union-attr]
+    store = queue._open_queue.store  # type: ignore[union-attr]
     assert compact_store(store, 0.3) is not None
     crash(queue)
     frames = replay(log_file(directory).read_bytes(), log_file(directory).name).frames
@@ -200,7 +200,7 @@ def test_compaction_in_the_log(open_queue: OpenQueue, directory: Path) -> None:
     assert queue.stats().segments == 2
 
 
-def test_without_syncs(open_queue: OpenQueue) -> None:
+def test_without_syncs(open_queue: QueueFactory) -> None:
     """A queue that does not sync its flushes is compacted like any other."""
     queue = open_queue(**LITTLE, sync=False)
     left = sparse(queue)
@@ -226,7 +226,7 @@ def test_what_was_moved_is_durable_without_syncs() -> None:
         assert items_in(opened(crashed, settings)) == left
 
 
-def test_large_items(open_queue: OpenQueue) -> None:
+def test_large_items(open_queue: QueueFactory) -> None:
     """Items larger than a block, and blocks full of middling ones, come out as they were."""
     queue = open_queue(segment_bytes=1 << 20, memory_bytes=0, disk=IN_CACHE)
     chance = random.Random(1)
@@ -280,7 +280,7 @@ def test_anything_is_moved_as_it_was(items: list[bytes], data: st.DataObject) ->
 # --- what is left alone ----------------------------------------------------------------------------------------------
 
 
-def test_below_is_a_share(open_queue: OpenQueue, directory: Path) -> None:
+def test_below_is_a_share(open_queue: QueueFactory, directory: Path) -> None:
     """With 0 nothing is sparse, with 1 all that is not full; segments that are full, and the current one, stay."""
     queue = open_queue(**LITTLE)
     items = numbered(40, 100)
@@ -303,7 +303,7 @@ def test_below_is_a_share(open_queue: OpenQueue, directory: Path) -> None:
             queue.compact(below=below)
 
 
-def test_nothing_to_compact(open_queue: OpenQueue) -> None:
+def test_nothing_to_compact(open_queue: QueueFactory) -> None:
     """An empty queue, and one that was only written, are as they were; what was committed is durable."""
     queue = open_queue(**LITTLE)
     assert queue.compact(below=1) == (0, 0)
@@ -431,7 +431,7 @@ def test_holes_between_extents_and_blocks() -> None:
 # --- several sources, one target -------------------------------------------------------------------------------------
 
 
-def test_target_is_no_larger_than_a_segment(open_queue: OpenQueue, directory: Path) -> None:
+def test_target_is_no_larger_than_a_segment(open_queue: QueueFactory, directory: Path) -> None:
     """What does not fit one target goes to the next; none is larger than a segment."""
     queue = open_queue(**LITTLE)
     items = numbered(160, 100)
@@ -466,7 +466,7 @@ def test_a_source_that_does_not_fit_after_all() -> None:
     assert items_in(opened(disk.kill(lambda _: 0), SMALL)) == left
 
 
-def test_one_source_larger_than_a_segment_was_meant_to_be(open_queue: OpenQueue) -> None:
+def test_one_source_larger_than_a_segment_was_meant_to_be(open_queue: QueueFactory) -> None:
     """With a smaller setting than the one that a segment was written with, it is compacted all the same."""
     queue = open_queue(segment_bytes=100_000, disk=IN_CACHE)
     items = numbered(1500)
@@ -534,7 +534,7 @@ def test_all_sources_drained_meanwhile() -> None:
         assert items_in(store) == numbered(11)[10:]
 
 
-def test_rolled_back_while_it_is_moved(open_queue: OpenQueue) -> None:
+def test_rolled_back_while_it_is_moved(open_queue: QueueFactory) -> None:
     """What a session holds is moved like what nobody holds; rolled back it comes out first, committed it is gone."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
@@ -553,7 +553,7 @@ def test_rolled_back_while_it_is_moved(open_queue: OpenQueue) -> None:
     assert drain(open_queue(**LITTLE)) == left[2:]
 
 
-def test_one_round_under_traffic(open_queue: OpenQueue) -> None:
+def test_one_round_under_traffic(open_queue: QueueFactory) -> None:
     """What was moved is not moved again because somebody consumes of it meanwhile: compaction comes to an end."""
     queue = open_queue(**LITTLE)
     left = sparse(queue, segments=6, per_segment=20)
@@ -569,7 +569,7 @@ def test_one_round_under_traffic(open_queue: OpenQueue) -> None:
     assert max(calls) < 2 * sum(map(len, left))
 
 
-def test_room_that_it_takes(open_queue: OpenQueue, directory: Path) -> None:
+def test_room_that_it_takes(open_queue: QueueFactory, directory: Path) -> None:
     """However much is moved, beside what was there before it takes the room of a segment and of the log."""
     queue = open_queue(**LITTLE, log_bytes=4096)
     items = numbered(400, 100)
@@ -597,7 +597,7 @@ def test_room_that_it_takes(open_queue: OpenQueue, directory: Path) -> None:
 
 @pytest.mark.damages
 @pytest.mark.parametrize("damage", ["block", "header", "file", "block behind what lives", "block of consumed items"])
-def test_damaged_source_is_left_alone(open_queue: OpenQueue, directory: Path, damage: str) -> None:
+def test_damaged_source_is_left_alone(open_queue: QueueFactory, directory: Path, damage: str) -> None:
     """What cannot be read stays where it is; who dequeues hears of it, once, and gets what is intact, moved or not."""
     queue = open_queue(**LITTLE)
     items = numbered(40, 100)
@@ -638,7 +638,7 @@ def test_damaged_source_is_left_alone(open_queue: OpenQueue, directory: Path, da
 
 
 @pytest.mark.damages
-def test_damage_that_was_heard_of_before(open_queue: OpenQueue, directory: Path) -> None:
+def test_damage_that_was_heard_of_before(open_queue: QueueFactory, directory: Path) -> None:
     """A header that a consumer has met is not in the way: the log's word for it is enough."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
@@ -972,7 +972,7 @@ POINTS = ["compact.1 make target", "compact.2 copy", "compact.3 sync target", "c
 
 
 @pytest.mark.parametrize("point", POINTS[1:])
-def test_closing_while_it_is_compacted(open_queue: OpenQueue, directory: Path, point: str) -> None:
+def test_closing_while_it_is_compacted(open_queue: QueueFactory, directory: Path, point: str) -> None:
     """Closing waits for the compaction, which gives up; all is as it was, and the target is gone."""
     stop = Stop(point)
     queue = open_queue(segment_bytes=1000, disk=replace(IN_CACHE, failpoint=stop.failpoint))
@@ -995,7 +995,7 @@ def test_closing_while_it_is_compacted(open_queue: OpenQueue, directory: Path, p
 
 
 @pytest.mark.parametrize("point", POINTS[1:])
-def test_dropped_while_it_is_compacted(open_queue: OpenQueue, directory: Path, point: str) -> None:
+def test_dropped_while_it_is_compacted(open_queue: QueueFactory, directory: Path, point: str) -> None:
     """Nobody waits, no file is closed under the compaction's hands; then it gives up, and the lock is free."""
     stop = Stop(point)
     options: dict[str, Any] = {"segment_bytes": 1000, "disk": replace(IN_CACHE, failpoint=stop.failpoint)}
@@ -1003,7 +1003,7 @@ def test_dropped_while_it_is_compacted(open_queue: OpenQueue, directory: Path, p
     left = sparse(queue)
     with ThreadPoolExecutor(1) as pool:
         # As maintenance does, which has no hold on the queue.
-        compacting = pool.submit(queue._upkeep.compact, 0.5, False)
+        compacting = pool.submit(queue._maintenance.compact, 0.5, False)
         assert stop.reached.wait(SECONDS)
         with pytest.warns(ResourceWarning, match="dropped without close"):
             del queue
@@ -1016,7 +1016,7 @@ def test_dropped_while_it_is_compacted(open_queue: OpenQueue, directory: Path, p
     assert drain(open_queue(**LITTLE)) == left
 
 
-def test_two_compactions_at_once(open_queue: OpenQueue) -> None:
+def test_two_compactions_at_once(open_queue: QueueFactory) -> None:
     """The second one waits for the first, and finds nothing left."""
     stop = Stop("compact.2 copy")
     queue = open_queue(segment_bytes=1000, disk=replace(IN_CACHE, failpoint=stop.failpoint))
@@ -1033,7 +1033,7 @@ def test_two_compactions_at_once(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("point", POINTS[1:])
-def test_sessions_go_on_at_every_step(open_queue: OpenQueue, point: str) -> None:
+def test_sessions_go_on_at_every_step(open_queue: QueueFactory, point: str) -> None:
     """Wherever a compaction is, others enqueue, dequeue, roll back, spill and trim; nobody waits for it."""
     stop = Stop(point)
     queue = open_queue(segment_bytes=1000, memory_bytes=0, disk=replace(IN_CACHE, failpoint=stop.failpoint))
@@ -1058,7 +1058,7 @@ def test_sessions_go_on_at_every_step(open_queue: OpenQueue, point: str) -> None
     assert drain(open_queue(**LITTLE)) == [*left[2:], b"spilled", b"too"]
 
 
-def test_progress(open_queue: OpenQueue) -> None:
+def test_progress(open_queue: QueueFactory) -> None:
     """It is told of each mebibyte, in order; what it raises ends the compaction, and what was not moved stays."""
     queue = open_queue(segment_bytes=8 << 20, memory_bytes=0, disk=IN_CACHE)
     items = [bytes([n]) * 300_000 for n in range(40)]
@@ -1092,7 +1092,7 @@ class Clock:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.seconds, self.naps = 1000.0, list[float]()
-        monkeypatch.setattr(Group, "now", lambda *_: self.seconds)
+        monkeypatch.setattr(OpenQueue, "now", lambda *_: self.seconds)
         monkeypatch.setattr(time, "sleep", self._sleep)
 
     def _sleep(self, seconds: float) -> None:
@@ -1101,7 +1101,7 @@ class Clock:
 
 
 @pytest.mark.parametrize("by_hand", [True, False], ids=["by hand", "by itself"])
-def test_no_more_bytes_per_second(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch, by_hand: bool) -> None:
+def test_no_more_bytes_per_second(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, by_hand: bool) -> None:
     """It takes as long as what it copies takes at the rate asked for, in naps, so that closing need not wait."""
     queue = open_queue(**LITTLE, compact_bytes_per_second=1000)
     keeper = queue.session()
@@ -1111,7 +1111,7 @@ def test_no_more_bytes_per_second(open_queue: OpenQueue, monkeypatch: pytest.Mon
     if by_hand:
         copied_bytes = queue.compact(bytes_per_second=1000).copied_bytes
     else:
-        copied_bytes = queue._upkeep._maintain(1000).copied_bytes
+        copied_bytes = queue._maintenance._maintain(1000).copied_bytes
     assert copied_bytes > 700
     assert clock.seconds - 1000 == pytest.approx(copied_bytes / 1000, abs=0.2)
     assert max(clock.naps) <= 0.05
@@ -1119,7 +1119,7 @@ def test_no_more_bytes_per_second(open_queue: OpenQueue, monkeypatch: pytest.Mon
     assert drain(queue) == left
 
 
-def test_closing_in_a_pause(open_queue: OpenQueue, directory: Path) -> None:
+def test_closing_in_a_pause(open_queue: QueueFactory, directory: Path) -> None:
     """A compaction that pauses gives up soon after the queue is closed."""
     queue = open_queue(**LITTLE)
     left = sparse(queue)
@@ -1133,7 +1133,7 @@ def test_closing_in_a_pause(open_queue: OpenQueue, directory: Path) -> None:
     assert drain(open_queue(**LITTLE)) == left
 
 
-def test_a_rate_must_be_one(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_a_rate_must_be_one(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Nothing per second would never end."""
     with pytest.raises(ValueError, match="bytes_per_second must be more than 0, got 0"):
         open_queue().compact(bytes_per_second=0)
@@ -1144,7 +1144,7 @@ def test_a_rate_must_be_one(open_queue: OpenQueue, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("options", [LITTLE, {**LITTLE, "inline_bytes": 0, "log_bytes": 4096}], ids=["", "data first"])
-def test_traffic_while_it_is_compacted(open_queue: OpenQueue, options: dict[str, Any]) -> None:
+def test_traffic_while_it_is_compacted(open_queue: QueueFactory, options: dict[str, Any]) -> None:
     """Threads enqueue, dequeue, hold and roll back, and one compacts all the time: content equals a model's."""
     queue = open_queue(**options)
     put(queue, *numbered(300))

@@ -24,7 +24,7 @@ from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.core.page_cache import ITEM_OVERHEAD_BYTES, Page, Pages, cost
 from persistentqueue.storage.segment import NO_BOUND, READ_AHEAD_BYTES, Ahead, Segment
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each
 
 ITEM_BYTES = 1000
@@ -51,8 +51,8 @@ def numbered(*bounds: int) -> list[bytes]:
 
 def kept(queue: PersistentQueue) -> list[tuple[int, int]]:
     """First and end of each page."""
-    assert queue._group is not None
-    return queue._group.store.pages.runs()
+    assert queue._open_queue is not None
+    return queue._open_queue.store.pages.runs()
 
 
 def dequeue_each(queue: PersistentQueue, count: int) -> list[bytes | None]:
@@ -192,7 +192,7 @@ def test_content_is_right_and_the_bound_holds_whatever_is_done(memory_bytes: int
 @pytest.mark.parametrize("bound", ["block", "memory", "half of the memory", "nothing"])
 @pytest.mark.parametrize("size_bytes", [1000, BLOCK_BYTES, READ_AHEAD_BYTES])
 def test_items_at_every_size_around_the_boundary(
-    open_queue: OpenQueue, size_bytes: int, bound: str, delta: int
+    open_queue: QueueFactory, size_bytes: int, bound: str, delta: int
 ) -> None:
     """Items four bytes below a bound to one above it are kept or not, and come out: browsed, rolled back, taken."""
     fits_bytes = size_bytes + ITEM_OVERHEAD_BYTES
@@ -214,7 +214,7 @@ def test_items_at_every_size_around_the_boundary(
     assert dequeue_each(queue, 6) == [*items, None]
 
 
-def test_an_item_that_just_fits_is_kept(open_queue: OpenQueue) -> None:
+def test_an_item_that_just_fits_is_kept(open_queue: QueueFactory) -> None:
     """The bound is exact: an item that costs all of it is kept, one that costs a byte more is not."""
     queue = open_queue(memory_bytes=ITEM_BYTES + ITEM_OVERHEAD_BYTES)
     put(queue, bytes(ITEM_BYTES))
@@ -226,7 +226,7 @@ def test_an_item_that_just_fits_is_kept(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 10_000, 300_000, 800_000])
-def test_a_bound_below_a_block_does_not_read_it_for_each_item(open_queue: OpenQueue, memory_bytes: int) -> None:
+def test_a_bound_below_a_block_does_not_read_it_for_each_item(open_queue: QueueFactory, memory_bytes: int) -> None:
     """Where one reading does not fit into the memory, single dequeues share it as far as it does."""
     items = [b"%099d" % number + b"." for number in range(9000)]
     with open_queue() as queue:
@@ -244,7 +244,7 @@ def test_a_bound_below_a_block_does_not_read_it_for_each_item(open_queue: OpenQu
 # --- head and tail ----------------------------------------------------------------------------------------------------
 
 
-def test_head_and_tail_are_kept(open_queue: OpenQueue) -> None:
+def test_head_and_tail_are_kept(open_queue: QueueFactory) -> None:
     """A queue that outgrows its memory keeps what comes out next, and what came in last."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     put_each(queue, numbered(1000))
@@ -254,7 +254,7 @@ def test_head_and_tail_are_kept(open_queue: OpenQueue) -> None:
     assert sum(end - first for first, end in runs if end < 500) >= 40
 
 
-def test_held_items_make_room_for_the_tail(open_queue: OpenQueue) -> None:
+def test_held_items_make_room_for_the_tail(open_queue: QueueFactory) -> None:
     """An item that is held for long does not keep a close consumer from finding everything in memory."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     put(queue, b"held")
@@ -267,7 +267,7 @@ def test_held_items_make_room_for_the_tail(open_queue: OpenQueue) -> None:
         session.rollback()
 
 
-def test_oscillation_reads_each_item_about_once(open_queue: OpenQueue) -> None:
+def test_oscillation_reads_each_item_about_once(open_queue: QueueFactory) -> None:
     """A queue that is filled and drained around its bound, again and again, reads no item twice on the way out."""
     reads = Reads()
     queue = open_queue(memory_bytes=50_000, disk=reads.disk)
@@ -282,7 +282,7 @@ def test_oscillation_reads_each_item_about_once(open_queue: OpenQueue) -> None:
     assert reads.size_bytes <= 1.3 * ITEM_BYTES * at
 
 
-def test_producer_and_consumer_far_apart_read_each_item_about_once(open_queue: OpenQueue) -> None:
+def test_producer_and_consumer_far_apart_read_each_item_about_once(open_queue: QueueFactory) -> None:
     """With a backlog larger than memory, one in and one out at a time, what is read ahead is kept until it is taken."""
     reads = Reads()
     queue = open_queue(memory_bytes=50_000, disk=reads.disk)
@@ -296,7 +296,7 @@ def test_producer_and_consumer_far_apart_read_each_item_about_once(open_queue: O
     assert queue.stats().flowed
 
 
-def test_it_comes_back_by_itself(open_queue: OpenQueue) -> None:
+def test_it_comes_back_by_itself(open_queue: QueueFactory) -> None:
     """Once the backlog fits into the memory again, nothing that is enqueued then is read from a file."""
     queue = open_queue(memory_bytes=50_000, disk=IN_CACHE)
     put_each(queue, numbered(300))
@@ -309,7 +309,7 @@ def test_it_comes_back_by_itself(open_queue: OpenQueue) -> None:
     assert queue.stats().page_reads == page_reads
 
 
-def test_released_items_come_back_after_they_were_let_go(open_queue: OpenQueue) -> None:
+def test_released_items_come_back_after_they_were_let_go(open_queue: QueueFactory) -> None:
     """What a session gives back comes out first and in its order, even if it left the memory meanwhile."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     items = numbered(200)
@@ -322,7 +322,7 @@ def test_released_items_come_back_after_they_were_let_go(open_queue: OpenQueue) 
     assert dequeue_each(queue, 101) == [*items[:50], *items[150:], None]
 
 
-def test_rolled_back_items_count(open_queue: OpenQueue) -> None:
+def test_rolled_back_items_count(open_queue: QueueFactory) -> None:
     """However much is taken and given back, the memory stays within its bound."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     items = numbered(100)
@@ -340,7 +340,7 @@ def test_rolled_back_items_count(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("memory_bytes", [0, 50_000])
-def test_browse_of_more_than_memory_stays_within_the_bound(open_queue: OpenQueue, memory_bytes: int) -> None:
+def test_browse_of_more_than_memory_stays_within_the_bound(open_queue: QueueFactory, memory_bytes: int) -> None:
     """Browsing gives all of it in order, reads each block once, and leaves the consumer what he had in memory."""
     reads = Reads()
     queue = open_queue(memory_bytes=memory_bytes, disk=reads.disk)
@@ -358,7 +358,7 @@ def test_browse_of_more_than_memory_stays_within_the_bound(open_queue: OpenQueue
     assert queue.stats().page_hits == 0
 
 
-def test_browse_keeps_its_page_while_others_consume(open_queue: OpenQueue) -> None:
+def test_browse_keeps_its_page_while_others_consume(open_queue: QueueFactory) -> None:
     """Who browses while a consumer takes everything sees items in order, and ends."""
     queue = open_queue(memory_bytes=10_000, disk=IN_CACHE)
     items = numbered(100)
@@ -371,7 +371,7 @@ def test_browse_keeps_its_page_while_others_consume(open_queue: OpenQueue) -> No
     assert len(rest) < 100
 
 
-def test_peeking_again_and_again_reads_once(open_queue: OpenQueue) -> None:
+def test_peeking_again_and_again_reads_once(open_queue: QueueFactory) -> None:
     """What comes out next is kept when it is peeked at, also where the memory is full of what comes later."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     put_each(queue, numbered(100))
@@ -387,7 +387,7 @@ def test_peeking_again_and_again_reads_once(open_queue: OpenQueue) -> None:
 # --- named after the limits of the predecessors -----------------------------------------------------------------------
 
 
-def test_qpid_oversize_message(open_queue: OpenQueue) -> None:
+def test_qpid_oversize_message(open_queue: QueueFactory) -> None:
     """A message larger than a page, a block, and all of the memory is enqueued, browsed, given back and dequeued."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     items = [b"before", bytes(3_000_000), b"behind"]
@@ -400,7 +400,7 @@ def test_qpid_oversize_message(open_queue: OpenQueue) -> None:
     assert dequeue_each(queue, 4) == [*items, None]
 
 
-def test_qpid_foreach(open_queue: OpenQueue) -> None:
+def test_qpid_foreach(open_queue: QueueFactory) -> None:
     """Going through a paged queue shows every message, those that are not in memory too, and consumes none."""
     queue = open_queue(memory_bytes=5000, disk=IN_CACHE)
     put_each(queue, numbered(100))
@@ -410,7 +410,7 @@ def test_qpid_foreach(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("spare_items", [0, 1])
-def test_qpid_crude_eviction(open_queue: OpenQueue, spare_items: int) -> None:
+def test_qpid_crude_eviction(open_queue: QueueFactory, spare_items: int) -> None:
     """With room for one page, a producer and a consumer far apart do not load and unload it for each message."""
     cost_bytes = ITEM_BYTES + ITEM_OVERHEAD_BYTES
     queue = open_queue(memory_bytes=(10 + spare_items) * cost_bytes, disk=IN_CACHE)
@@ -423,7 +423,7 @@ def test_qpid_crude_eviction(open_queue: OpenQueue, spare_items: int) -> None:
     assert queue.stats().page_reads <= 200 // 10 + 1
 
 
-def test_qpid_bound_does_not_drift(open_queue: OpenQueue) -> None:
+def test_qpid_bound_does_not_drift(open_queue: QueueFactory) -> None:
     """Emptied pages that were not loaded do not count as freed: what is kept costs what it says, in the end nothing."""
     queue = open_queue(memory_bytes=20_000, disk=IN_CACHE)
     for _ in range(5):
@@ -434,7 +434,7 @@ def test_qpid_bound_does_not_drift(open_queue: OpenQueue) -> None:
     assert queue.stats().cached_bytes == 10 * (ITEM_BYTES + ITEM_OVERHEAD_BYTES)
 
 
-def test_java_front_stays_in_memory_when_the_queue_flows(open_queue: OpenQueue) -> None:
+def test_java_front_stays_in_memory_when_the_queue_flows(open_queue: QueueFactory) -> None:
     """What comes out next is not what is let go: the first half of the memory is served without a read."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     put_each(queue, numbered(500))
@@ -442,7 +442,7 @@ def test_java_front_stays_in_memory_when_the_queue_flows(open_queue: OpenQueue) 
     assert queue.stats().page_reads == 0
 
 
-def test_java_restores_ahead_of_the_consumer(open_queue: OpenQueue) -> None:
+def test_java_restores_ahead_of_the_consumer(open_queue: QueueFactory) -> None:
     """One reading restores many messages: a draining consumer finds nearly all of them in memory."""
     with open_queue() as queue:
         put_each(queue, numbered(500))
@@ -453,7 +453,7 @@ def test_java_restores_ahead_of_the_consumer(open_queue: OpenQueue) -> None:
     assert stats.page_hits == 500 - stats.page_reads
 
 
-def test_java_amount_flowed_is_visible(open_queue: OpenQueue) -> None:
+def test_java_amount_flowed_is_visible(open_queue: QueueFactory) -> None:
     """How much is in memory, and how much only on disk, is in the statistics, item by item."""
     queue = open_queue(memory_bytes=10 * (ITEM_BYTES + ITEM_OVERHEAD_BYTES), disk=IN_CACHE)
     put_each(queue, numbered(10))
@@ -468,7 +468,7 @@ def test_java_amount_flowed_is_visible(open_queue: OpenQueue) -> None:
     assert (queue.stats().ready, queue.stats().cached) == (30, 10)
 
 
-def test_java_limit_lowered_and_raised(open_queue: OpenQueue) -> None:
+def test_java_limit_lowered_and_raised(open_queue: QueueFactory) -> None:
     """A lower limit lets go at once, a higher one fills as items are read and written; nothing is lost by either."""
     queue = open_queue(memory_bytes=100_000, disk=IN_CACHE)
     put_each(queue, numbered(80))
@@ -489,7 +489,7 @@ def test_java_limit_lowered_and_raised(open_queue: OpenQueue) -> None:
 # --- resizing ---------------------------------------------------------------------------------------------------------
 
 
-def test_segment_size_changes_on_a_live_queue(open_queue: OpenQueue) -> None:
+def test_segment_size_changes_on_a_live_queue(open_queue: QueueFactory) -> None:
     """The current segment is finished as it is; the next ones have the new size, smaller or larger."""
     queue = open_queue(segment_bytes=10_000, disk=IN_CACHE)
     for segment_bytes, segments in ((10_000, 4), (3000, 14), (100_000, 2)):
@@ -503,7 +503,7 @@ def test_segment_size_changes_on_a_live_queue(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("setting", ["memory_bytes", "segment_bytes"])
-def test_resizing_refuses_what_the_constructor_refuses(open_queue: OpenQueue, setting: str) -> None:
+def test_resizing_refuses_what_the_constructor_refuses(open_queue: QueueFactory, setting: str) -> None:
     """A value that makes no sense is refused by name, and so is resizing a closed queue."""
     queue = open_queue()
     with pytest.raises(ValueError, match=f"{setting} must be at least"):
@@ -513,7 +513,7 @@ def test_resizing_refuses_what_the_constructor_refuses(open_queue: OpenQueue, se
         queue.resize(memory_bytes=0)
 
 
-def test_resizing_while_others_use_the_queue(open_queue: OpenQueue) -> None:
+def test_resizing_while_others_use_the_queue(open_queue: QueueFactory) -> None:
     """Threads that enqueue and dequeue notice nothing of the bounds that change under them."""
     queue = open_queue(disk=IN_CACHE)
     found: list[bytes | None] = []

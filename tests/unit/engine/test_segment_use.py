@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from persistentqueue import CorruptionError, Holder, PersistentQueue, Session
 from persistentqueue.core.header import HEADER_BYTES
-from persistentqueue.runtime.open_queue import Group
-from tests.conftest import OpenQueue
+from persistentqueue.runtime.open_queue import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, drain, flip, put, put_each, segment_files
 
 TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, "disk": IN_CACHE}
@@ -24,11 +24,11 @@ TEN: dict[str, Any] = {"segment_bytes": 1500 + HEADER_BYTES, "memory_bytes": 0, 
 def clock(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time that sessions see; to be set."""
     time = [1000.0]
-    monkeypatch.setattr(Group, "now", lambda *_: time[0])
+    monkeypatch.setattr(OpenQueue, "now", lambda *_: time[0])
     return time
 
 
-def test_who_keeps_a_segment_and_for_how_long(open_queue: OpenQueue, clock: list[float]) -> None:
+def test_who_keeps_a_segment_and_for_how_long(open_queue: QueueFactory, clock: list[float]) -> None:
     """Each segment tells what lives in it, and which sessions hold how many of its items, the longest first."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 35)
@@ -56,7 +56,7 @@ def test_who_keeps_a_segment_and_for_how_long(open_queue: OpenQueue, clock: list
     assert str(fourth).endswith("bytes live: 5 ready; it is written on")
 
 
-def test_sizes_are_those_of_the_files(open_queue: OpenQueue, directory: Path) -> None:
+def test_sizes_are_those_of_the_files(open_queue: QueueFactory, directory: Path) -> None:
     """``size_bytes`` is the length of the file; 0 where it is missing."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 35)
@@ -68,7 +68,7 @@ def test_sizes_are_those_of_the_files(open_queue: OpenQueue, directory: Path) ->
     moved.rename(files[0])
 
 
-def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: OpenQueue, clock: list[float]) -> None:
+def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: QueueFactory, clock: list[float]) -> None:
     """Also a segment of which no commit has told yet, and one in which nothing lives any more."""
     queue = open_queue(**TEN)
     put(queue, bytes(100))
@@ -88,7 +88,7 @@ def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: OpenQue
     assert [use.holders for use in queue.explain()] == [()] * len(queue.explain())
 
 
-def test_the_time_begins_anew_with_each_flush(open_queue: OpenQueue, clock: list[float]) -> None:
+def test_the_time_begins_anew_with_each_flush(open_queue: QueueFactory, clock: list[float]) -> None:
     """What counts is the transaction under way, from the first thing that it holds; finding nothing is not holding."""
     queue = open_queue()
     put(queue, b"one", b"two", b"three")
@@ -116,7 +116,7 @@ def test_the_time_begins_anew_with_each_flush(open_queue: OpenQueue, clock: list
     assert session.keeps() is None
 
 
-def test_a_session_has_the_name_of_its_thread(open_queue: OpenQueue) -> None:
+def test_a_session_has_the_name_of_its_thread(open_queue: QueueFactory) -> None:
     """Where it was given none; one that is gone is not listed."""
     queue = open_queue()
     put(queue, *[b"x"] * 3)
@@ -136,7 +136,7 @@ def test_a_session_has_the_name_of_its_thread(open_queue: OpenQueue) -> None:
     assert queue.explain()[0].holders == ()
 
 
-def test_what_is_drained_goes_with_the_next_trim(open_queue: OpenQueue) -> None:
+def test_what_is_drained_goes_with_the_next_trim(open_queue: QueueFactory) -> None:
     """A segment in which nothing lives is told apart from one that somebody needs."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 20)
@@ -149,7 +149,7 @@ def test_what_is_drained_goes_with_the_next_trim(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.damages
-def test_damaged_items_are_counted_apart(open_queue: OpenQueue, directory: Path) -> None:
+def test_damaged_items_are_counted_apart(open_queue: QueueFactory, directory: Path) -> None:
     """What was set aside keeps its segment, and explain says so."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 20)
@@ -165,7 +165,7 @@ def test_damaged_items_are_counted_apart(open_queue: OpenQueue, directory: Path)
     assert "6 ready; 1 damaged" in str(first)
 
 
-def test_a_compaction_pins_what_it_copies(open_queue: OpenQueue) -> None:
+def test_a_compaction_pins_what_it_copies(open_queue: QueueFactory) -> None:
     """While it is at work its sources are said to be compacted."""
     queue = open_queue(**TEN)
     put_each(queue, [bytes(100)] * 30)

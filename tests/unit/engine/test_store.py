@@ -16,14 +16,14 @@ from persistentqueue.engine.trim import LOG_BYTES_MAX
 from persistentqueue.interprocess.producer import Versions
 from persistentqueue.storage.segment_files import OPEN_FILES, SEGMENT_BYTES_FIRST
 from persistentqueue.system.disk import DISK, DSYNC, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.crash.explorer import DIRECTORY
 from tests.durability.test_campaigns import SYNCED, enqueuing, opened, take
 from tests.support.queues import IN_CACHE, crash, drain, log_file, put, put_each, segment_files
 
 
-def test_log_is_trimmed_by_itself(open_queue: OpenQueue) -> None:
+def test_log_is_trimmed_by_itself(open_queue: QueueFactory) -> None:
     """However many commits there were, the log stays as long as its capacity, and opening reads no more than that."""
     queue = open_queue(log_bytes=4096)
     for n in range(300):
@@ -39,7 +39,7 @@ def test_log_is_trimmed_by_itself(open_queue: OpenQueue) -> None:
 
 
 def test_opening_without_room_to_skip_what_is_published(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A queue opens also where there is no room to say durably that what was published had come before."""
     queue = open_queue(sync=False)
@@ -76,7 +76,7 @@ def test_opening_without_room_to_skip_what_is_published(
 
 
 def test_log_grows_with_few_groups_and_shrinks_with_many(
-    open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A log that fills with few groups is doubled, up to a bound; one that takes many is halved."""
     queue = open_queue(log_bytes=4096, disk=IN_CACHE)
@@ -88,7 +88,7 @@ def test_log_grows_with_few_groups_and_shrinks_with_many(
     assert LOG_BYTES_MAX == 64 * 1024 * 1024
 
 
-def test_large_group_gets_a_log_that_takes_it(open_queue: OpenQueue) -> None:
+def test_large_group_gets_a_log_that_takes_it(open_queue: QueueFactory) -> None:
     """A frame larger than the log begins a generation with room for it."""
     queue = open_queue(log_bytes=4096, inline_bytes=1 << 20)
     put(queue, *[b"x" * 100] * 5000)
@@ -97,7 +97,7 @@ def test_large_group_gets_a_log_that_takes_it(open_queue: OpenQueue) -> None:
     assert len(drain(open_queue())) == 5000
 
 
-def test_checkpoint_fits_its_log(open_queue: OpenQueue) -> None:
+def test_checkpoint_fits_its_log(open_queue: QueueFactory) -> None:
     """A state full of gaps still finds room: the log follows the checkpoint."""
     queue = open_queue(log_bytes=4096, segment_bytes=20_000, disk=IN_CACHE)
     put(queue, *[b"%d" % n for n in range(2000)])
@@ -114,7 +114,7 @@ def test_checkpoint_fits_its_log(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"%d" % n for n in range(1, 2000, 2)]
 
 
-def test_segments_grow_from_small_to_the_setting(open_queue: OpenQueue, directory: Path) -> None:
+def test_segments_grow_from_small_to_the_setting(open_queue: QueueFactory, directory: Path) -> None:
     """The first segment is small; each next one is sized by the one before, up to ``segment_bytes``."""
     queue = open_queue(segment_bytes=4 << 20, disk=IN_CACHE)
     for _ in range(200):
@@ -123,7 +123,7 @@ def test_segments_grow_from_small_to_the_setting(open_queue: OpenQueue, director
     assert sizes == [0.9, 1.8, 3.7, 4.0, 4.0]
 
 
-def test_segment_size_is_followed_after_reopening(open_queue: OpenQueue, directory: Path) -> None:
+def test_segment_size_is_followed_after_reopening(open_queue: QueueFactory, directory: Path) -> None:
     """Reopening goes on with the sizes that were reached; another setting holds for new segments."""
     queue = open_queue(segment_bytes=4 << 20, disk=IN_CACHE)
     for _ in range(8):
@@ -134,7 +134,7 @@ def test_segment_size_is_followed_after_reopening(open_queue: OpenQueue, directo
     assert segment_files(directory)[-1].stat().st_size >> 20 == 2
 
 
-def test_sealed_segments_keep_no_room(open_queue: OpenQueue, directory: Path) -> None:
+def test_sealed_segments_keep_no_room(open_queue: QueueFactory, directory: Path) -> None:
     """A segment that is full, and one that a crash left, give back the room behind their last block."""
     queue = open_queue(disk=IN_CACHE)
     put(queue, b"x" * 100)
@@ -144,7 +144,7 @@ def test_sealed_segments_keep_no_room(open_queue: OpenQueue, directory: Path) ->
     assert segment_files(directory)[0].stat().st_size < 300
 
 
-def test_drained_segments_go_wherever_they_stand(open_queue: OpenQueue, directory: Path) -> None:
+def test_drained_segments_go_wherever_they_stand(open_queue: QueueFactory, directory: Path) -> None:
     """One held item pins its own segment only; those before and behind it are deleted."""
     queue = open_queue(segment_bytes=200)
     put_each(queue, [b"%02d" % n + bytes(60) for n in range(60)])
@@ -161,7 +161,7 @@ def test_drained_segments_go_wherever_they_stand(open_queue: OpenQueue, director
     assert [item[:2] for item in drain(open_queue())] == [b"30"]
 
 
-def test_drained_segments_go_by_themselves(open_queue: OpenQueue, directory: Path) -> None:
+def test_drained_segments_go_by_themselves(open_queue: QueueFactory, directory: Path) -> None:
     """A consumer that keeps up keeps the disk small, without anybody asking for it."""
     queue = open_queue(segment_bytes=1000, disk=IN_CACHE)
     for n in range(300):
@@ -170,19 +170,19 @@ def test_drained_segments_go_by_themselves(open_queue: OpenQueue, directory: Pat
         assert len(segment_files(directory)) < 20, n
 
 
-def test_many_segments_need_few_descriptors(open_queue: OpenQueue, directory: Path) -> None:
+def test_many_segments_need_few_descriptors(open_queue: QueueFactory, directory: Path) -> None:
     """However many segments there are, so many are open at most."""
     queue = open_queue(segment_bytes=10, memory_bytes=0, disk=IN_CACHE)
     put_each(queue, [b"%d" % n for n in range(3 * OPEN_FILES)])
     assert list(queue.browse()) == [b"%d" % n for n in range(3 * OPEN_FILES)]
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     queue.trim()
     assert list(queue.browse()) == [b"%d" % n for n in range(3 * OPEN_FILES)]
     assert len(group.store.segments._open) <= OPEN_FILES + 1
 
 
-def test_opening_reads_the_log_only(open_queue: OpenQueue) -> None:
+def test_opening_reads_the_log_only(open_queue: QueueFactory) -> None:
     """Opening a queue of many items reads its log and nothing else, closed or crashed."""
     put(queue := open_queue(disk=IN_CACHE), *[bytes(100)] * 50_000)
     for end in (PersistentQueue.close, crash):
@@ -199,7 +199,7 @@ def test_opening_reads_the_log_only(open_queue: OpenQueue) -> None:
         assert len(queue) == 50_000
 
 
-def test_cost_of_a_commit_does_not_grow_with_the_queue(open_queue: OpenQueue) -> None:
+def test_cost_of_a_commit_does_not_grow_with_the_queue(open_queue: QueueFactory) -> None:
     """The calls of a commit are the same with 10 items and with 100,000 queued."""
     calls = [0]
 
@@ -253,7 +253,7 @@ class FullDisk:
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT, errno.EFBIG])
-def test_full_disk(open_queue: OpenQueue, code: int) -> None:
+def test_full_disk(open_queue: QueueFactory, code: int) -> None:
     """A flush that finds no room raises, keeps its operations, and succeeds once there is room; dequeueing goes on."""
     full = FullDisk(200_000, code)
     queue = open_queue(disk=full.disk, segment_bytes=20_000, log_bytes=4096)
@@ -312,7 +312,7 @@ def test_full_disk_at_every_limit(tmp_path: Path) -> None:
         assert refused or left_bytes > 13_000
 
 
-def test_spilling_onto_a_full_disk(open_queue: OpenQueue) -> None:
+def test_spilling_onto_a_full_disk(open_queue: QueueFactory) -> None:
     """A session that cannot spill says so and keeps what it had; the item that did not fit is not in it."""
     full = FullDisk(100_000)
     queue = open_queue(disk=full.disk, segment_bytes=1 << 20, log_bytes=4096)
@@ -339,7 +339,7 @@ def test_opening_on_a_full_disk(tmp_path: Path) -> None:
         assert drain(queue) == [b"a", b"b"]
 
 
-def test_small_segment_where_a_large_one_has_no_room(open_queue: OpenQueue, directory: Path) -> None:
+def test_small_segment_where_a_large_one_has_no_room(open_queue: QueueFactory, directory: Path) -> None:
     """Where there is no room for a whole segment, one for what is to be written does."""
     full = FullDisk(3 << 20)
     queue = open_queue(disk=full.disk)
@@ -437,7 +437,7 @@ def test_every_call_failing_once(tmp_path: Path, code: int) -> None:
     assert {"BrokenQueueError"} <= outcomes
 
 
-def test_failed_frame_write_is_never_repeated(open_queue: OpenQueue) -> None:
+def test_failed_frame_write_is_never_repeated(open_queue: QueueFactory) -> None:
     """After a failed write of the log every call raises, without another write, until the queue is reopened."""
     failing = [False]
     writes = [0]
@@ -467,7 +467,7 @@ def test_failed_frame_write_is_never_repeated(open_queue: OpenQueue) -> None:
     assert drain(open_queue()) == [b"a", b"b"]
 
 
-def test_interrupted_spill_breaks_the_queue(open_queue: OpenQueue) -> None:
+def test_interrupted_spill_breaks_the_queue(open_queue: QueueFactory) -> None:
     """An interruption in the middle of a spill leaves nothing half done to go on from."""
 
     class InterruptionError(BaseException):
@@ -495,7 +495,7 @@ def test_interrupted_spill_breaks_the_queue(open_queue: OpenQueue) -> None:
     assert drain(open_queue()) == [b"a"]
 
 
-def test_clear_that_fails_gives_everything_back(open_queue: OpenQueue) -> None:
+def test_clear_that_fails_gives_everything_back(open_queue: QueueFactory) -> None:
     """When ``clear`` finds no room for its frame, the items are as ready as before."""
     failing = [False]
 
@@ -516,7 +516,7 @@ def test_clear_that_fails_gives_everything_back(open_queue: OpenQueue) -> None:
     assert queue.clear() == 2
 
 
-def test_log_is_named_by_its_generation(open_queue: OpenQueue, directory: Path) -> None:
+def test_log_is_named_by_its_generation(open_queue: QueueFactory, directory: Path) -> None:
     """Each trim renames the spare to the next generation, and the old log to the spare."""
     queue = open_queue()
     put(queue, b"a")
@@ -582,7 +582,7 @@ def test_group_that_finds_no_room_is_refused_at_once() -> None:
     assert steps.count("trim.2 write generation") <= 2
 
 
-def test_stats_add_up_to_the_files(open_queue: OpenQueue, directory: Path) -> None:
+def test_stats_add_up_to_the_files(open_queue: QueueFactory, directory: Path) -> None:
     """Each file but the lock is told by one figure: at work, written ahead, drained, just reopened, with a pool."""
     settings: dict[str, Any] = {"segment_bytes": 64 * 1024, "log_bytes": 4096, "pool_max_bytes": 256 * 1024}
 
@@ -615,7 +615,7 @@ def test_stats_add_up_to_the_files(open_queue: OpenQueue, directory: Path) -> No
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_maintenance_lets_memory_go(open_queue: OpenQueue, sync: bool) -> None:
+def test_maintenance_lets_memory_go(open_queue: QueueFactory, sync: bool) -> None:
     """Blocks that wait to be written are, and the log's memory goes; what follows is as durable as ever."""
     queue = open_queue(sync=sync)
     queue.maintain()

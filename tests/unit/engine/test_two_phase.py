@@ -28,7 +28,7 @@ from persistentqueue import (
 from persistentqueue.core.operations import Decision, Prepare, Resolution
 from persistentqueue.storage.log import read_log
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS
 from tests.support.queues import crash, drain, log_file, put, put_each, tmpfs, wait_for
 
@@ -83,7 +83,7 @@ def failing(step: str, error: BaseException, number: int = 1) -> Disk:
 
 
 @pytest.mark.parametrize("names", list(permutations("abc")), ids="".join)
-def test_committed_in_all(open_queue: OpenQueue, names: tuple[str, ...]) -> None:
+def test_committed_in_all(open_queue: QueueFactory, names: tuple[str, ...]) -> None:
     """What the sessions did is committed in all queues when the block ends, in whatever order they are given."""
     queues = [open_queue(name) for name in names]
     put(queues[0], b"1", b"2")
@@ -94,7 +94,7 @@ def test_committed_in_all(open_queue: OpenQueue, names: tuple[str, ...]) -> None
     assert contents(*[open_queue(name) for name in names]) == [[b"2"], [b"1"], [b"1"]]
 
 
-def test_rolled_back_in_all(open_queue: OpenQueue) -> None:
+def test_rolled_back_in_all(open_queue: QueueFactory) -> None:
     """An exception in the block gives back what was taken, drops what was put in, and comes out."""
     source, target = open_queue("source"), open_queue("target")
     put(source, b"1", b"2")
@@ -106,7 +106,7 @@ def test_rolled_back_in_all(open_queue: OpenQueue) -> None:
         a.dequeue()
 
 
-def test_both_are_one_frame_each(open_queue: OpenQueue, path: Path) -> None:
+def test_both_are_one_frame_each(open_queue: QueueFactory, path: Path) -> None:
     """The first by name decides, the other prepares; what is next in the other says what became of it."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2")
@@ -122,7 +122,7 @@ def test_both_are_one_frame_each(open_queue: OpenQueue, path: Path) -> None:
     assert check(path, "b").in_doubt == ""
 
 
-def test_one_queue_is_plain(open_queue: OpenQueue, path: Path) -> None:
+def test_one_queue_is_plain(open_queue: QueueFactory, path: Path) -> None:
     """A transaction of one queue, and one over several in which only one has work, is a commit like any other."""
     a, b = open_queue("a"), open_queue("b")
     with transaction(a) as (alone,):
@@ -138,7 +138,7 @@ def test_one_queue_is_plain(open_queue: OpenQueue, path: Path) -> None:
     assert b.marker("m") == 1
 
 
-def test_flush_in_the_block(open_queue: OpenQueue) -> None:
+def test_flush_in_the_block(open_queue: QueueFactory) -> None:
     """A flush of one session is one of all; what comes behind it is another transaction."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2", b"3")
@@ -151,7 +151,7 @@ def test_flush_in_the_block(open_queue: OpenQueue) -> None:
     assert contents(a, b) == [[b"3"], [b"1", b"2"]]
 
 
-def test_marker_that_was_reached(open_queue: OpenQueue) -> None:
+def test_marker_that_was_reached(open_queue: QueueFactory) -> None:
     """With a marker that one of the queues has reached nothing is done in any, and what was taken is given back."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2")
@@ -177,7 +177,7 @@ def test_marker_that_was_reached(open_queue: OpenQueue) -> None:
     ids=["twice", "elsewhere", "unsynced", "odd name"],
 )
 def test_queues_that_do_not_go_together(
-    open_queue: OpenQueue, others: Callable[[OpenQueue, PersistentQueue], list[PersistentQueue]], problem: str
+    open_queue: QueueFactory, others: Callable[[QueueFactory, PersistentQueue], list[PersistentQueue]], problem: str
 ) -> None:
     """What cannot be kept is refused before the block begins, with the reason."""
     queue = open_queue("a")
@@ -187,7 +187,7 @@ def test_queues_that_do_not_go_together(
     assert not queue._sessions or all(session.closed for session in queue._sessions)
 
 
-def test_without_queues_and_with_closed_ones(open_queue: OpenQueue) -> None:
+def test_without_queues_and_with_closed_ones(open_queue: QueueFactory) -> None:
     """No queue is a ``ValueError``, one that is closed a ``ClosedError``, as is one that is closed in the block."""
     with pytest.raises(ValueError, match="needs a queue"), transaction():
         pytest.fail("the block was entered")
@@ -205,7 +205,7 @@ def test_without_queues_and_with_closed_ones(open_queue: OpenQueue) -> None:
 # --- limits, full disks, threads -------------------------------------------------------------------------------------
 
 
-def test_limit_of_one_refuses_all(open_queue: OpenQueue) -> None:
+def test_limit_of_one_refuses_all(open_queue: QueueFactory) -> None:
     """Where one queue has no room nothing is committed in any, at once, and the sessions can be flushed again."""
     a, b = open_queue("a"), open_queue("b", max_items=1, full="block")
     put(a, b"1")
@@ -226,7 +226,7 @@ def test_limit_of_one_refuses_all(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("full", ["a", "b"])
-def test_full_disk_of_one_refuses_all(open_queue: OpenQueue, full: str) -> None:
+def test_full_disk_of_one_refuses_all(open_queue: QueueFactory, full: str) -> None:
     """The same where the disk of one is full, be it the one that decides or the other; then it goes on."""
     is_full = [False]
 
@@ -275,7 +275,7 @@ def test_full_log_of_one_refuses_all(tmp_path: Path) -> None:
         assert contents(a, b) == [[], [b"1"]]
 
 
-def test_who_waits_is_woken(open_queue: OpenQueue) -> None:
+def test_who_waits_is_woken(open_queue: QueueFactory) -> None:
     """Consumers of each queue that wait for an item have it when the transaction is committed."""
     a, b = open_queue("a"), open_queue("b")
     with ThreadPoolExecutor(2) as pool:
@@ -290,7 +290,7 @@ def test_who_waits_is_woken(open_queue: OpenQueue) -> None:
             session.close()
 
 
-def test_who_waits_for_room_is_told(open_queue: OpenQueue) -> None:
+def test_who_waits_for_room_is_told(open_queue: QueueFactory) -> None:
     """A writer that waits for room in a queue gets it when a transaction over several takes something out."""
     a, b = open_queue("a", max_items=1, full="block"), open_queue("b")
     put(a, b"1")
@@ -302,7 +302,7 @@ def test_who_waits_for_room_is_told(open_queue: OpenQueue) -> None:
     assert contents(a, b) == [[b"2"], [b"1"]]
 
 
-def test_many_threads_in_a_circle(open_queue: OpenQueue) -> None:
+def test_many_threads_in_a_circle(open_queue: QueueFactory) -> None:
     """Threads that move items between the same queues in all directions wait for each other, never for ever."""
     queues = [open_queue(name, log_bytes=4096) for name in "abc"]
     for queue in queues:
@@ -328,7 +328,7 @@ def test_many_threads_in_a_circle(open_queue: OpenQueue) -> None:
 # --- what is remembered ----------------------------------------------------------------------------------------------
 
 
-def test_decision_is_forgotten(open_queue: OpenQueue) -> None:
+def test_decision_is_forgotten(open_queue: QueueFactory) -> None:
     """The one that decided remembers it until each of the others has settled it: by a frame, a trim, or its closing."""
     a, b, c, d = (open_queue(name) for name in "abcd")
     put(a, b"1")
@@ -342,7 +342,7 @@ def test_decision_is_forgotten(open_queue: OpenQueue) -> None:
     assert decisions(a) == []
 
 
-def test_idle_queue_settles(open_queue: OpenQueue) -> None:
+def test_idle_queue_settles(open_queue: QueueFactory) -> None:
     """What an idle queue does by itself settles what was decided elsewhere, too."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
@@ -351,7 +351,7 @@ def test_idle_queue_settles(open_queue: OpenQueue) -> None:
     assert decisions(a) == []
 
 
-def test_next_transaction_settles_the_last(open_queue: OpenQueue) -> None:
+def test_next_transaction_settles_the_last(open_queue: QueueFactory) -> None:
     """One decision at most is remembered for each queue, however many there were."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, *[b"%d" % number for number in range(9)])
@@ -366,7 +366,7 @@ def test_next_transaction_settles_the_last(open_queue: OpenQueue) -> None:
         assert (decisions(a), decisions(b)) == ([], [{"c"}])
 
 
-def test_decision_outlives_the_trims_of_who_decided(open_queue: OpenQueue, path: Path) -> None:
+def test_decision_outlives_the_trims_of_who_decided(open_queue: QueueFactory, path: Path) -> None:
     """However often its log is trimmed, and it is opened again, it knows what somebody may have to ask."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1", b"2")
@@ -386,7 +386,7 @@ def test_decision_outlives_the_trims_of_who_decided(open_queue: OpenQueue, path:
     assert decisions(open_queue("a")) == []
 
 
-def test_subscription_stands_for_its_queue(open_queue: OpenQueue) -> None:
+def test_subscription_stands_for_its_queue(open_queue: QueueFactory) -> None:
     """What is consumed for one subscription goes on in another queue; the others have it yet; a removed one is told."""
     a, b = open_queue("a"), open_queue("b")
     billing = a.subscribe("billing")
@@ -407,7 +407,7 @@ def test_subscription_stands_for_its_queue(open_queue: OpenQueue) -> None:
     assert contents(a, b) == [[b"1", b"2"], [b"1"]]
 
 
-def test_everything_else_goes_on(open_queue: OpenQueue, path: Path) -> None:
+def test_everything_else_goes_on(open_queue: QueueFactory, path: Path) -> None:
     """Spilled sessions, large items, producers, compaction, trims and markers go together with it."""
     small = {"segment_bytes": 4096, "log_bytes": 4096, "memory_bytes": 0, "inline_bytes": 500}
     a, b = open_queue("a", **small), open_queue("b", **small)
@@ -440,7 +440,7 @@ def test_everything_else_goes_on(open_queue: OpenQueue, path: Path) -> None:
 
 @pytest.mark.parametrize("error", [RuntimeError("injected"), KeyboardInterrupt()], ids=["error", "interrupt"])
 @pytest.mark.parametrize("step", STEPS)
-def test_fault_at_every_step(open_queue: OpenQueue, step: str, error: BaseException) -> None:
+def test_fault_at_every_step(open_queue: QueueFactory, step: str, error: BaseException) -> None:
     """Before anything is decided a fault costs nothing; from then on the queues are broken, and recovery decides.
 
     Whatever happens, it is committed in all or in none.
@@ -472,7 +472,9 @@ def test_fault_at_every_step(open_queue: OpenQueue, step: str, error: BaseExcept
     [("b", {"b"}, False), ("c", {"c"}, False), ("a", {"a", "b", "c"}, None)],
     ids=["first prepare", "second prepare", "decision"],
 )
-def test_frame_that_fails(open_queue: OpenQueue, failing_queue: str, broken: set[str], committed: bool | None) -> None:
+def test_frame_that_fails(
+    open_queue: QueueFactory, failing_queue: str, broken: set[str], committed: bool | None
+) -> None:
     """A prepare that fails breaks its own queue alone; a decision that fails breaks all, since nobody knows."""
     armed = [False]
 
@@ -500,7 +502,7 @@ def test_frame_that_fails(open_queue: OpenQueue, failing_queue: str, broken: set
     assert found == [[b"1", b"2"], [], []]
 
 
-def test_blocks_that_cannot_be_made_durable(open_queue: OpenQueue) -> None:
+def test_blocks_that_cannot_be_made_durable(open_queue: QueueFactory) -> None:
     """A sync that fails before anything is prepared breaks its own queue alone, and nothing is committed."""
     armed = [False]
 
@@ -520,7 +522,7 @@ def test_blocks_that_cannot_be_made_durable(open_queue: OpenQueue) -> None:
     assert contents(a, b) == [[b"2"], [b"1"]]
 
 
-def test_interrupted_while_blocks_are_written(open_queue: OpenQueue) -> None:
+def test_interrupted_while_blocks_are_written(open_queue: QueueFactory) -> None:
     """As with any commit, who is interrupted there cannot know; of the other queues nothing was committed."""
     a, b = open_queue("a", disk=failing("commit.2 sync blocks", KeyboardInterrupt(), 2)), open_queue("b")
     put(a, b"1")
@@ -533,7 +535,7 @@ def test_interrupted_while_blocks_are_written(open_queue: OpenQueue) -> None:
     assert contents(open_queue("a"), b) == [[b"1"], [b"yes"]]
 
 
-def test_interrupted_before_it_knows(open_queue: OpenQueue) -> None:
+def test_interrupted_before_it_knows(open_queue: QueueFactory) -> None:
     """Who was interrupted where nobody will tell what became of what was prepared is broken at the next write."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
@@ -548,7 +550,7 @@ def test_interrupted_before_it_knows(open_queue: OpenQueue) -> None:
     assert (b.recovery.resolved, contents(a, b)) == (True, [[], [b"1"]])
 
 
-def test_trim_behind_it_that_fails(open_queue: OpenQueue) -> None:
+def test_trim_behind_it_that_fails(open_queue: QueueFactory) -> None:
     """What was committed stays so where the trim that it brings about is interrupted; the queue is broken then."""
     error = [False]
 
@@ -571,7 +573,7 @@ def test_trim_behind_it_that_fails(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("other", [3, None, "orders", object])
-def test_item_4_a_transaction_over_no_queue(open_queue: OpenQueue, other: Any) -> None:
+def test_item_4_a_transaction_over_no_queue(open_queue: QueueFactory, other: Any) -> None:
     """``transaction`` refuses an object that is no queue with a ``TypeError`` that says so."""
     queue = open_queue()
     with pytest.raises(TypeError, match="open queues and subscriptions"):

@@ -24,7 +24,7 @@ from persistentqueue.interprocess.splits import look
 from persistentqueue.storage.publication import LATEST, Draft, Request, read_publication
 from persistentqueue.subscription import Subscription
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put, put_each, segment_files, wait_for
 
 
@@ -40,7 +40,7 @@ def ask(queue: PersistentQueue) -> None:
 
 @pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize("sync", [True, False])
-def test_a_subscription_that_is_asked_for(open_queue: OpenQueue, directory: Path, owned: bool, sync: bool) -> None:
+def test_a_subscription_that_is_asked_for(open_queue: QueueFactory, directory: Path, owned: bool, sync: bool) -> None:
     """Asked for, with the queue owned or not, it is there when the owner has looked, from where it was asked to begin,
     and is as far as it was told; asked again, nothing changes."""
     queue = open_queue(sync=sync)
@@ -75,7 +75,7 @@ def test_a_subscription_that_is_asked_for(open_queue: OpenQueue, directory: Path
     assert drain(queue) == [b"0", b"1", b"2", b"3"]
 
 
-def test_requests_keep_their_place(open_queue: OpenQueue, directory: Path) -> None:
+def test_requests_keep_their_place(open_queue: QueueFactory, directory: Path) -> None:
     """What is published before a request counts for it, what comes behind does not."""
     from .test_producer import publish
 
@@ -91,7 +91,7 @@ def test_requests_keep_their_place(open_queue: OpenQueue, directory: Path) -> No
     assert left(queue.subscribe("b")) == [b"3"]
 
 
-def test_what_is_acknowledged_for_nobody(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_acknowledged_for_nobody(open_queue: QueueFactory, directory: Path) -> None:
     """A subscription that is not there is not made by being told how far it is, and the plain queue is nobody's."""
     queue = open_queue()
     put(queue, b"0")
@@ -105,7 +105,7 @@ def test_what_is_acknowledged_for_nobody(open_queue: OpenQueue, directory: Path)
     assert os.listdir(directory / "inbox") == []
 
 
-def test_what_a_session_holds_is_its_own(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_a_session_holds_is_its_own(open_queue: QueueFactory, directory: Path) -> None:
     """What is acknowledged while a session of the owner holds some of it stays that session's."""
     queue = open_queue()
     a = queue.subscribe("a")
@@ -125,7 +125,7 @@ def test_what_a_session_holds_is_its_own(open_queue: OpenQueue, directory: Path)
         assert left(a) == [b"4", b"5"]
 
 
-def test_acknowledging_makes_room(open_queue: OpenQueue, directory: Path) -> None:
+def test_acknowledging_makes_room(open_queue: QueueFactory, directory: Path) -> None:
     """What is acknowledged and needed by nobody else gives its segments back, and wakes who waits for room."""
     from concurrent.futures import ThreadPoolExecutor
 
@@ -142,7 +142,7 @@ def test_acknowledging_makes_room(open_queue: OpenQueue, directory: Path) -> Non
     assert left(a) == [bytes(100)] * 2 + [b"more"]
 
 
-def test_a_full_disk_answers_later(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_full_disk_answers_later(open_queue: QueueFactory, directory: Path) -> None:
     """A request that the log has no room for waits, holds nothing meanwhile, and is answered when there is some."""
     queue = open_queue()
     a = queue.subscribe("a")
@@ -165,7 +165,7 @@ def test_a_full_disk_answers_later(open_queue: OpenQueue, directory: Path) -> No
     assert left(a) == [b"1"]
 
 
-def test_looking_without_the_lock(open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_looking_without_the_lock(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whoever looks sees what is committed, beside the owner, also where the log is trimmed meanwhile."""
     queue = open_queue()
     queue.subscribe("a")
@@ -199,7 +199,7 @@ def test_looking_without_the_lock(open_queue: OpenQueue, directory: Path, monkey
         look(DISK, str(directory / "nowhere"))
 
 
-def test_a_request_that_fails(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_request_that_fails(open_queue: QueueFactory, directory: Path) -> None:
     """Where the file cannot be made durable nothing is asked; behind its rename nobody knows."""
     open_queue().close()
     for call, raised in (("fdatasync", OSError), ("rename", OSError), ("fsync", BrokenQueueError)):
@@ -217,7 +217,7 @@ def test_a_request_that_fails(open_queue: OpenQueue, directory: Path) -> None:
 
 
 @pytest.mark.parametrize("subscription", ["", "x" * 2**16, "\ud800", b"a", None])
-def test_what_is_no_name(open_queue: OpenQueue, directory: Path, subscription: Any) -> None:
+def test_what_is_no_name(open_queue: QueueFactory, directory: Path, subscription: Any) -> None:
     """What cannot be a subscription's name is refused, alike by who owns the queue and by who asks."""
     queue = open_queue()
     for call in (
@@ -231,7 +231,7 @@ def test_what_is_no_name(open_queue: OpenQueue, directory: Path, subscription: A
 
 
 @pytest.mark.parametrize("sequence", [-1, 2**64, 1.5, "1"])
-def test_what_is_no_sequence(open_queue: OpenQueue, directory: Path, sequence: Any) -> None:
+def test_what_is_no_sequence(open_queue: QueueFactory, directory: Path, sequence: Any) -> None:
     """What cannot be a sequence is refused before anything is written."""
     open_queue()
     for call in (request_subscription, acknowledge):
@@ -243,7 +243,7 @@ def test_what_is_no_sequence(open_queue: OpenQueue, directory: Path, sequence: A
 @pytest.mark.parametrize("call", ["open", "pwritev"])
 @pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, DiskFullError), (errno.ENOENT, DataPathError)])
 def test_a_request_without_room(
-    open_queue: OpenQueue, directory: Path, call: str, error: int, raised: type[Exception]
+    open_queue: QueueFactory, directory: Path, call: str, error: int, raised: type[Exception]
 ) -> None:
     """Who asks on a full disk, or of a queue that is being moved, hears what he can do, and leaves no file."""
     open_queue()
@@ -260,7 +260,7 @@ def test_a_request_without_room(
 
 
 @pytest.mark.damages
-def test_a_request_says_one_thing(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_request_says_one_thing(open_queue: QueueFactory, directory: Path) -> None:
     """A file that asks for something, and has items or a marker as well, is damaged."""
     from persistentqueue.core.block import SEGMENT_MAGIC
     from persistentqueue.core.frame import encode_frame

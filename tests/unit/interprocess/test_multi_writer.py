@@ -46,7 +46,7 @@ from persistentqueue.interprocess.multi_writer import (
 from persistentqueue.storage.layout import names_in
 from persistentqueue.storage.publication import Draft, Part, is_part, is_published, read_publication
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put
 
 LISTS = ([b"a", b"b"], [b"c"], [b"d", b"e", b"f"])
@@ -93,7 +93,7 @@ def made(directory: Path) -> Path:
 # --- what is promised ------------------------------------------------------------------------------------------------
 
 
-def test_parts_come_out_of_an_open_queue_as_one(open_queue: OpenQueue, directory: Path) -> None:
+def test_parts_come_out_of_an_open_queue_as_one(open_queue: QueueFactory, directory: Path) -> None:
     """What several have written is nobody's until the manifest is published; then it is there, once, in the order of
     the manifest, and its files are segments of the queue, of which the manifest's own goes with the next trim."""
     queue = open_queue()
@@ -129,7 +129,7 @@ def test_nobody_need_own_the_queue(made: Path) -> None:
         assert drain(queue) == [b"first", *ALL, b"last"]
 
 
-def test_parts_without_a_manifest_are_nothing(open_queue: OpenQueue, directory: Path) -> None:
+def test_parts_without_a_manifest_are_nothing(open_queue: QueueFactory, directory: Path) -> None:
     """Parts that nobody names are neither published, nor a problem, nor left over; deleting the queue takes them."""
     queue = open_queue()
     write(directory, *LISTS)
@@ -144,7 +144,7 @@ def test_parts_without_a_manifest_are_nothing(open_queue: OpenQueue, directory: 
     assert not (directory / "inbox").exists()
 
 
-def test_a_marker_is_reached_once(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_marker_is_reached_once(open_queue: QueueFactory, directory: Path) -> None:
     """Whoever repeats work adds nothing: while it waits he hears that it is done, and once it was adopted the owner
     drops what he publishes; parts that count stay, also if it is they that are published again."""
     queue = open_queue()
@@ -170,7 +170,7 @@ def test_a_marker_is_reached_once(open_queue: OpenQueue, directory: Path) -> Non
 
 
 @pytest.mark.parametrize("sync", [True, False])
-def test_what_is_skipped_goes_with_its_parts(open_queue: OpenQueue, directory: Path, sync: bool) -> None:
+def test_what_is_skipped_goes_with_its_parts(open_queue: QueueFactory, directory: Path, sync: bool) -> None:
     """Where neither could know of the other, the owner takes the first, and deletes the second and its parts."""
     queue = open_queue(sync=sync)
     with pytest.MonkeyPatch.context() as patch:
@@ -244,7 +244,7 @@ def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.Mon
         assert queue.marker("app") == 2
 
 
-def test_a_manifest_of_very_many(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_manifest_of_very_many(open_queue: QueueFactory, directory: Path) -> None:
     """The number of parts is not bounded by a frame of usual size, nor is the log by its usual length."""
     queue = open_queue(log_bytes=64 * 1024)
     count = 6 * ADOPTED_MAX
@@ -259,7 +259,7 @@ def test_a_manifest_of_very_many(open_queue: OpenQueue, directory: Path) -> None
 # --- writing ---------------------------------------------------------------------------------------------------------
 
 
-def test_a_part_of_any_size(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_part_of_any_size(open_queue: QueueFactory, directory: Path) -> None:
     """A writer keeps a few mebibytes in memory, and the items come out as they were put in."""
     queue = open_queue()
     items = [os.urandom(300 * 1024) + b"%d" % n for n in range(3 * SPILL_BYTES // (300 * 1024))] + [b"", b"last"]
@@ -381,7 +381,7 @@ def test_a_publication_that_fails(made: Path, call: str, error: int, expected: t
         assert drain(queue) == ALL
 
 
-def test_parts_are_removed_unless_they_are_published(open_queue: OpenQueue, directory: Path) -> None:
+def test_parts_are_removed_unless_they_are_published(open_queue: QueueFactory, directory: Path) -> None:
     """Who gives up deletes his parts, and none that a manifest has, or may have."""
     queue = open_queue()
     named, unnamed = publish(directory, *LISTS), write(directory, [b"x"], [b"y"])
@@ -407,7 +407,7 @@ def test_parts_are_removed_unless_they_are_published(open_queue: OpenQueue, dire
 
 @pytest.mark.damages
 @pytest.mark.parametrize("harm", ["missing", "short", "pipe"])
-def test_a_manifest_without_its_parts_is_set_aside(open_queue: OpenQueue, directory: Path, harm: str) -> None:
+def test_a_manifest_without_its_parts_is_set_aside(open_queue: QueueFactory, directory: Path, harm: str) -> None:
     """It is told of once, and nothing of it is adopted; its other parts stay, and what is behind it goes on."""
     queue = open_queue()
     parts = publish(directory, *LISTS)
@@ -431,7 +431,7 @@ def test_a_manifest_without_its_parts_is_set_aside(open_queue: OpenQueue, direct
 
 
 @pytest.mark.damages
-def test_damage_within_a_part(open_queue: OpenQueue, directory: Path) -> None:
+def test_damage_within_a_part(open_queue: QueueFactory, directory: Path) -> None:
     """Damage in the blocks of a part is found by ``check``, and met by whoever reads them; the others come out."""
     queue = open_queue()
     parts = publish(directory, *LISTS)
@@ -474,7 +474,7 @@ def _named(parts: list[Part]) -> list[Operation]:
     ],
 )
 def test_a_manifest_that_says_something_else(
-    open_queue: OpenQueue, directory: Path, change: Callable[[Adoption, list[Part]], list[Operation]]
+    open_queue: QueueFactory, directory: Path, change: Callable[[Adoption, list[Part]], list[Operation]]
 ) -> None:
     """A frame whose checksum is right and that is no manifest's is refused, and adopts nothing."""
     queue = open_queue()
@@ -508,7 +508,7 @@ def test_old_parts_are_swept(directory: Path) -> None:
         assert drain(queue) == [b"full", b"x"]
 
 
-def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: OpenQueue, directory: Path) -> None:
+def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: QueueFactory, directory: Path) -> None:
     """Old parts stay while anything published cannot be read, or was set aside."""
     queue = open_queue()
     parts = publish(directory, [b"x"])
@@ -534,7 +534,7 @@ def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: OpenQueue, di
 # --- limits ----------------------------------------------------------------------------------------------------------
 
 
-def test_where_limits_leave_no_room_all_of_it_waits(open_queue: OpenQueue, directory: Path) -> None:
+def test_where_limits_leave_no_room_all_of_it_waits(open_queue: QueueFactory, directory: Path) -> None:
     """A manifest is adopted as a whole, or waits with its parts, for a limit of items or of the disk."""
     queue = open_queue(max_items=6)
     put(queue, b"x")
@@ -554,8 +554,8 @@ def test_where_limits_leave_no_room_all_of_it_waits(open_queue: OpenQueue, direc
             session.dequeue()
         assert session.dequeue() is None
         assert len(inbox(room_of)) == 5
-        assert other._group is not None
-        before = other._group.store.quota.used_bytes
+        assert other._open_queue is not None
+        before = other._open_queue.store.quota.used_bytes
         assert before < 4 * 1024 * 1024
     put(other, b"y")
     assert drain(other) == [b"y"]

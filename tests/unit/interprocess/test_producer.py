@@ -48,8 +48,8 @@ from persistentqueue.interprocess.producer import Versions
 from persistentqueue.storage.layout import find_generations
 from persistentqueue.storage.publication import parse_name, read_publication
 from persistentqueue.system.disk import DISK, Disk
-from persistentqueue.system.wakeup import Bell, _watch
-from tests.conftest import OpenQueue
+from persistentqueue.system.wakeup import Wakeup, _watch
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.queues import crash, drain, log_file, put, wait_for
 
@@ -66,7 +66,7 @@ def inbox(directory: Path) -> list[str]:
     return sorted(os.listdir(directory / "inbox"))
 
 
-def test_what_is_published_comes_out_of_an_open_queue(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_published_comes_out_of_an_open_queue(open_queue: QueueFactory, directory: Path) -> None:
     """A flush of a producer is there for the owner's next dequeue, as one transaction, and only once."""
     queue = open_queue()
     with Producer(directory) as producer:
@@ -97,7 +97,7 @@ def test_opening_adopts_what_was_published_meanwhile(directory: Path) -> None:
         assert len(queue) == 0
 
 
-def test_a_flush_of_the_owner_adopts(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_flush_of_the_owner_adopts(open_queue: QueueFactory, directory: Path) -> None:
     """What was published comes behind what the owner's next flush enqueues, though nobody dequeues."""
     queue = open_queue()
     publish(directory, b"theirs")
@@ -109,13 +109,13 @@ def test_a_flush_of_the_owner_adopts(open_queue: OpenQueue, directory: Path) -> 
     assert sorted(drain(queue)) == [b"ours"] * ours + [b"theirs"]
 
 
-def test_a_waiting_consumer_hears_of_it(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_waiting_consumer_hears_of_it(open_queue: QueueFactory, directory: Path) -> None:
     """Who waits has the item within 50 ms of its publication, with and without a limit to the waiting."""
     queue = open_queue()
     for timeout in (None, 60.0):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
             waiting = pool.submit(lambda: (session.dequeue(timeout), time.monotonic()))  # noqa: B023
-            wait_for(lambda: queue._group is not None and queue._group._waiters.keeper is not None)
+            wait_for(lambda: queue._open_queue is not None and queue._open_queue._waiters.keeper is not None)
             publish(directory, b"x")
             published = time.monotonic()
             item, heard = waiting.result(60)
@@ -130,7 +130,7 @@ SLOW_SECONDS = 20.0
 ``python -m perf --only waiting`` tells the real figure."""
 
 
-def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) -> None:
+def test_several_wait_and_each_gets_one(open_queue: QueueFactory, directory: Path) -> None:
     """Of three who wait one listens for others; whoever he is, all get what comes, from here or from elsewhere."""
     queue = open_queue()
     found: list[bytes | None] = []
@@ -156,7 +156,7 @@ def test_several_wait_and_each_gets_one(open_queue: OpenQueue, directory: Path) 
     assert sorted(found, key=lambda item: int(item or b"-1")) == [b"%d" % number for number in range(60)]
 
 
-def test_all_who_wait_are_heard_of(open_queue: OpenQueue, directory: Path) -> None:
+def test_all_who_wait_are_heard_of(open_queue: QueueFactory, directory: Path) -> None:
     """What one publication brings wakes as many as it has items for; whoever is left goes on listening."""
     queue = open_queue()
 
@@ -179,7 +179,7 @@ def test_all_who_wait_are_heard_of(open_queue: OpenQueue, directory: Path) -> No
             assert [each.result(30) for each in left] == [b"d%d" % rounds]
 
 
-def test_each_producers_order_is_kept(open_queue: OpenQueue, directory: Path) -> None:
+def test_each_producers_order_is_kept(open_queue: QueueFactory, directory: Path) -> None:
     """The flushes of one producer come in their order, also where the clock goes back; those of several, somehow."""
     queue = open_queue()
     clocks = iter(range(10**9, 0, -7))
@@ -194,7 +194,7 @@ def test_each_producers_order_is_kept(open_queue: OpenQueue, directory: Path) ->
         assert [item for item in items if item.startswith(name + b" ")] == [b"%s %d" % (name, n) for n in range(30)]
 
 
-def test_more_than_one_frame_takes(open_queue: OpenQueue, directory: Path) -> None:
+def test_more_than_one_frame_takes(open_queue: QueueFactory, directory: Path) -> None:
     """Any number of publications is adopted at once, some hundreds to a frame."""
     with Producer(directory) as producer:
         count = 2 * ADOPTED_MAX + 3
@@ -206,7 +206,7 @@ def test_more_than_one_frame_takes(open_queue: OpenQueue, directory: Path) -> No
     assert drain(queue) == [b"%d" % number for number in range(count)]
 
 
-def test_markers_are_reached_once(open_queue: OpenQueue, directory: Path) -> None:
+def test_markers_are_reached_once(open_queue: QueueFactory, directory: Path) -> None:
     """A marker that was reached, here, by another producer, or by the owner, is not reached again."""
     queue = open_queue()
     with Producer(directory) as producer:
@@ -231,7 +231,7 @@ def test_markers_are_reached_once(open_queue: OpenQueue, directory: Path) -> Non
 
 
 def test_two_that_publish_the_same_marker_at_once(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where neither could know of the other the owner takes the first, and drops the second."""
     queue = open_queue()
@@ -246,7 +246,7 @@ def test_two_that_publish_the_same_marker_at_once(
     assert inbox(directory) == []
 
 
-def test_rollback_and_leaving_drop(open_queue: OpenQueue, directory: Path) -> None:
+def test_rollback_and_leaving_drop(open_queue: QueueFactory, directory: Path) -> None:
     """Nothing that was not flushed is seen, nor stays as a file."""
     queue = open_queue()
     with pytest.warns(UnflushedWarning), Producer(directory) as producer:
@@ -262,7 +262,7 @@ def test_rollback_and_leaving_drop(open_queue: OpenQueue, directory: Path) -> No
     assert drain(queue) == []
 
 
-def test_more_than_the_memory_takes(open_queue: OpenQueue, directory: Path) -> None:
+def test_more_than_the_memory_takes(open_queue: QueueFactory, directory: Path) -> None:
     """A transaction of any size is one, and comes out as it was put in."""
     queue = open_queue()
     items = [os.urandom(300 * 1024) + b"%d" % n for n in range(4 * SPILL_BYTES // (300 * 1024))] + [b"", b"last"]
@@ -371,7 +371,7 @@ def test_no_queue(directory: Path) -> None:
 # --- room ------------------------------------------------------------------------------------------------------------
 
 
-def test_where_limits_leave_no_room_it_waits(open_queue: OpenQueue, directory: Path) -> None:
+def test_where_limits_leave_no_room_it_waits(open_queue: QueueFactory, directory: Path) -> None:
     """What is published beyond a limit is adopted once there is room, in its order, and refuses nobody else."""
     queue = open_queue(max_items=3)
     put(queue, b"a", b"b")
@@ -391,7 +391,7 @@ def test_where_limits_leave_no_room_it_waits(open_queue: OpenQueue, directory: P
     assert inbox(directory) == []
 
 
-def test_it_counts_for_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_it_counts_for_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """What is adopted counts for ``max_disk_bytes``; what there is no room for stays in the inbox until there is."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
     (directory / "queue.limits").unlink()  # as for a producer that knows of none
@@ -403,8 +403,8 @@ def test_it_counts_for_the_disk(open_queue: OpenQueue, directory: Path) -> None:
         assert session.dequeue() is not None
         waiting = len(inbox(directory))
         assert 2 <= waiting <= 5
-        assert queue._group is not None
-        assert queue._group.store.quota.used_bytes <= 8 * 1024 * 1024
+        assert queue._open_queue is not None
+        assert queue._open_queue.store.quota.used_bytes <= 8 * 1024 * 1024
         session.flush()
         taken = 1
         while session.dequeue() is not None:
@@ -478,7 +478,7 @@ def test_a_failing_disk_for_the_producer(directory: Path, call: str) -> None:
 
 @pytest.mark.damages
 @pytest.mark.parametrize("at", [0, 20, 70, -1])
-def test_what_does_not_check_out_is_set_aside(open_queue: OpenQueue, directory: Path, at: int) -> None:
+def test_what_does_not_check_out_is_set_aside(open_queue: QueueFactory, directory: Path, at: int) -> None:
     """A published file with a damaged end or header is told of once, by a dequeue, and stays as ``*.damaged``; what
     damage there is in its blocks is met by whoever reads them."""
     queue = open_queue()
@@ -505,7 +505,7 @@ def test_what_does_not_check_out_is_set_aside(open_queue: OpenQueue, directory: 
 
 
 @pytest.mark.damages
-def test_a_name_that_is_not_its_own(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_name_that_is_not_its_own(open_queue: QueueFactory, directory: Path) -> None:
     """A copy of a published file under another name is no publication: it does not come twice."""
     queue = open_queue()
     publish(directory, b"once")
@@ -516,7 +516,7 @@ def test_a_name_that_is_not_its_own(open_queue: OpenQueue, directory: Path) -> N
         session.dequeue()
 
 
-def test_what_a_newer_release_published(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_a_newer_release_published(open_queue: QueueFactory, directory: Path) -> None:
     """It stays where it is until it can be read: an older release can tell nothing of it."""
     queue = open_queue()
     publish(directory, b"x")
@@ -552,7 +552,7 @@ def test_drafts_that_were_left_behind(directory: Path) -> None:
     (directory / "inbox" / names[1]).unlink()
 
 
-def test_files_of_others_stay(open_queue: OpenQueue, directory: Path) -> None:
+def test_files_of_others_stay(open_queue: QueueFactory, directory: Path) -> None:
     """What is in the inbox and no producer's is left alone, and reported by ``check``."""
     queue = open_queue()
     (directory / "inbox" / "notes.txt").write_text("mine")
@@ -563,7 +563,7 @@ def test_files_of_others_stay(open_queue: OpenQueue, directory: Path) -> None:
     assert parse_name("notes.txt") is None
 
 
-def test_an_inbox_that_is_gone(open_queue: OpenQueue, directory: Path) -> None:
+def test_an_inbox_that_is_gone(open_queue: QueueFactory, directory: Path) -> None:
     """Without its inbox a queue goes on; the next opening makes it again."""
     queue = open_queue()
     (directory / "inbox").rmdir()
@@ -736,7 +736,9 @@ def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
         [Adoption(0, 0, 0, "{name}"), Enqueue(0, 1, 0, 64, 44, 0, 0), Dequeue(0, 0, 1)],
     ],
 )
-def test_a_frame_that_says_something_else(open_queue: OpenQueue, directory: Path, operations: list[Operation]) -> None:
+def test_a_frame_that_says_something_else(
+    open_queue: QueueFactory, directory: Path, operations: list[Operation]
+) -> None:
     """A frame whose checksum is right and that is no publication's is refused."""
     queue = open_queue()
     publish(directory, b"x")
@@ -757,7 +759,7 @@ def test_a_frame_that_says_something_else(open_queue: OpenQueue, directory: Path
 
 @pytest.mark.damages
 @pytest.mark.parametrize("length_bytes", [0, 63, 64, 120, 200])
-def test_a_published_file_that_was_cut(open_queue: OpenQueue, directory: Path, length_bytes: int) -> None:
+def test_a_published_file_that_was_cut(open_queue: QueueFactory, directory: Path, length_bytes: int) -> None:
     """A published file that is shorter than it was is set aside, whatever it lacks."""
     queue = open_queue()
     publish(directory, b"x")
@@ -767,7 +769,7 @@ def test_a_published_file_that_was_cut(open_queue: OpenQueue, directory: Path, l
         session.dequeue()
 
 
-def test_markers_while_the_log_is_trimmed(open_queue: OpenQueue, directory: Path) -> None:
+def test_markers_while_the_log_is_trimmed(open_queue: QueueFactory, directory: Path) -> None:
     """Who reads the log while its owner replaces it looks again."""
     queue = open_queue()
     with queue.session() as session:
@@ -815,13 +817,13 @@ def test_markers_of_a_log_that_cannot_be_read(directory: Path) -> None:
         assert drain(queue) == [b"x"]
 
 
-def test_closing_wakes_who_listens(open_queue: OpenQueue) -> None:
+def test_closing_wakes_who_listens(open_queue: QueueFactory) -> None:
     """Who waits, and listens for other processes, hears that the queue is closed; nothing of the bell is left open."""
     queue = open_queue()
     with ThreadPoolExecutor(3) as pool, queue.session() as session, queue.session() as other:
         waiting = [pool.submit(each.dequeue, None) for each in (session, other)]
-        wait_for(lambda: queue._group is not None and queue._group._waiters.count == 2)
-        group = queue._group
+        wait_for(lambda: queue._open_queue is not None and queue._open_queue._waiters.count == 2)
+        group = queue._open_queue
         assert group is not None
         wait_for(lambda: group._waiters.keeper is not None)
         queue.close()
@@ -833,7 +835,7 @@ def test_closing_wakes_who_listens(open_queue: OpenQueue) -> None:
 
 @pytest.mark.parametrize("lacks", ["inotify", "eventfd"])
 def test_where_the_system_has_less(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
     """Without ``inotify`` who waits looks every 50 ms, without ``eventfd`` a pipe does the same."""
     if lacks == "inotify":
@@ -844,7 +846,7 @@ def test_where_the_system_has_less(
     with ThreadPoolExecutor(1) as pool, queue.session() as session:
         for puts in (lambda: publish(directory, b"x"), lambda: put(queue, b"x")):
             waiting = pool.submit(session.dequeue, 60)
-            wait_for(lambda: queue._group is not None and queue._group._waiters.keeper is not None)
+            wait_for(lambda: queue._open_queue is not None and queue._open_queue._waiters.keeper is not None)
             puts()
             assert waiting.result(60) == b"x"
             session.flush()
@@ -852,7 +854,7 @@ def test_where_the_system_has_less(
 
 def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where there is nothing to watch the bell looks every 50 ms."""
-    bell = Bell(-1)
+    bell = Wakeup(-1)
     bell.ring()
     bell.wait(60)
     begun = time.monotonic()
@@ -940,7 +942,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
         assert (queue.marker("app"), queue.marker("other")) == (1, 1)
 
 
-def test_a_full_queue_looks_no_further(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path) -> None:
     """While a limit leaves no room for what is published, flushes do not read it again and again."""
     queue = open_queue(max_items=2)
     put(queue, b"a", b"b")
@@ -995,7 +997,7 @@ def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
 
 
 @pytest.mark.parametrize("wipe", [False, True])
-def test_what_was_published_is_not_written_to_again(open_queue: OpenQueue, directory: Path, wipe: bool) -> None:
+def test_what_was_published_is_not_written_to_again(open_queue: QueueFactory, directory: Path, wipe: bool) -> None:
     """A drained file that was published does not go to the pool: without its new header it would seem to be waiting."""
     queue = open_queue(pool_max_bytes=1 << 24, wipe=wipe)
     put(queue, b"own" * 1000)
@@ -1010,7 +1012,7 @@ def test_what_was_published_is_not_written_to_again(open_queue: OpenQueue, direc
 
 
 @pytest.mark.damages
-def test_a_damaged_file_does_not_go_to_the_pool(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_damaged_file_does_not_go_to_the_pool(open_queue: QueueFactory, directory: Path) -> None:
     """Of a drained file without a header nobody can tell whether it was published."""
     queue = open_queue(pool_max_bytes=1 << 24, segment_bytes=100_000, memory_bytes=0)
     put(queue, bytes(90_000))
@@ -1109,7 +1111,7 @@ def test_whatever_fails_a_transaction_comes_once_or_not_at_all(tmp_path: Path, e
     assert len(outcomes) > 1
 
 
-def test_waiting_for_very_long(open_queue: OpenQueue) -> None:
+def test_waiting_for_very_long(open_queue: QueueFactory) -> None:
     """A month, and for ever as a number, are times to wait like others."""
     queue = open_queue()
     for seconds in (30 * 86_400.0, 1e12, float("inf")):
@@ -1122,7 +1124,7 @@ def test_waiting_for_very_long(open_queue: OpenQueue) -> None:
 
 
 def test_waiting_without_a_descriptor_left(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who finds no descriptor for a bell waits all the same, and looks every 50 ms."""
 
@@ -1181,7 +1183,7 @@ def test_a_queue_that_is_never_made(directory: Path, monkeypatch: pytest.MonkeyP
             Producer(directory)
 
 
-def test_what_somebody_takes_away(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_somebody_takes_away(open_queue: QueueFactory, directory: Path) -> None:
     """A published file that is gone when its turn comes is passed over."""
     queue = open_queue(max_items=3)
     put(queue, b"a", b"b")
@@ -1197,7 +1199,7 @@ def test_what_somebody_takes_away(open_queue: OpenQueue, directory: Path) -> Non
 
 @pytest.mark.damages
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
-def test_what_is_no_file_is_set_aside(open_queue: OpenQueue, directory: Path, make: Callable[[Path], None]) -> None:
+def test_what_is_no_file_is_set_aside(open_queue: QueueFactory, directory: Path, make: Callable[[Path], None]) -> None:
     """A directory, a pipe and a link by the name of a publication are told of, once, and hold up nobody."""
     queue = open_queue()
     publish(directory, b"a")
@@ -1236,7 +1238,7 @@ def test_a_large_inbox_is_listed_a_few_times(directory: Path) -> None:
 # --- the order of markers --------------------------------------------------------------------------------------------
 
 
-def test_a_version_comes_before_the_next_whatever_the_clock_says(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_version_comes_before_the_next_whatever_the_clock_says(open_queue: QueueFactory, directory: Path) -> None:
     """Who publishes the next version of a marker, with a clock that is behind, publishes it behind the one before."""
     queue = open_queue()
     ahead = replace(DISK, time_ns=lambda: DISK.time_ns() + 3600 * 10**9)
@@ -1319,7 +1321,7 @@ def test_what_waits_is_read_once(directory: Path) -> None:
         assert drain(queue) == [b"%d" % number for number in range(60)]
 
 
-def test_what_was_read_and_is_adopted_is_in_the_log(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_was_read_and_is_adopted_is_in_the_log(open_queue: QueueFactory, directory: Path) -> None:
     """A version that a producer has seen waiting is reached as well when its owner has adopted it; and not where it was
     set aside, since it was damaged."""
     queue = open_queue()
@@ -1358,7 +1360,7 @@ def test_what_is_listed_beside_published_files(directory: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_many_at_once_are_buffered_as_one_by_one(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+def test_many_at_once_are_buffered_as_one_by_one(open_queue: QueueFactory, directory: Path, seed: int) -> None:
     """However many items come at once, and however long, at most a few mebibytes of them are in memory, or one, and
     they come out as they were put in."""
     chance = random.Random(seed)

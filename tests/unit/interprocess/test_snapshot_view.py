@@ -32,10 +32,10 @@ from persistentqueue import (
 )
 from persistentqueue.core.block import BLOCK_MAGIC
 from persistentqueue.core.intervals import Run
-from persistentqueue.runtime.maintenance import Upkeep
+from persistentqueue.runtime.maintenance import Maintenance
 from persistentqueue.storage.lock import is_held, read_owner
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.durability.test_processes import Child
 from tests.support.queues import crash, drain, flip, put, put_each, segment_files
 from tests.unit.recovery.test_in_doubt import in_doubt
@@ -84,7 +84,7 @@ def fill(queue: PersistentQueue) -> None:
         slow.rollback()
 
 
-def test_a_snapshot_agrees_with_the_owner(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_snapshot_agrees_with_the_owner(open_queue: QueueFactory, directory: Path) -> None:
     """What the owner's ``stats`` count, and what ``explain`` says of each file, is what is seen from outside."""
     queue = open_queue(segment_bytes=100_000, pool_max_bytes=200_000)
     fill(queue)
@@ -129,7 +129,7 @@ def test_the_view_of_an_open_queue_is_of_its_directory(tmp_path: Path, monkeypat
         queue.view()
 
 
-def test_holes_and_what_was_overtaken(open_queue: OpenQueue, directory: Path) -> None:
+def test_holes_and_what_was_overtaken(open_queue: QueueFactory, directory: Path) -> None:
     """What is left is told by its runs: those behind which something was consumed were overtaken."""
     queue = open_queue()
     view = View(directory)
@@ -155,7 +155,7 @@ def test_holes_and_what_was_overtaken(open_queue: OpenQueue, directory: Path) ->
         slow.rollback()
 
 
-def test_the_oldest_item_has_the_time_of_its_block(open_queue: OpenQueue, directory: Path) -> None:
+def test_the_oldest_item_has_the_time_of_its_block(open_queue: QueueFactory, directory: Path) -> None:
     """It was written at its flush, and the next one is the oldest when it is consumed."""
     queue = open_queue()
     view = View(directory)
@@ -175,7 +175,7 @@ def test_the_oldest_item_has_the_time_of_its_block(open_queue: OpenQueue, direct
     assert view.times_of([0, 1, 7]) == {1: second}
 
 
-def test_a_file_that_is_missing_has_no_size(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_file_that_is_missing_has_no_size(open_queue: QueueFactory, directory: Path) -> None:
     """Of a queue whose machine stopped before its segment had a name, the log tells everything that was flushed."""
     queue = open_queue()
     put(queue, b"a")
@@ -187,7 +187,7 @@ def test_a_file_that_is_missing_has_no_size(open_queue: OpenQueue, directory: Pa
     open_queue().close()
 
 
-def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: QueueFactory, directory: Path) -> None:
     """It is counted, and read, where it is, also when its owner was killed before the renaming."""
 
     def rename(source: str, target: str) -> None:
@@ -209,7 +209,7 @@ def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: OpenQueue, dir
     open_queue().close()
 
 
-def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: OpenQueue, directory: Path) -> None:
+def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: QueueFactory, directory: Path) -> None:
     """``browse`` and ``peek`` have what is left, on hold or not, with sequences; nothing is consumed."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
@@ -230,7 +230,7 @@ def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: Ope
     assert drain(queue) == expected
 
 
-def test_subscriptions_have_their_own_view(open_queue: OpenQueue, directory: Path) -> None:
+def test_subscriptions_have_their_own_view(open_queue: QueueFactory, directory: Path) -> None:
     """What each has left; of a queue with ``fan_out``, without a subscription, what any has."""
     queue = open_queue(fan_out=True)
     put(queue, *items(10))
@@ -249,7 +249,7 @@ def test_subscriptions_have_their_own_view(open_queue: OpenQueue, directory: Pat
         view.browse("three")
 
 
-def test_who_owns_it(open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_who_owns_it(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """This process while it does, nobody then: closed cleanly, or not."""
     queue = open_queue()
     view, lock = View(directory), str(directory / "lock")
@@ -312,7 +312,7 @@ def test_a_lock_that_slips_through_is_seen(tmp_path: Path) -> None:
     assert list(listings) == []
 
 
-def test_nothing_on_disk_tells_of_a_look(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+def test_nothing_on_disk_tells_of_a_look(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """Every file and directory is the same before and after: bytes, sizes, times; owned, crashed, or closed."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
@@ -364,7 +364,7 @@ def test_another_queue_of_the_same_name(tmp_path: Path) -> None:
         assert data_of(View(tmp_path, "a").peek()) == [b"new"]
 
 
-def test_what_is_consumed_while_it_is_browsed(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_consumed_while_it_is_browsed(open_queue: QueueFactory, directory: Path) -> None:
     """It is left out, once its file is gone; what stays comes in its order, wherever it is by then."""
     queue = open_queue(segment_bytes=50_000)
     put(queue, b"held")
@@ -387,7 +387,7 @@ def test_what_is_consumed_while_it_is_browsed(open_queue: OpenQueue, directory: 
     assert len(found) < 601
 
 
-def test_what_is_moved_while_it_is_browsed(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+def test_what_is_moved_while_it_is_browsed(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """The segments are read where they are then."""
     with open_queue(segment_bytes=50_000) as queue:
         for start in range(0, 200, 20):
@@ -400,7 +400,7 @@ def test_what_is_moved_while_it_is_browsed(open_queue: OpenQueue, directory: Pat
     assert View(directory).look().data_path == str(tmp_path / "media")
 
 
-def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: QueueFactory, directory: Path) -> None:
     """Items are seen with the key, or through the open queue; everything else is seen by anybody."""
     encryption = Encryption("key", lambda _: bytes(range(32)))
     queue = open_queue(compression="zstd", encryption=encryption)
@@ -420,7 +420,7 @@ def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: OpenQu
 
 
 @pytest.mark.damages
-def test_damage_is_told_and_nothing_wrong_is_served(open_queue: OpenQueue, directory: Path) -> None:
+def test_damage_is_told_and_nothing_wrong_is_served(open_queue: QueueFactory, directory: Path) -> None:
     """What comes before the damaged block is seen; then its file and offset. A snapshot has no age then."""
     with open_queue(segment_bytes=100_000) as queue:
         for start in range(0, 60, 20):
@@ -440,7 +440,7 @@ def test_damage_is_told_and_nothing_wrong_is_served(open_queue: OpenQueue, direc
 
 
 @pytest.mark.damages
-def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: QueueFactory, directory: Path) -> None:
     """As the owner would hand it out: a damaged block costs its own items, a file that is missing all of its."""
     with open_queue(segment_bytes=30_000) as queue:
         for start in range(0, 60, 5):
@@ -474,7 +474,7 @@ def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: Ope
 
 
 @pytest.mark.damages
-def test_a_damaged_header_that_nobody_needs_is_passed_over(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_damaged_header_that_nobody_needs_is_passed_over(open_queue: QueueFactory, directory: Path) -> None:
     """What is consumed may be damaged: what lies behind it is seen, as the owner sees it."""
     with open_queue() as queue:
         for n in range(3):
@@ -486,7 +486,7 @@ def test_a_damaged_header_that_nobody_needs_is_passed_over(open_queue: OpenQueue
 
 
 def test_an_age_that_cannot_be_read_is_none(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where the disk refuses to read a data file, or its mode does, all else is to be seen."""
     with open_queue() as queue:
@@ -502,7 +502,7 @@ def test_an_age_that_cannot_be_read_is_none(
         view.peek()
 
 
-def test_a_transaction_in_doubt_is_named(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_a_transaction_in_doubt_is_named(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Of one over two queues, whose process was killed in between, the queue that knows; it is not counted."""
     a, _ = in_doubt(open_queue, decided=True)
     crash(a)
@@ -515,7 +515,7 @@ def test_a_transaction_in_doubt_is_named(open_queue: OpenQueue, tmp_path: Path) 
 
 def rest_alone() -> None:
     """In a process of its own: no maintenance comes by itself, so that a queue that rests stays as it is."""
-    Upkeep.maintain_soon = lambda self: None  # type: ignore[method-assign]
+    Maintenance.maintain_soon = lambda self: None  # type: ignore[method-assign]
 
 
 def owner_body(pipe: Connection, path: str, seed: int) -> None:

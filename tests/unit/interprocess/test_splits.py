@@ -18,7 +18,7 @@ from persistentqueue.core.encryption import PLAIN
 from persistentqueue.core.intervals import Run
 from persistentqueue.interprocess.splits import GoneError, Onlooker, Split, find_behind, look, partition, plan, read
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 
 from .test_multi_writer import LISTS
@@ -56,7 +56,7 @@ def fill(queue: PersistentQueue) -> None:
         put(queue, *items(60, 5000)[start : start + 6])
 
 
-def test_everything_is_read_beside_the_owner(open_queue: OpenQueue, directory: Path) -> None:
+def test_everything_is_read_beside_the_owner(open_queue: QueueFactory, directory: Path) -> None:
     """Small flushes, which only the log has so far, and large ones, which the segments have, in their order."""
     queue = open_queue(segment_bytes=200_000)
     expected: list[bytes] = []
@@ -74,7 +74,7 @@ def test_everything_is_read_beside_the_owner(open_queue: OpenQueue, directory: P
     assert len(queue) == len(expected)
 
 
-def test_what_the_log_carries_is_taken_along_only_where_it_has_to_be(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_the_log_carries_is_taken_along_only_where_it_has_to_be(open_queue: QueueFactory, directory: Path) -> None:
     """A split brings the blocks that the file has not; once they are written there it brings none."""
     queue = open_queue()
     put_each(queue, items(50))
@@ -104,7 +104,7 @@ def test_a_segment_that_was_never_written(directory: Path) -> None:
     segment_files(directory) or (directory / "data" / "000000000001.seg").write_bytes(whole)
 
 
-def test_what_is_well_is_not_passed_over(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_well_is_not_passed_over(open_queue: QueueFactory, directory: Path) -> None:
     """Where the first block can be read nothing is said of what stands behind it."""
     with open_queue() as queue:
         put(queue, *items(3))
@@ -113,7 +113,7 @@ def test_what_is_well_is_not_passed_over(open_queue: OpenQueue, directory: Path)
         find_behind(DISK, split, PLAIN)
 
 
-def test_what_is_consumed_is_left_out(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_is_consumed_is_left_out(open_queue: QueueFactory, directory: Path) -> None:
     """Only what nobody has consumed is read, wherever it lies; what is on hold is there."""
     queue = open_queue(memory_bytes=0)
     put(queue, *items(100))
@@ -128,7 +128,7 @@ def test_what_is_consumed_is_left_out(open_queue: OpenQueue, directory: Path) ->
     assert planned(directory) == []
 
 
-def test_some_of_the_sequences(open_queue: OpenQueue, directory: Path) -> None:
+def test_some_of_the_sequences(open_queue: QueueFactory, directory: Path) -> None:
     """Of the runs that are asked for, each item once; what is beyond the queue is nothing."""
     queue = open_queue(segment_bytes=100_000)
     put(queue, *items(100, 5000))
@@ -139,7 +139,7 @@ def test_some_of_the_sequences(open_queue: OpenQueue, directory: Path) -> None:
 
 @pytest.mark.parametrize("most_bytes", [1, 5_000, 60_000, 10**9])
 def test_partitions_are_about_as_large_as_they_should_be(
-    open_queue: OpenQueue, directory: Path, most_bytes: int
+    open_queue: QueueFactory, directory: Path, most_bytes: int
 ) -> None:
     """Large extents are cut, small ones are read together, gaps or not; together they are everything, once."""
     queue = open_queue(segment_bytes=100_000)
@@ -182,7 +182,7 @@ def test_gaps_are_cut_like_anything_else(parts: int) -> None:
     assert max(part.items for part in cut) == -(-split.items // -(-split.length_bytes // most_bytes))
 
 
-def test_blocks_that_were_written_ahead(open_queue: OpenQueue, directory: Path) -> None:
+def test_blocks_that_were_written_ahead(open_queue: QueueFactory, directory: Path) -> None:
     """What a session writes ahead, and others commit before, comes in the order of the commits."""
     queue = open_queue()
     large = [b"%d" % number + bytes(1024 * 1024) for number in range(20)]
@@ -197,7 +197,7 @@ def test_blocks_that_were_written_ahead(open_queue: OpenQueue, directory: Path) 
     assert planned(directory, (0, 2)) + planned(directory, (2, 20)) + planned(directory, (22, 1)) == splits
 
 
-def test_the_time_of_a_block(open_queue: OpenQueue, directory: Path) -> None:
+def test_the_time_of_a_block(open_queue: QueueFactory, directory: Path) -> None:
     """Each item comes with the time at which its block was written."""
     clocks = iter(range(10**15, 10**18, 10**9))
     queue = open_queue(disk=replace(DISK, time_ns=lambda: next(clocks)))
@@ -230,7 +230,7 @@ def test_published_and_adopted_and_not_renamed(directory: Path) -> None:
 # --- what happens meanwhile ------------------------------------------------------------------------------------------
 
 
-def test_consumed_since_it_was_planned(open_queue: OpenQueue, directory: Path) -> None:
+def test_consumed_since_it_was_planned(open_queue: QueueFactory, directory: Path) -> None:
     """What was consumed meanwhile comes all the same while its file is there; then it is told of, or left out."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
@@ -248,7 +248,7 @@ def test_consumed_since_it_was_planned(open_queue: OpenQueue, directory: Path) -
     assert len(left) < 30
 
 
-def test_consumed_while_it_is_read(open_queue: OpenQueue, directory: Path) -> None:
+def test_consumed_while_it_is_read(open_queue: QueueFactory, directory: Path) -> None:
     """A file that is given back, or recycled, while it is read makes no wrong items and no damage."""
     queue = open_queue(segment_bytes=100_000, pool_max_bytes=10**7)
     fill(queue)
@@ -268,7 +268,7 @@ def test_consumed_while_it_is_read(open_queue: OpenQueue, directory: Path) -> No
     drain(queue)
 
 
-def test_compacted_since_it_was_planned(open_queue: OpenQueue, directory: Path) -> None:
+def test_compacted_since_it_was_planned(open_queue: QueueFactory, directory: Path) -> None:
     """What lies elsewhere by the time it is read is read there."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
@@ -367,7 +367,7 @@ def test_no_queue(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int) -> None:
+def test_whatever_was_consumed(open_queue: QueueFactory, directory: Path, seed: int) -> None:
     """Beside an owner who puts in, takes out in any order, trims and compacts, what nobody has consumed is read."""
     chance = random.Random(seed)
     queue = open_queue(segment_bytes=chance.choice([2000, 100_000]), log_bytes=chance.choice([4096, 1 << 20]))
@@ -397,7 +397,7 @@ def test_whatever_was_consumed(open_queue: OpenQueue, directory: Path, seed: int
 # --- beside an owner who is quicker ----------------------------------------------------------------------------------
 
 
-def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: OpenQueue) -> None:
+def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: QueueFactory) -> None:
     """A log that its owner supersedes and cuts under the reader's hands is read no less than whole: the next one is."""
     queue = open_queue(log_bytes=4096)
     put_each(queue, items(300, 50))
@@ -415,7 +415,7 @@ def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: OpenQue
     assert cut
 
 
-def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: OpenQueue) -> None:
+def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: QueueFactory) -> None:
     """Who never gets to read a log to its end says so, after a while."""
     queue = open_queue()
 
@@ -516,7 +516,7 @@ class Counting:
         return told
 
 
-def test_looking_again_costs_little_where_nothing_is_new(open_queue: OpenQueue, directory: Path) -> None:
+def test_looking_again_costs_little_where_nothing_is_new(open_queue: QueueFactory, directory: Path) -> None:
     """What was looked at once is not read, nor synced, again; what is new is seen at once, in whatever way it came."""
     queue = open_queue()
     put_each(queue, items(500))

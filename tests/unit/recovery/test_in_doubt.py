@@ -45,7 +45,7 @@ from persistentqueue.interprocess.splits import look
 from persistentqueue.recovery.in_doubt import find_unsettled, forget_settled, read_newest
 from persistentqueue.recovery.opening import open_store
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, flip, log_file, put, put_each, segment_files
 from tests.unit.core.test_formats import SALT, forge_frame
 from tests.unit.engine.test_two_phase import contents, decisions, failing, move
@@ -79,7 +79,7 @@ def items(store: Store) -> list[bytes]:
     return found
 
 
-def in_doubt(open_queue: OpenQueue, decided: bool) -> tuple[PersistentQueue, PersistentQueue]:
+def in_doubt(open_queue: QueueFactory, decided: bool) -> tuple[PersistentQueue, PersistentQueue]:
     """Two queues, a and b, with an item that was moved from one to the other, and the second given up in doubt.
 
     The first is broken if nothing was ``decided``."""
@@ -99,7 +99,7 @@ def in_doubt(open_queue: OpenQueue, decided: bool) -> tuple[PersistentQueue, Per
 
 @pytest.mark.parametrize("decided", [False, True])
 @pytest.mark.parametrize("first", ["a", "b"])
-def test_both_are_reopened(open_queue: OpenQueue, decided: bool, first: str) -> None:
+def test_both_are_reopened(open_queue: QueueFactory, decided: bool, first: str) -> None:
     """Whichever is opened first, both have it or none; the report says that there was a doubt."""
     a, _ = in_doubt(open_queue, decided)
     crash(a)
@@ -109,7 +109,7 @@ def test_both_are_reopened(open_queue: OpenQueue, decided: bool, first: str) -> 
     assert queues["a"].recovery.resolved is None
 
 
-def test_check_finds_nothing_in_a_cut_short_opening(open_queue: OpenQueue, path: Path) -> None:
+def test_check_finds_nothing_in_a_cut_short_opening(open_queue: QueueFactory, path: Path) -> None:
     """An opening that is killed before it has settled the doubt has cut nothing off that the log still names."""
     a, b = open_queue("a", disk=failing("several.3 decide", RuntimeError())), open_queue("b")
     put(a, b"1", b"x" * 500_000)  # too large for the log
@@ -129,7 +129,7 @@ def test_check_finds_nothing_in_a_cut_short_opening(open_queue: OpenQueue, path:
     assert segment.stat().st_size < 4096
 
 
-def test_who_is_asked_has_to_ask(open_queue: OpenQueue) -> None:
+def test_who_is_asked_has_to_ask(open_queue: QueueFactory) -> None:
     """The coordinator may be in doubt itself: each asks the one before."""
     a, b, c, d = (open_queue(name) for name in "abcd")
     put(a, b"1")
@@ -145,7 +145,7 @@ def test_who_is_asked_has_to_ask(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.damages
-def test_who_is_asked_has_to_ask_an_open_one(open_queue: OpenQueue, path: Path) -> None:
+def test_who_is_asked_has_to_ask_an_open_one(open_queue: QueueFactory, path: Path) -> None:
     """The same where the last one that is asked is open in this process, and where it is missing."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, b"1")
@@ -169,14 +169,14 @@ def test_who_is_asked_has_to_ask_an_open_one(open_queue: OpenQueue, path: Path) 
     assert contents(open_queue("c", path=copy)) == [[b"2"]]
 
 
-def test_open_coordinator_of_this_process_knows(open_queue: OpenQueue) -> None:
+def test_open_coordinator_of_this_process_knows(open_queue: QueueFactory) -> None:
     """Where this process owns the coordinator, what its log says last counts."""
     a, _ = in_doubt(open_queue, True)
     b = open_queue("b")
     assert (b.recovery.resolved, contents(a, b)) == (True, [[], [b"1"]])
 
 
-def test_what_was_not_decided_by_who_goes_on(open_queue: OpenQueue) -> None:
+def test_what_was_not_decided_by_who_goes_on(open_queue: QueueFactory) -> None:
     """The same where nothing was decided, and the coordinator is sound: the other failed, and was opened again."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 1))
     put(a, b"1")
@@ -186,7 +186,7 @@ def test_what_was_not_decided_by_who_goes_on(open_queue: OpenQueue) -> None:
     assert (open_queue("b").recovery.resolved, contents(a)) == (False, [[b"1"]])
 
 
-def test_broken_coordinator_is_not_believed(open_queue: OpenQueue) -> None:
+def test_broken_coordinator_is_not_believed(open_queue: QueueFactory) -> None:
     """A coordinator that is broken, and not closed yet, may have in the page cache what is not on the disk."""
     a, b = open_queue("a", disk=failing("several.4 apply", RuntimeError())), open_queue("b")
     put(a, b"1")
@@ -205,7 +205,7 @@ def test_broken_coordinator_is_not_believed(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_owner_elsewhere_that_goes_on(open_queue: OpenQueue, path: Path, decided: bool) -> None:
+def test_owner_elsewhere_that_goes_on(open_queue: QueueFactory, path: Path, decided: bool) -> None:
     """What an owner elsewhere wrote last may not be durable; once he has written something else, it is certain."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 1))
     put(a, b"1")
@@ -222,7 +222,7 @@ def test_owner_elsewhere_that_goes_on(open_queue: OpenQueue, path: Path, decided
 
 
 @pytest.mark.parametrize("decided", [False, True])
-def test_owner_elsewhere_who_came_later(open_queue: OpenQueue, path: Path, decided: bool) -> None:
+def test_owner_elsewhere_who_came_later(open_queue: QueueFactory, path: Path, decided: bool) -> None:
     """Who opened the coordinator after the crash has made durable what it says, in a log that begins with it."""
     crash(in_doubt(open_queue, decided)[0])
     a = open_queue("a")
@@ -232,7 +232,7 @@ def test_owner_elsewhere_who_came_later(open_queue: OpenQueue, path: Path, decid
     assert contents(a) == [[] if decided else [b"1"]]
 
 
-def test_owner_who_ends_meanwhile(open_queue: OpenQueue, path: Path) -> None:
+def test_owner_who_ends_meanwhile(open_queue: QueueFactory, path: Path) -> None:
     """Who asks while the owner of the coordinator is about to end asks again when he has."""
     a, _ = in_doubt(open_queue, True)
     asked: list[float] = []
@@ -246,7 +246,7 @@ def test_owner_who_ends_meanwhile(open_queue: OpenQueue, path: Path) -> None:
     assert (items(store), len(asked)) == ([b"1"], 3)
 
 
-def test_log_that_is_trimmed_meanwhile(open_queue: OpenQueue, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_log_that_is_trimmed_meanwhile(open_queue: QueueFactory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A log that was trimmed while it was read is read once more, since what was read may have been overwritten."""
     a = open_queue("a")
     before = read_newest(DISK, str(path / "a"))
@@ -272,7 +272,7 @@ def test_log_that_is_trimmed_meanwhile(open_queue: OpenQueue, path: Path, monkey
     shutil.rmtree(path / "a")
 
 
-def test_owned_log_that_cannot_be_read(open_queue: OpenQueue, path: Path) -> None:
+def test_owned_log_that_cannot_be_read(open_queue: QueueFactory, path: Path) -> None:
     """What an owner writes meanwhile may look damaged: it is read again, and who asks hears of it at last."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
@@ -301,7 +301,7 @@ def test_owned_log_that_cannot_be_read(open_queue: OpenQueue, path: Path) -> Non
         open_store(disk, str(path / "c"), Settings(), True, 0.0, nullcontext(), nullcontext())
 
 
-def test_full_disk_while_asking(open_queue: OpenQueue, path: Path) -> None:
+def test_full_disk_while_asking(open_queue: QueueFactory, path: Path) -> None:
     """A disk on which the coordinator can be recovered, and not closed, is no reason not to know."""
     a, b = open_queue("a", log_bytes=4096), open_queue("b", log_bytes=4096)
     put(a, b"1")
@@ -321,7 +321,7 @@ def test_full_disk_while_asking(open_queue: OpenQueue, path: Path) -> None:
     assert (b.recovery.resolved, len(renames)) == (True, 4)
 
 
-def test_coordinator_of_another_kind(open_queue: OpenQueue) -> None:
+def test_coordinator_of_another_kind(open_queue: QueueFactory) -> None:
     """A queue with subscriptions only may have to ask one without."""
     a, b = open_queue("a"), open_queue("b", fan_out=True)
     b.subscribe("s")
@@ -333,7 +333,7 @@ def test_coordinator_of_another_kind(open_queue: OpenQueue) -> None:
     assert (b.recovery.resolved, list(b.subscribe("s").browse())) == (True, [b"1"])
 
 
-def test_coordinator_that_was_closed_is_not_opened(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_that_was_closed_is_not_opened(open_queue: QueueFactory, path: Path) -> None:
     """A coordinator that was closed cleanly is asked without its lock, and without its segments, whose disk is away."""
     a, b = open_queue("a", data_path=path.parent / "elsewhere"), open_queue("b")
     put(a, b"1")
@@ -345,7 +345,7 @@ def test_coordinator_that_was_closed_is_not_opened(open_queue: OpenQueue, path: 
     (path.parent / "unmounted").rename(path.parent / "elsewhere")
 
 
-def test_coordinator_that_is_asked_is_wiped(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_that_is_asked_is_wiped(open_queue: QueueFactory, path: Path) -> None:
     """What goes when a coordinator is recovered to be asked, is overwritten before, as it may have to be."""
     a, b = open_queue("a", wipe=True, inline_bytes=0), open_queue("b")
     put(a, b"secret" * 100)
@@ -360,7 +360,7 @@ def test_coordinator_that_is_asked_is_wiped(open_queue: OpenQueue, path: Path) -
         assert b"secret" not in segment.read()
 
 
-def test_coordinator_that_is_asked_keeps_its_limits(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_that_is_asked_keeps_its_limits(open_queue: QueueFactory, path: Path) -> None:
     """Who recovers a coordinator to ask it adopts nothing there, since he does not know how much it may hold."""
     a, b = open_queue("a", max_items=2), open_queue("b")
     put(a, b"1", b"2")
@@ -377,7 +377,7 @@ def test_coordinator_that_is_asked_keeps_its_limits(open_queue: OpenQueue, path:
 
 @pytest.mark.damages
 def test_coordinator_that_is_asked_has_something_to_say(
-    open_queue: OpenQueue, path: Path, caplog: pytest.LogCaptureFixture
+    open_queue: QueueFactory, path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """What is found in a coordinator that is recovered to be asked is told, as by an opening of its own."""
     a, _ = in_doubt(open_queue, True)
@@ -394,7 +394,7 @@ def test_coordinator_that_is_asked_has_something_to_say(
 
 
 @pytest.mark.damages
-def test_coordinator_is_missing(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_is_missing(open_queue: QueueFactory, path: Path) -> None:
     """Without the coordinator nothing is opened and nothing dropped; with it, all is there."""
     a, _ = in_doubt(open_queue, True)
     a.close()
@@ -414,7 +414,7 @@ def test_coordinator_is_missing(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_repair_without_coordinator(open_queue: OpenQueue, path: Path) -> None:
+def test_repair_without_coordinator(open_queue: QueueFactory, path: Path) -> None:
     """``repair`` drops what nobody knows of any more, says so, and keeps the log that says what it was."""
     a, _ = in_doubt(open_queue, True)
     a.close()
@@ -428,7 +428,7 @@ def test_repair_without_coordinator(open_queue: OpenQueue, path: Path) -> None:
     put(open_queue("b"), b"2")
 
 
-def test_repair_asks(open_queue: OpenQueue, path: Path) -> None:
+def test_repair_asks(open_queue: QueueFactory, path: Path) -> None:
     """``repair`` asks like any opening; what is known is no problem."""
     crash(in_doubt(open_queue, True)[0])
     assert repair(path, "b").problems == ()
@@ -436,7 +436,7 @@ def test_repair_asks(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_coordinator_is_older(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_is_older(open_queue: QueueFactory, path: Path) -> None:
     """A coordinator from an old copy is not believed, since it cannot know."""
     a = open_queue("a")
     a.close()
@@ -455,7 +455,7 @@ def test_coordinator_is_older(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_another_queue_has_the_name(open_queue: OpenQueue, path: Path) -> None:
+def test_another_queue_has_the_name(open_queue: QueueFactory, path: Path) -> None:
     """A queue that was made anew under the name of the one which knows is not believed, however far its log goes."""
     a, _ = in_doubt(open_queue, True)
     a.close()
@@ -473,7 +473,7 @@ def test_another_queue_has_the_name(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_coordinator_that_was_made_of_blocks(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_that_was_made_of_blocks(open_queue: QueueFactory, path: Path) -> None:
     """A coordinator whose log is lost knows nothing any more, also when it was repaired and goes on."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
@@ -492,7 +492,7 @@ def identity(path: Path, name: str) -> str:
     return look(DISK, str(path / name))[1].identity
 
 
-def test_identity_stays(open_queue: OpenQueue, path: Path) -> None:
+def test_identity_stays(open_queue: QueueFactory, path: Path) -> None:
     """A queue has one identity, whatever becomes of it, and one that is made anew has another."""
     a, b = open_queue("a"), open_queue("b")
     found = identity(path, "a")
@@ -516,7 +516,7 @@ def test_identity_stays(open_queue: OpenQueue, path: Path) -> None:
     assert identity(path, "b") != before
 
 
-def test_logs_without_identities(open_queue: OpenQueue, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_logs_without_identities(open_queue: QueueFactory, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """What was written before queues had identities opens as it did, and gets one with its next log."""
     with monkeypatch.context() as patch:
         patch.setattr("persistentqueue.core.state.Identity", None)
@@ -532,7 +532,7 @@ def test_logs_without_identities(open_queue: OpenQueue, path: Path, monkeypatch:
 
 
 @pytest.mark.damages
-def test_queue_that_took_the_name(open_queue: OpenQueue, path: Path) -> None:
+def test_queue_that_took_the_name(open_queue: QueueFactory, path: Path) -> None:
     """A queue in doubt that was given the name of the one which knows does not ask itself."""
     a, _ = in_doubt(open_queue, True)
     a.close()
@@ -546,7 +546,7 @@ def test_queue_that_took_the_name(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_coordinator_is_damaged(open_queue: OpenQueue, path: Path) -> None:
+def test_coordinator_is_damaged(open_queue: QueueFactory, path: Path) -> None:
     """A damaged coordinator is to be repaired first, also for who would repair the other; then it knows."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
@@ -563,7 +563,7 @@ def test_coordinator_is_damaged(open_queue: OpenQueue, path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_deletion_of_who_has_to_be_asked(open_queue: OpenQueue, path: Path) -> None:
+def test_deletion_of_who_has_to_be_asked(open_queue: QueueFactory, path: Path) -> None:
     """A queue is not deleted as long as another one may have to ask it."""
     a, _ = in_doubt(open_queue, True)
     put(a, b"2")
@@ -582,7 +582,7 @@ def test_deletion_of_who_has_to_be_asked(open_queue: OpenQueue, path: Path) -> N
     delete_queue(path, "b")
 
 
-def test_deletion_syncs_nothing_of_its_neighbours(open_queue: OpenQueue, path: Path) -> None:
+def test_deletion_syncs_nothing_of_its_neighbours(open_queue: QueueFactory, path: Path) -> None:
     """A queue is deleted with as many syncs, however many are beside it: their logs have names that are durable."""
     for name in "abc":
         put(open_queue(name), b"1")
@@ -597,7 +597,7 @@ def test_deletion_syncs_nothing_of_its_neighbours(open_queue: OpenQueue, path: P
     assert not set(synced) & {(path / name / "log").stat().st_ino for name in "abc"}
 
 
-def test_neighbours_with_long_logs(open_queue: OpenQueue, path: Path) -> None:
+def test_neighbours_with_long_logs(open_queue: QueueFactory, path: Path) -> None:
     """Whether a neighbour has to ask is found at the end of its log, however long that is."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
@@ -618,7 +618,7 @@ def test_neighbours_with_long_logs(open_queue: OpenQueue, path: Path) -> None:
 # --- remembering -----------------------------------------------------------------------------------------------------
 
 
-def test_what_cannot_be_read_may_come_back(open_queue: OpenQueue, path: Path) -> None:
+def test_what_cannot_be_read_may_come_back(open_queue: QueueFactory, path: Path) -> None:
     """A coordinator goes on remembering for a participant whose log is not there, or that it cannot read."""
     a, b, c = (open_queue(name) for name in "abc")
     put(a, b"1")
@@ -638,7 +638,7 @@ def test_what_cannot_be_read_may_come_back(open_queue: OpenQueue, path: Path) ->
     assert state.forgotten == 0
 
 
-def test_participants_that_were_deleted(open_queue: OpenQueue, path: Path) -> None:
+def test_participants_that_were_deleted(open_queue: QueueFactory, path: Path) -> None:
     """A coordinator does not remember for ever what only deleted queues could have asked for."""
     for number in range(3):
         b = open_queue(name := f"b{number}")
@@ -652,7 +652,7 @@ def test_participants_that_were_deleted(open_queue: OpenQueue, path: Path) -> No
 
 @pytest.mark.damages
 @pytest.mark.parametrize("trims", [False, True])
-def test_participant_that_comes_back(open_queue: OpenQueue, path: Path, trims: bool) -> None:
+def test_participant_that_comes_back(open_queue: QueueFactory, path: Path, trims: bool) -> None:
     """A participant that was away when its decision was forgotten does not take that for none: it hears that nobody
     knows, as long as the log of the coordinator does not say it still."""
     a, _ = in_doubt(open_queue, True)
@@ -676,7 +676,7 @@ def test_participant_that_comes_back(open_queue: OpenQueue, path: Path, trims: b
         assert contents(open_queue("b")) == [[b"1"]]
 
 
-def test_participant_of_another_name(open_queue: OpenQueue, path: Path) -> None:
+def test_participant_of_another_name(open_queue: QueueFactory, path: Path) -> None:
     """A participant that was given another name is not forgotten as long as it is in doubt."""
     a, _ = in_doubt(open_queue, True)
     a.close()
@@ -689,7 +689,7 @@ def test_participant_of_another_name(open_queue: OpenQueue, path: Path) -> None:
     assert decisions(open_queue("a")) == []
 
 
-def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: OpenQueue, path: Path) -> None:
+def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: QueueFactory, path: Path) -> None:
     """What deleted queues could have asked for is remembered until none that is there is in doubt, since of that the
     coordinator could not say any more that it was not committed."""
     a, b, c = open_queue("a"), open_queue("b"), open_queue("c", disk=failing("commit.3 write frame", RuntimeError(), 2))
@@ -717,7 +717,7 @@ def test_nothing_is_forgotten_while_somebody_is_in_doubt(open_queue: OpenQueue, 
     assert state.forgotten == 0
 
 
-def test_resolution_that_may_be_lost(open_queue: OpenQueue, path: Path) -> None:
+def test_resolution_that_may_be_lost(open_queue: QueueFactory, path: Path) -> None:
     """A resolution that stands last in a log may be in the page cache only: it is remembered until another follows."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
@@ -822,7 +822,7 @@ def append(path: Path, *operations: Operation) -> int:
 
 
 @pytest.mark.damages
-def test_prepare_that_contradicts_the_queue(open_queue: OpenQueue, path: Path) -> None:
+def test_prepare_that_contradicts_the_queue(open_queue: QueueFactory, path: Path) -> None:
     """What is in doubt, and cannot be committed, is damage where it is committed; ``check`` says so before."""
     a, b = open_queue("a"), open_queue("b")
     put(a, b"1")
@@ -840,7 +840,7 @@ def test_prepare_that_contradicts_the_queue(open_queue: OpenQueue, path: Path) -
 
 @pytest.mark.damages
 @pytest.mark.parametrize("kind", ["prepare", "resolution", "both"])
-def test_repair_of_a_log_with_prepares(open_queue: OpenQueue, path: Path, kind: str) -> None:
+def test_repair_of_a_log_with_prepares(open_queue: QueueFactory, path: Path, kind: str) -> None:
     """Where frames of a transaction over several queues are lost, nothing beside them is, and nothing comes twice."""
     a, b = open_queue("a", inline_bytes=0), open_queue("b", inline_bytes=0)
     put_each(a, [b"1", b"2", b"3"])
@@ -868,7 +868,7 @@ def test_repair_of_a_log_with_prepares(open_queue: OpenQueue, path: Path, kind: 
 
 
 @pytest.mark.damages
-def test_repair_of_a_log_that_ends_in_doubt(open_queue: OpenQueue, path: Path) -> None:
+def test_repair_of_a_log_that_ends_in_doubt(open_queue: QueueFactory, path: Path) -> None:
     """A damaged log that ends in doubt is repaired with what the coordinator says."""
     a, b = open_queue("a"), open_queue("b", inline_bytes=0)
     put(a, b"1")
@@ -884,7 +884,7 @@ def test_repair_of_a_log_that_ends_in_doubt(open_queue: OpenQueue, path: Path) -
 
 
 @pytest.mark.damages
-def test_check_reads_what_is_in_doubt(open_queue: OpenQueue, path: Path) -> None:
+def test_check_reads_what_is_in_doubt(open_queue: QueueFactory, path: Path) -> None:
     """``check`` reads the blocks that would count, and finds nothing superfluous in them."""
     a, b = open_queue("a"), open_queue("b", inline_bytes=0)
     with transaction(a, b) as (source, target):
@@ -899,7 +899,7 @@ def test_check_reads_what_is_in_doubt(open_queue: OpenQueue, path: Path) -> None
     a.close()
 
 
-def test_settled_by_whoever_opens(open_queue: OpenQueue, path: Path) -> None:
+def test_settled_by_whoever_opens(open_queue: QueueFactory, path: Path) -> None:
     """An opening that is cut short anywhere leaves the doubt, or has settled it; the next one finds the same."""
     a, _ = in_doubt(open_queue, True)
     crash(a)
@@ -945,7 +945,7 @@ def test_names_lead_nowhere_else() -> None:
             decode_frame(forge_frame(forged, 1, 1), 64, SALT, "file")
 
 
-def test_decisions_stay(open_queue: OpenQueue, path: Path) -> None:
+def test_decisions_stay(open_queue: QueueFactory, path: Path) -> None:
     """A clean close keeps what somebody may have to ask."""
     a, _ = in_doubt(open_queue, True)
     a.close()

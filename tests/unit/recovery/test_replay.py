@@ -18,7 +18,7 @@ from persistentqueue.core.frame import LOG_MAGIC
 from persistentqueue.core.header import HEADER_BYTES, decode_header, encode_header
 from persistentqueue.storage.log import Replay, read_log
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, flip, log_file, put, put_each, segment_files
 
 ITEMS = [b"item %d" % n for n in range(20)]
@@ -544,7 +544,7 @@ def test_block_that_another_one_replaced(tmp_path: Path) -> None:
     assert len(errors) == 2
 
 
-def test_read_error_gives_everything_back(open_queue: OpenQueue) -> None:
+def test_read_error_gives_everything_back(open_queue: QueueFactory) -> None:
     """When a read fails nothing is held: the error is the operating system's, and the next call tries again."""
     failing = [False]
 

@@ -13,7 +13,7 @@ import pytest
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.errors import DiskFullError, PersistentQueueError
 from persistentqueue.runtime import group_commit as module
-from persistentqueue.runtime.group_commit import Line
+from persistentqueue.runtime.group_commit import GroupCommit
 from tests.support.queues import wait_for
 
 from .test_open_queue import SECONDS, Interruption
@@ -27,12 +27,12 @@ def settle(group: Sequence[Transaction]) -> None:
         transaction.settled = True
 
 
-def is_as_long(them: Line, wanted: int) -> bool:
+def is_as_long(them: GroupCommit, wanted: int) -> bool:
     return len(them) == wanted
 
 
-def line(write: Callable[[Sequence[Transaction]], None] = settle) -> Line:
-    return Line(threading.Lock(), lambda: None, write)
+def line(write: Callable[[Sequence[Transaction]], None] = settle) -> GroupCommit:
+    return GroupCommit(threading.Lock(), lambda: None, write)
 
 
 def test_those_who_came_meanwhile_are_one_group() -> None:
@@ -71,7 +71,7 @@ def test_each_hears_of_its_own_failure() -> None:
     with pytest.raises(DiskFullError):
         line(write).commit(Transaction())
 
-    def fail(_group: Sequence[Transaction]) -> None:
+    def fail(_open_queue: Sequence[Transaction]) -> None:
         raise PersistentQueueError("nothing goes")
 
     with pytest.raises(PersistentQueueError, match="nothing goes"):

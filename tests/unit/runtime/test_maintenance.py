@@ -22,10 +22,10 @@ from persistentqueue.core.block import BLOCK_HEADER_BYTES, LENGTH_BYTES
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.engine.compaction import SMALL_SEGMENTS
 from persistentqueue.runtime import maintenance
-from persistentqueue.runtime.background import MAINTENANCE, THREAD_NAME, Maintenance
+from persistentqueue.runtime.background import BACKGROUND, THREAD_NAME, BackgroundThread
 from persistentqueue.system.disk import DISK
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, wait_for
 
 SECONDS = 30.0  # a limit for what should take milliseconds
@@ -51,14 +51,14 @@ class Deletions:
 
 def is_idle() -> bool:
     """Whether nothing is due any more, ever; waits for the thread to end."""
-    with MAINTENANCE._starting:  # else one may be found that is not started, and cannot be joined
+    with BACKGROUND._starting:  # else one may be found that is not started, and cannot be joined
         threads = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
     for thread in threads:
         thread.join(SECONDS)
-    return not MAINTENANCE._is_running and MAINTENANCE._inbox.empty()
+    return not BACKGROUND._is_running and BACKGROUND._inbox.empty()
 
 
-def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, directory: Path) -> None:
+def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: QueueFactory, directory: Path) -> None:
     """The flush that drains large segments returns before they are deleted, and the queue goes on; then they go."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
@@ -74,7 +74,7 @@ def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: OpenQueue, dir
     assert set(deletions.threads) == {THREAD_NAME}
 
 
-def test_small_files_are_deleted_at_once(open_queue: OpenQueue, directory: Path) -> None:
+def test_small_files_are_deleted_at_once(open_queue: QueueFactory, directory: Path) -> None:
     """What is deleted faster than maintenance begins is deleted before the flush returns, in a shielded call."""
     deletions = Deletions()
     deletions.allowed.set()
@@ -86,7 +86,7 @@ def test_small_files_are_deleted_at_once(open_queue: OpenQueue, directory: Path)
     assert set(deletions.threads) == {HELPER_NAME}
 
 
-def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: OpenQueue, directory: Path) -> None:
+def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: QueueFactory, directory: Path) -> None:
     """While the pool is filled flushes drain segments and go on; closing waits for the file that is being made."""
     began, allowed = threading.Event(), threading.Event()
     filler: list[int] = []
@@ -120,7 +120,7 @@ def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: OpenQueue, di
     assert len(segment_files(directory)) == 0
 
 
-def test_closing_waits_until_all_is_given_back(open_queue: OpenQueue, directory: Path) -> None:
+def test_closing_waits_until_all_is_given_back(open_queue: QueueFactory, directory: Path) -> None:
     """``close`` returns when maintenance has let go of the queue's files, and nothing drained is left."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
@@ -139,7 +139,7 @@ def test_closing_waits_until_all_is_given_back(open_queue: OpenQueue, directory:
 
 
 def test_without_a_thread_closing_gives_back(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Where no thread can be started, flushing goes on, and the files go when the queue is closed."""
 
@@ -156,7 +156,7 @@ def test_without_a_thread_closing_gives_back(
     assert segment_files(directory) == []
 
 
-def test_trim_returns_when_all_is_given_back(open_queue: OpenQueue, directory: Path) -> None:
+def test_trim_returns_when_all_is_given_back(open_queue: QueueFactory, directory: Path) -> None:
     """``trim`` called by hand deletes before it returns, whatever the size."""
     queue = open_queue(segment_bytes=MIB)
     put(queue, *[bytes(MIB)] * 2)
@@ -168,7 +168,7 @@ def test_trim_returns_when_all_is_given_back(open_queue: OpenQueue, directory: P
 
 @pytest.mark.parametrize("is_torn", [False, True])
 def test_what_a_crash_left_undeleted_is_swept(
-    open_queue: OpenQueue, directory: Path, tmp_path: Path, is_torn: bool
+    open_queue: QueueFactory, directory: Path, tmp_path: Path, is_torn: bool
 ) -> None:
     """Retired segments that a crash left are swept, not kept as evidence, also where the log ends torn."""
     deletions = Deletions()
@@ -194,7 +194,7 @@ def test_what_a_crash_left_undeleted_is_swept(
 
 def test_the_thread_lives_only_while_there_is_work() -> None:
     """The first job starts the thread, the last one ends it, and the next one starts another; jobs go in order."""
-    maintenance = Maintenance()
+    maintenance = BackgroundThread()
     gate = threading.Event()
     done: list[int] = []
 
@@ -219,7 +219,7 @@ def test_the_thread_lives_only_while_there_is_work() -> None:
 
 def test_what_is_due_later_is_done_later_or_forgotten() -> None:
     """A job that is due does not wait behind one that is not; the thread ends when all that was left is forgotten."""
-    maintenance, owner = Maintenance(), object()
+    maintenance, owner = BackgroundThread(), object()
     did, before = threading.Event(), set(threading.enumerate())
     maintenance.submit(lambda: pytest.fail("done an hour early"), 3600.0, owner)
     (thread,) = set(threading.enumerate()) - before
@@ -240,7 +240,7 @@ def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.Mo
     """No job is meant to raise; if one does, this says so as threads do, and the next one has a thread again."""
     heard: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(args.exc_type))
-    maintenance, before = Maintenance(), set(threading.enumerate())
+    maintenance, before = BackgroundThread(), set(threading.enumerate())
     gate, did = threading.Event(), threading.Event()
 
     def fail() -> None:
@@ -258,7 +258,7 @@ def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.Mo
 
 def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
     """Also while that very thread submits a job, or ends: nobody waits, and what was to be forgotten is."""
-    maintenance, owner = Maintenance(), object()
+    maintenance, owner = BackgroundThread(), object()
     before = set(threading.enumerate())
     maintenance.submit(lambda: None, 3600.0, owner)
     (thread,) = set(threading.enumerate()) - before
@@ -279,7 +279,7 @@ def test_a_job_that_is_due_waits_for_nothing() -> None:
             waits.append((block, timeout))
             return super().get(block, timeout)
 
-    maintenance, done = Maintenance(), threading.Event()
+    maintenance, done = BackgroundThread(), threading.Event()
     maintenance._inbox = Inbox()
     maintenance.submit(done.set)
     assert done.wait(SECONDS)
@@ -298,7 +298,7 @@ def sparse(queue: PersistentQueue) -> Session:
 
 
 @pytest.mark.maintained
-def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_comes_by_itself(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
@@ -317,20 +317,20 @@ def test_maintenance_comes_by_itself(open_queue: OpenQueue, monkeypatch: pytest.
 
 
 @pytest.mark.maintained
-def test_a_refused_flush_is_followed_by_maintenance(open_queue: OpenQueue) -> None:
+def test_a_refused_flush_is_followed_by_maintenance(open_queue: QueueFactory) -> None:
     """A flush that found no room brings maintenance, which may make some, like one that was committed."""
     with open_queue() as before:
         put(before, b"a")
     queue = open_queue(max_items=1)
-    assert not queue._open().upkeep_is_due
+    assert not queue._open().maintenance_is_due
     with pytest.raises(QueueFullError):
         put(queue, b"b")
-    assert queue._open().upkeep_is_due
+    assert queue._open().maintenance_is_due
 
 
 @pytest.mark.maintained
 def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
-    open_queue: OpenQueue, directory: Path, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The segment that is written on, drained, goes as well, if it has grown, and what the log has grown by."""
     queue = open_queue(log_bytes=4096)
@@ -356,15 +356,15 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
 
 
 @pytest.mark.maintained
-def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_busy_queue_keeps_what_it_needs(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """While there are commits nothing is tidied: it is put off again and again."""
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 4)
     drain(queue)
-    own = queue._upkeep
+    own = queue._maintenance
     own._is_tidy_due = True
-    monkeypatch.setattr(MAINTENANCE, "submit", lambda job, _seconds, _owner: jobs.append(job))
+    monkeypatch.setattr(BACKGROUND, "submit", lambda job, _seconds, _owner: jobs.append(job))
     jobs: list[Callable[[], None]] = []
     own._tidy_by_itself(queue._open().groups - 1)
     own._maintain_by_itself()
@@ -373,7 +373,7 @@ def test_a_busy_queue_keeps_what_it_needs(open_queue: OpenQueue, monkeypatch: py
     assert (jobs, queue.stats().segments) == ([], 0)
 
 
-def test_what_is_on_its_way_keeps_the_segment(open_queue: OpenQueue) -> None:
+def test_what_is_on_its_way_keeps_the_segment(open_queue: QueueFactory) -> None:
     """Nothing lives in it, but a session has written ahead there."""
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 2)
@@ -386,7 +386,7 @@ def test_what_is_on_its_way_keeps_the_segment(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"ahead"] * 3
 
 
-def test_by_hand_it_is_done_at_once(open_queue: OpenQueue) -> None:
+def test_by_hand_it_is_done_at_once(open_queue: QueueFactory) -> None:
     """``maintain`` says what it did, and a second time there is nothing to do."""
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
@@ -396,7 +396,7 @@ def test_by_hand_it_is_done_at_once(open_queue: OpenQueue) -> None:
     keeper.close()
 
 
-def test_what_is_about_to_be_drained_is_not_compacted(open_queue: OpenQueue) -> None:
+def test_what_is_about_to_be_drained_is_not_compacted(open_queue: QueueFactory) -> None:
     """A consumer who goes along leaves segments behind of which little lives, for a moment; ``compact`` takes those."""
     queue = open_queue(segment_bytes=1400)
     put_each(queue, [bytes(100)] * 40)
@@ -460,7 +460,7 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 @pytest.mark.maintained
-def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_maintenance_meets_a_broken_queue(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """It leaves it alone, and says nothing: the next flush does."""
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
 
@@ -481,7 +481,7 @@ def test_maintenance_meets_a_broken_queue(open_queue: OpenQueue, monkeypatch: py
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
-def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """A child that is forked while its parent deletes leaves the parent's files alone, and has its own deleted."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)

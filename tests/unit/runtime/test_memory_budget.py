@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from persistentqueue import MemoryBudget, PersistentQueue
 from persistentqueue.core.page_cache import Pages
 from persistentqueue.runtime.memory_budget import split
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import IN_CACHE, crash, drain, put
 
 TOTAL_BYTES = 100_000
@@ -32,7 +32,11 @@ def shares(*queues: PersistentQueue) -> list[int]:
 @contextmanager
 def watched(*queues: PersistentQueue) -> Iterator[list[int]]:
     """Whenever one of the pages' bounds changes, the sum of all is noted."""
-    own = {id(queue._group.store.pages): queue._group.store.pages for queue in queues if queue._group is not None}
+    own = {
+        id(queue._open_queue.store.pages): queue._open_queue.store.pages
+        for queue in queues
+        if queue._open_queue is not None
+    }
     sums: list[int] = []
     resize = Pages.resize
 
@@ -64,7 +68,7 @@ def test_sharing_is_half_equal_and_half_by_depth() -> None:
     assert split(0, [5, 5]) == [0, 0]
 
 
-def test_queues_share_a_budget_equally_and_by_depth(open_queue: OpenQueue) -> None:
+def test_queues_share_a_budget_equally_and_by_depth(open_queue: QueueFactory) -> None:
     """A deep queue has half of the budget and its part of the other half; the empty ones have the rest of that."""
     budget = MemoryBudget(TOTAL_BYTES)
     assert (budget.total_bytes, repr(budget)) == (TOTAL_BYTES, "MemoryBudget(100000)")
@@ -76,7 +80,7 @@ def test_queues_share_a_budget_equally_and_by_depth(open_queue: OpenQueue) -> No
     assert shares(deep, *idle) == [TOTAL_BYTES // 5] * 5
 
 
-def test_a_queue_alone_has_all_of_the_budget(open_queue: OpenQueue) -> None:
+def test_a_queue_alone_has_all_of_the_budget(open_queue: QueueFactory) -> None:
     """Until another joins, and again when that has left, however it left."""
     budget = MemoryBudget(TOTAL_BYTES)
     first = open_queue("a", memory_bytes=budget)
@@ -94,7 +98,7 @@ def test_a_queue_alone_has_all_of_the_budget(open_queue: OpenQueue) -> None:
     assert shares(first, second) == [TOTAL_BYTES * 3 // 4, TOTAL_BYTES // 4]
 
 
-def test_a_share_that_shrinks_lets_go_at_once(open_queue: OpenQueue) -> None:
+def test_a_share_that_shrinks_lets_go_at_once(open_queue: QueueFactory) -> None:
     """When a queue joins, what the others hold beyond their new shares is gone before it has its own."""
     budget = MemoryBudget(TOTAL_BYTES)
     first = open_queue("a", memory_bytes=budget)
@@ -108,7 +112,7 @@ def test_a_share_that_shrinks_lets_go_at_once(open_queue: OpenQueue) -> None:
     assert drain(second) == []
 
 
-def test_small_changes_do_not_share_anew(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_small_changes_do_not_share_anew(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A queue that fits into its share tells nobody; a deep one does when its depth changed by an eighth."""
     budget = MemoryBudget(TOTAL_BYTES)
     small, deep = open_queue("a", memory_bytes=budget), open_queue("b", memory_bytes=budget)
@@ -147,22 +151,22 @@ def test_a_dropped_queue_leaves_its_share(tmp_path: Path) -> None:
         assert shares(first) == [TOTAL_BYTES]
 
 
-def test_a_killed_queue_keeps_no_memory_for_its_sessions(open_queue: OpenQueue) -> None:
+def test_a_killed_queue_keeps_no_memory_for_its_sessions(open_queue: QueueFactory) -> None:
     """What a queue that is given up held is gone, even if a session still refers to it."""
     budget = MemoryBudget(TOTAL_BYTES)
     first, second = open_queue("a", memory_bytes=budget), open_queue("b", memory_bytes=budget)
     put(second, ITEM)
     session = second.session()
     crash(second)
-    assert second._group is not None
-    assert second._group.store.pages.cost_bytes == 0
+    assert second._open_queue is not None
+    assert second._open_queue.store.pages.cost_bytes == 0
     put(first, ITEM)
     assert shares(first) == [TOTAL_BYTES]
     session.close()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
-def test_a_forked_child_has_the_budget_to_itself(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_a_forked_child_has_the_budget_to_itself(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A child that was forked while the budget was being shared can use it for queues of its own."""
     budget = MemoryBudget(TOTAL_BYTES)
     parent = open_queue("a", memory_bytes=budget)
@@ -180,7 +184,7 @@ def test_a_forked_child_has_the_budget_to_itself(open_queue: OpenQueue, tmp_path
     assert shares(parent) == [TOTAL_BYTES]
 
 
-def test_resizing_checks_like_the_constructor(open_queue: OpenQueue) -> None:
+def test_resizing_checks_like_the_constructor(open_queue: QueueFactory) -> None:
     """A budget below 0 is refused, and a queue that refuses one setting changes none."""
     with pytest.raises(ValueError, match="total_bytes must be at least 0, got -1"):
         MemoryBudget(-1)
@@ -239,7 +243,7 @@ def test_hundreds_of_named_queues_share_a_budget(tmp_path: Path) -> None:
         ]
         for number, queue in enumerate(queues):
             put(queue, *[bytes(100)] * (number % 7))
-        kept = [queue._group.store.pages for queue in queues if queue._group is not None]
+        kept = [queue._open_queue.store.pages for queue in queues if queue._open_queue is not None]
         assert sum(pages.memory_bytes for pages in kept) <= TOTAL_BYTES
         assert all(pages.cost_bytes <= pages.memory_bytes for pages in kept)
         assert [len(drain(queue)) for queue in queues] == [number % 7 for number in range(200)]

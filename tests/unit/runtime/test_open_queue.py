@@ -14,9 +14,9 @@ import pytest
 from persistentqueue import BrokenQueueError, ClosedError, DiskFullError, PersistentQueue
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
-from persistentqueue.runtime.open_queue import Group
+from persistentqueue.runtime.open_queue import OpenQueue
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import drain, put, wait_for
 
 SECONDS = 30.0  # a limit for what should take milliseconds
@@ -39,7 +39,7 @@ class Gate:
             assert self.go_on.wait(SECONDS)
 
 
-def test_who_comes_meanwhile_shares_one_write(open_queue: OpenQueue) -> None:
+def test_who_comes_meanwhile_shares_one_write(open_queue: QueueFactory) -> None:
     """All transactions that come while one is being written are committed as the next group, in order."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
@@ -50,9 +50,9 @@ def test_who_comes_meanwhile_shares_one_write(open_queue: OpenQueue) -> None:
         before = queue.stats()
         assert before.groups == 0
         rest = [pool.submit(put, queue, b"%d" % n) for n in range(15)]
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
-        wait_for(lambda: len(group._line) == 15)
+        wait_for(lambda: len(group._group_commit) == 15)
         gate.go_on.set()
         for each in [first, *rest]:
             each.result(SECONDS)
@@ -63,7 +63,7 @@ def test_who_comes_meanwhile_shares_one_write(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("settings", [{}, {"segment_bytes": 300, "memory_bytes": 100, "log_bytes": 4096}], ids=str)
-def test_producers_and_consumers(open_queue: OpenQueue, settings: dict[str, Any]) -> None:
+def test_producers_and_consumers(open_queue: QueueFactory, settings: dict[str, Any]) -> None:
     """Many threads on both ends: each item comes out once, each producer's items in their order."""
     queue = open_queue(**settings)
     producers, count = 4, 200
@@ -107,18 +107,18 @@ def test_producers_and_consumers(open_queue: OpenQueue, settings: dict[str, Any]
     assert len(queue) == 0
 
 
-def test_the_leader_follows_up_for_its_group(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_leader_follows_up_for_its_group(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group that is written is followed up once, by the thread that led it, however many flushes it is of."""
     queue = open_queue()
     put(queue, b"first")
     before, followed = queue.stats(), []
-    follow_up = Group.follow_up
+    follow_up = OpenQueue.follow_up
 
-    def counted(group: Group) -> None:
+    def counted(group: OpenQueue) -> None:
         followed.append(threading.get_ident())
         follow_up(group)
 
-    monkeypatch.setattr(Group, "follow_up", counted)
+    monkeypatch.setattr(OpenQueue, "follow_up", counted)
     with ThreadPoolExecutor(8) as pool:
         for future in [pool.submit(put, queue, b"%d" % number) for number in range(200)]:
             future.result(SECONDS)
@@ -131,32 +131,32 @@ def test_the_leader_follows_up_for_its_group(open_queue: OpenQueue, monkeypatch:
         assert followed[-1] == threading.get_ident()
 
 
-def test_waiting_wakes_on_a_commit(open_queue: OpenQueue) -> None:
+def test_waiting_wakes_on_a_commit(open_queue: QueueFactory) -> None:
     """Who waits gets the item as soon as it is committed, with and without a limit to the waiting."""
     queue = open_queue()
     for timeout in (None, SECONDS):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
             waiting = pool.submit(session.dequeue, timeout)
-            wait_for(lambda: queue._group._waiters.count == 1)  # type: ignore[union-attr]
+            wait_for(lambda: queue._open_queue._waiters.count == 1)  # type: ignore[union-attr]
             put(queue, b"x")
             assert waiting.result(SECONDS) == b"x"
             session.flush()
 
 
-def test_waiting_wakes_on_a_rollback(open_queue: OpenQueue) -> None:
+def test_waiting_wakes_on_a_rollback(open_queue: QueueFactory) -> None:
     """Who waits gets what another session gives back."""
     queue = open_queue()
     put(queue, b"x")
     with ThreadPoolExecutor(1) as pool, queue.session() as holder, queue.session() as session:
         assert holder.dequeue() == b"x"
         waiting = pool.submit(session.dequeue_many, 5, None)
-        wait_for(lambda: queue._group._waiters.count == 1)  # type: ignore[union-attr]
+        wait_for(lambda: queue._open_queue._waiters.count == 1)  # type: ignore[union-attr]
         holder.rollback()
         assert waiting.result(SECONDS) == [b"x"]
         session.rollback()
 
 
-def test_waiting_ends_in_time(open_queue: OpenQueue) -> None:
+def test_waiting_ends_in_time(open_queue: QueueFactory) -> None:
     """Without an item the waiting ends after its timeout, with nothing."""
     queue = open_queue()
     with queue.session() as session:
@@ -164,20 +164,20 @@ def test_waiting_ends_in_time(open_queue: OpenQueue) -> None:
         assert session.dequeue_many(3, timeout=0.01) == []
 
 
-def test_closing_wakes_who_waits(open_queue: OpenQueue) -> None:
+def test_closing_wakes_who_waits(open_queue: QueueFactory) -> None:
     """Closing the queue ends every waiting with ClosedError."""
     queue = open_queue()
     with ThreadPoolExecutor(3) as pool:
         sessions = [queue.session() for _ in range(3)]
         waiting = [pool.submit(session.dequeue, None) for session in sessions]
-        wait_for(lambda: queue._group._waiters.count == 3)  # type: ignore[union-attr]
+        wait_for(lambda: queue._open_queue._waiters.count == 3)  # type: ignore[union-attr]
         queue.close()
         for each in waiting:
             with pytest.raises(ClosedError):
                 each.result(SECONDS)
 
 
-def test_closing_while_others_flush(open_queue: OpenQueue) -> None:
+def test_closing_while_others_flush(open_queue: QueueFactory) -> None:
     """Closing waits for the group that is being written; who is in line behind it is told, and nothing is lost."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
@@ -186,9 +186,9 @@ def test_closing_while_others_flush(open_queue: OpenQueue) -> None:
         first = pool.submit(put, queue, b"first")
         assert gate.reached.wait(SECONDS)
         second = pool.submit(put, queue, b"second")
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
-        wait_for(lambda: len(group._line) == 1)
+        wait_for(lambda: len(group._group_commit) == 1)
         closing = pool.submit(queue.close)
         wait_for(lambda: queue.closed)
         gate.go_on.set()
@@ -199,7 +199,7 @@ def test_closing_while_others_flush(open_queue: OpenQueue) -> None:
     assert drain(open_queue()) == [b"first"]
 
 
-def test_one_too_large_for_the_disk_fails_alone(open_queue: OpenQueue) -> None:
+def test_one_too_large_for_the_disk_fails_alone(open_queue: QueueFactory) -> None:
     """In a group, only the transactions that find no room fail; dequeues never do."""
     gate = Gate()
     limit = [10**9]
@@ -221,12 +221,12 @@ def test_one_too_large_for_the_disk_fails_alone(open_queue: OpenQueue) -> None:
         first = pool.submit(put, queue, b"first")
         assert gate.reached.wait(SECONDS)
         limit[0] = 3000
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
         large = pool.submit(put, queue, b"x" * 5000)
         small = pool.submit(put, queue, b"small")
         taken = pool.submit(take)
-        wait_for(lambda: len(group._line) == 3)
+        wait_for(lambda: len(group._group_commit) == 3)
         gate.go_on.set()
         first.result(SECONDS)
         small.result(SECONDS)
@@ -236,7 +236,7 @@ def test_one_too_large_for_the_disk_fails_alone(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"first", b"small"]
 
 
-def test_broken_group_breaks_all_of_it(open_queue: OpenQueue) -> None:
+def test_broken_group_breaks_all_of_it(open_queue: QueueFactory) -> None:
     """When the write of a frame fails, every transaction of its group is told that the outcome is unknown."""
     gate = Gate()
     failing = [False]
@@ -251,10 +251,10 @@ def test_broken_group_breaks_all_of_it(open_queue: OpenQueue) -> None:
     with ThreadPoolExecutor(3) as pool:
         first = pool.submit(put, queue, b"first")
         assert gate.reached.wait(SECONDS)
-        group = queue._group
+        group = queue._open_queue
         assert group is not None
         rest = [pool.submit(put, queue, b"x") for _ in range(2)]
-        wait_for(lambda: len(group._line) == 2)
+        wait_for(lambda: len(group._group_commit) == 2)
         failing[0] = True
         gate.go_on.set()
         for each in [first, *rest]:
@@ -266,10 +266,10 @@ class Interruption(BaseException):
     """Stands for KeyboardInterrupt, which threads of a test cannot get."""
 
 
-def test_interrupted_leader_hands_on(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_leader_hands_on(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that is interrupted before it wrote anything leaves its followers to commit themselves."""
     queue = open_queue()
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     entered, go_on = threading.Event(), threading.Event()
     commit = Store.commit
@@ -288,7 +288,7 @@ def test_interrupted_leader_hands_on(open_queue: OpenQueue, monkeypatch: pytest.
         leader = pool.submit(put, queue, b"leader")
         assert entered.wait(SECONDS)
         rest = [pool.submit(put, queue, b"follower") for _ in range(2)]
-        wait_for(lambda: len(group._line) == 2)
+        wait_for(lambda: len(group._group_commit) == 2)
         go_on.set()
         with pytest.raises(Interruption):
             leader.result(SECONDS)
@@ -298,7 +298,7 @@ def test_interrupted_leader_hands_on(open_queue: OpenQueue, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("step", ["commit.1", "commit.2", "commit.3", "commit.4"])
-def test_interrupted_in_the_middle_of_a_commit(open_queue: OpenQueue, step: str) -> None:
+def test_interrupted_in_the_middle_of_a_commit(open_queue: QueueFactory, step: str) -> None:
     """A flush that is interrupted is undone or finished; the queue, and the session, go on, and nothing is doubled."""
     armed = [False]
 
@@ -334,7 +334,7 @@ def interrupted_behind_the_commit(queue: PersistentQueue, call: Callable[[], obj
         call()
 
 
-def test_what_was_committed_is_not_given_back(open_queue: OpenQueue) -> None:
+def test_what_was_committed_is_not_given_back(open_queue: QueueFactory) -> None:
     """Who is interrupted behind his commit, and rolls back, has consumed what he consumed: nobody gets it again."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
@@ -347,7 +347,7 @@ def test_what_was_committed_is_not_given_back(open_queue: OpenQueue) -> None:
     assert (queue.stats().ready, queue.stats().held, queue.stats().given_back) == (0, 0, 0)
 
 
-def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: OpenQueue) -> None:
+def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: QueueFactory) -> None:
     """What is enqueued after an interrupted flush, which was committed, is committed by the next one, and once."""
     queue = open_queue()
     with queue.session() as session:
@@ -366,7 +366,7 @@ def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: OpenQueue) -
 
 
 @pytest.mark.parametrize("times", range(1, 9))
-def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None:
+def test_interrupted_around_the_mutex(open_queue: QueueFactory, times: int) -> None:
     """Who is interrupted when he has just let go of the mutex, at whichever time, leaves no lead, line or seat behind
     that others would wait for."""
     queue = open_queue(max_items=1, full="block")
@@ -390,10 +390,10 @@ def test_interrupted_around_the_mutex(open_queue: OpenQueue, times: int) -> None
 
     with queue.session() as session:
         session.enqueue(b"b")
-        group.mutex = group._line._mutex = group._seats._mutex = Interrupting()  # type: ignore[assignment]
+        group.mutex = group._group_commit._mutex = group._room_waiters._mutex = Interrupting()  # type: ignore[assignment]
         with pytest.raises(Interruption):
             session.flush(timeout=0.01)
-        group.mutex = group._line._mutex = group._seats._mutex = mutex
+        group.mutex = group._group_commit._mutex = group._room_waiters._mutex = mutex
         session.rollback()
     assert queue.stats().waiting == 0
     with ThreadPoolExecutor(1) as pool:
@@ -432,7 +432,7 @@ def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(module._Member, "__init__", init)
 
 
-def test_interrupted_follower_leaves_the_line(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_follower_leaves_the_line(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower that is interrupted while it is still in line commits nothing, and can be flushed again."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))

@@ -38,7 +38,7 @@ from persistentqueue.codecs import JSON
 from persistentqueue.core.operations import Delayed, Delivered
 from persistentqueue.storage.log import read_log
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, segment_files, wait_for
 
 DEAD: dict[str, Any] = {"max_attempts": 3, "dead_letter": "orders.dead"}
@@ -105,7 +105,7 @@ def failing(step: str, error: BaseException) -> Disk:
 
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
-def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: OpenQueue, end: Callable[..., None]) -> None:
+def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: QueueFactory, end: Callable[..., None]) -> None:
     """Whoever rolls back, and however the process ends: the third delivery is the last one."""
     queue = open_queue(**DEAD)
     put(queue, b"bad", b"good")
@@ -130,7 +130,7 @@ def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: OpenQueue,
     assert len(queue) == 0
 
 
-def test_the_exception_is_the_reason(open_queue: OpenQueue) -> None:
+def test_the_exception_is_the_reason(open_queue: QueueFactory) -> None:
     """What leaves the block of a session with an item that has no attempts left says why it was given up, at once."""
     queue = open_queue(**DEAD)
     put(queue, b"bad", b"good")
@@ -141,7 +141,7 @@ def test_the_exception_is_the_reason(open_queue: OpenQueue) -> None:
     assert queue.stats().dead == 1
 
 
-def test_no_short_way_passes_by_the_count(open_queue: OpenQueue) -> None:
+def test_no_short_way_passes_by_the_count(open_queue: QueueFactory) -> None:
     """Where deliveries are counted none is made that is not logged: ``dequeue_cached`` leaves all to ``dequeue``."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c")
@@ -158,7 +158,7 @@ def test_no_short_way_passes_by_the_count(open_queue: OpenQueue) -> None:
     assert len(queue) == 0
 
 
-def test_the_exception_is_the_reason_in_any_transaction(open_queue: OpenQueue) -> None:
+def test_the_exception_is_the_reason_in_any_transaction(open_queue: QueueFactory) -> None:
     """So it does in a transaction, over one queue or over several; what was enqueued there is dropped."""
     queue, other = open_queue(max_attempts=1, dead_letter="dead"), open_queue("other")
     put(queue, b"one", b"two")
@@ -172,7 +172,7 @@ def test_the_exception_is_the_reason_in_any_transaction(open_queue: OpenQueue) -
     assert len(queue) == len(other) == 0
 
 
-def test_an_interruption_is_no_reason(open_queue: OpenQueue) -> None:
+def test_an_interruption_is_no_reason(open_queue: QueueFactory) -> None:
     """Who presses Ctrl-C says nothing of the item: it is given up when it would be delivered once more."""
     queue = open_queue(max_attempts=1, dead_letter="dead")
     put(queue, b"item")
@@ -182,7 +182,7 @@ def test_an_interruption_is_no_reason(open_queue: OpenQueue) -> None:
     assert letters(queue)[0][2].startswith("delivered 1 times, never flushed")
 
 
-def test_interrupted_while_it_is_given_up(open_queue: OpenQueue) -> None:
+def test_interrupted_while_it_is_given_up(open_queue: QueueFactory) -> None:
     """Who presses Ctrl-C while an exception moves an item to the dead letters leaves nothing on hold: the session is
     closed all the same."""
     pressed: list[bool] = []
@@ -201,7 +201,7 @@ def test_interrupted_while_it_is_given_up(open_queue: OpenQueue) -> None:
     assert (len(queue), queue.stats().held, letters(queue)) == (1, 0, [])
 
 
-def test_interrupted_beside_its_burial(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_beside_its_burial(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Whenever it comes, the item is here, to be delivered or buried, or there: never given back when it is there."""
 
     def interrupted(*_: object) -> None:
@@ -216,7 +216,7 @@ def test_interrupted_beside_its_burial(open_queue: OpenQueue, monkeypatch: pytes
     assert (len(queue) + len(letters(queue)), queue.stats().held) == (1, 0)
 
 
-def test_a_broken_queue_puts_nothing_off(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_broken_queue_puts_nothing_off(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What an interruption in the middle of a change has left in memory is not looked at: who rolls back, or fails,
     gives back what he holds, and hears nothing of it."""
 
@@ -236,7 +236,7 @@ def test_a_broken_queue_puts_nothing_off(open_queue: OpenQueue, monkeypatch: pyt
     crash(queue)
 
 
-def test_a_batch_does_not_share_the_fate_of_one(open_queue: OpenQueue) -> None:
+def test_a_batch_does_not_share_the_fate_of_one(open_queue: QueueFactory) -> None:
     """What was delivered before comes alone, in its place; the others of the batch go through, in order."""
     queue = open_queue(**DEAD)
     put(queue, *[b"%d" % number for number in range(5)])
@@ -251,7 +251,7 @@ def test_a_batch_does_not_share_the_fate_of_one(open_queue: OpenQueue) -> None:
     assert letters(queue) == [(b"3", 3, "ValueError: 3")]
 
 
-def test_a_batch_ends_before_what_was_delivered(open_queue: OpenQueue) -> None:
+def test_a_batch_ends_before_what_was_delivered(open_queue: QueueFactory) -> None:
     """What is ready around such an item comes in batches, what another session holds is passed over."""
     queue = open_queue(**DEAD)
     put(queue, *[b"%d" % number for number in range(6)])
@@ -269,7 +269,7 @@ def test_a_batch_ends_before_what_was_delivered(open_queue: OpenQueue) -> None:
         assert taken(other) == []
 
 
-def test_the_last_attempt_is_made_alone(open_queue: OpenQueue) -> None:
+def test_the_last_attempt_is_made_alone(open_queue: QueueFactory) -> None:
     """Who holds something is not given what has one attempt left, and who has that gets nothing else, and waits for
     nothing: so nothing is given up with it."""
     queue = open_queue(max_attempts=2, dead_letter="dead")
@@ -292,7 +292,7 @@ def test_the_last_attempt_is_made_alone(open_queue: OpenQueue) -> None:
     assert [item for item, *_ in letters(queue)] == [b"b"]
 
 
-def test_who_holds_something_gets_no_last_attempt(open_queue: OpenQueue) -> None:
+def test_who_holds_something_gets_no_last_attempt(open_queue: QueueFactory) -> None:
     """It is given back at once, to whoever holds nothing."""
     queue = open_queue(max_attempts=2, dead_letter="dead")
     put(queue, b"a", b"b")
@@ -305,7 +305,7 @@ def test_who_holds_something_gets_no_last_attempt(open_queue: OpenQueue) -> None
         session.flush()
 
 
-def test_one_attempt_means_one_at_a_time(open_queue: OpenQueue) -> None:
+def test_one_attempt_means_one_at_a_time(open_queue: QueueFactory) -> None:
     """With max_attempts=1 the first attempt is the last one, and each is made alone."""
     queue = open_queue(max_attempts=1, dead_letter="dead")
     put(queue, b"a", b"b")
@@ -313,7 +313,7 @@ def test_one_attempt_means_one_at_a_time(open_queue: OpenQueue) -> None:
     assert drain(queue) == [b"b"]
 
 
-def test_each_subscription_counts_for_itself(open_queue: OpenQueue) -> None:
+def test_each_subscription_counts_for_itself(open_queue: QueueFactory) -> None:
     """What one subscription gives up it alone has consumed; the letter says whose it is."""
     queue = open_queue(**DEAD)
     audit = queue.subscribe("audit")
@@ -332,7 +332,7 @@ def test_each_subscription_counts_for_itself(open_queue: OpenQueue) -> None:
             session.dequeue()
 
 
-def test_a_subscription_that_goes_meanwhile(open_queue: OpenQueue) -> None:
+def test_a_subscription_that_goes_meanwhile(open_queue: QueueFactory) -> None:
     """Who is removed between holding an item and its delivery hears it; nothing is logged of him."""
     step = threading.Event()
 
@@ -349,7 +349,7 @@ def test_a_subscription_that_goes_meanwhile(open_queue: OpenQueue) -> None:
         session.dequeue()
 
 
-def test_nothing_is_logged_without_the_settings(open_queue: OpenQueue, directory: Path) -> None:
+def test_nothing_is_logged_without_the_settings(open_queue: QueueFactory, directory: Path) -> None:
     """A queue that counts nothing logs no deliveries; what another opening has counted is kept, and goes with it."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b")
@@ -390,7 +390,7 @@ def test_a_process_that_kills_itself(tmp_path: Path, many: int) -> None:
         assert drain(queue) == [b"poison"]
 
 
-def test_an_interrupted_delivery_gives_back(open_queue: OpenQueue) -> None:
+def test_an_interrupted_delivery_gives_back(open_queue: QueueFactory) -> None:
     """Where the log cannot be written, nothing is handed out; where the interruption came behind that, it is counted
     and comes again."""
     queue = open_queue(**DEAD)
@@ -416,7 +416,7 @@ def test_an_interrupted_delivery_gives_back(open_queue: OpenQueue) -> None:
 # --- reject -----
 
 
-def test_what_is_rejected_comes_again(open_queue: OpenQueue) -> None:
+def test_what_is_rejected_comes_again(open_queue: QueueFactory) -> None:
     """It comes again, in its place, when the others are consumed; nothing is rejected without a flush."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c")
@@ -439,7 +439,7 @@ def test_what_is_rejected_comes_again(open_queue: OpenQueue) -> None:
     assert letters(queue) == [(b"b", 3, "never")]
 
 
-def test_what_is_not_to_be_tried_again(open_queue: OpenQueue) -> None:
+def test_what_is_not_to_be_tried_again(open_queue: QueueFactory) -> None:
     """retry=False gives it up at once, in the transaction that does what else the session has done."""
     queue = open_queue(dead_letter="dead")
     put(queue, b"a", b"b", b"c")
@@ -455,7 +455,7 @@ def test_what_is_not_to_be_tried_again(open_queue: OpenQueue) -> None:
     assert len(queue) == 1
 
 
-def test_all_that_it_holds_is_rejected(open_queue: OpenQueue) -> None:
+def test_all_that_it_holds_is_rejected(open_queue: QueueFactory) -> None:
     """Then there is nothing to commit, and all comes again."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b")
@@ -466,7 +466,7 @@ def test_all_that_it_holds_is_rejected(open_queue: OpenQueue) -> None:
         assert list(queue.browse()) == [b"a", b"b"]
 
 
-def test_equal_items_are_rejected_one_by_one(open_queue: OpenQueue) -> None:
+def test_equal_items_are_rejected_one_by_one(open_queue: QueueFactory) -> None:
     """The first that equals it is meant, then the next, until there is none left."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"a")
@@ -480,7 +480,7 @@ def test_equal_items_are_rejected_one_by_one(open_queue: OpenQueue) -> None:
     assert letters(queue) == [(b"a", 1, "0"), (b"a", 1, "1")]
 
 
-def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: OpenQueue) -> None:
+def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: QueueFactory) -> None:
     """Of items that are equal the one that fails is behind what was rejected before; where there is none, before it."""
     queue = open_queue(**DEAD)
     put(queue, b"same", b"other", b"same", b"first")
@@ -494,7 +494,7 @@ def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: OpenQueue) ->
     assert queue.peek(9) == [b"other", b"first"]
 
 
-def test_wrong_rejections_say_what_to_do(open_queue: OpenQueue) -> None:
+def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
     """What cannot be is refused before anything is changed."""
     plain, late = open_queue("plain"), open_queue("late", retry_delay_seconds=1)
     for queue in (plain, late):
@@ -519,7 +519,7 @@ def test_wrong_rejections_say_what_to_do(open_queue: OpenQueue) -> None:
         late.requeue()
 
 
-def test_a_flush_that_fails_keeps_rejections(open_queue: OpenQueue) -> None:
+def test_a_flush_that_fails_keeps_rejections(open_queue: QueueFactory) -> None:
     """Where the dead letters have no room, nothing was committed, and the session can flush again."""
     dead = open_queue("dead", max_items=1)
     queue = open_queue(max_attempts=3, dead_letter=dead)
@@ -548,7 +548,7 @@ def test_a_flush_that_fails_keeps_rejections(open_queue: OpenQueue) -> None:
     assert [item for item, *_ in letters(queue)] == [b"b"]
 
 
-def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: OpenQueue) -> None:
+def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: QueueFactory) -> None:
     """Where the dead letters have no room, others overtake what has no attempts left, also to make room; who finds
     nothing else hears why, at once. It stays in its place, and is moved when there is room."""
     dead = open_queue("dead", max_items=1)
@@ -572,7 +572,7 @@ def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: OpenQueue) -> None:
         session.rollback()
 
 
-def test_a_marker_that_was_reached(open_queue: OpenQueue) -> None:
+def test_a_marker_that_was_reached(open_queue: QueueFactory) -> None:
     """Work that was done before rejects nothing: the session is rolled back."""
     queue = open_queue(**DEAD)
     with queue.session() as session:
@@ -586,7 +586,7 @@ def test_a_marker_that_was_reached(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("step", ["several.1 write ahead", "several.2 prepare", "several.3 decide", "several.4 apply"])
-def test_a_crash_moves_it_as_a_whole(open_queue: OpenQueue, step: str) -> None:
+def test_a_crash_moves_it_as_a_whole(open_queue: QueueFactory, step: str) -> None:
     """Wherever the process ends, the item is here, or there, with all else that its transaction has done."""
     queue = open_queue(disk=failing(step, KeyboardInterrupt()), **DEAD)
     put(queue, b"a", b"b", b"c")
@@ -607,7 +607,7 @@ def test_a_crash_moves_it_as_a_whole(open_queue: OpenQueue, step: str) -> None:
         assert (list(queue.browse()), letters(queue)) == ([b"a", b"b", b"c"], [])
 
 
-def test_rejected_in_a_transaction_over_several(open_queue: OpenQueue) -> None:
+def test_rejected_in_a_transaction_over_several(open_queue: QueueFactory) -> None:
     """Sessions of several queues reject in the transaction of all, also where the dead letters are one of them."""
     queue, other = open_queue(**DEAD), open_queue("other", dead_letter="other.dead")
     put(queue, b"a", b"b", b"c")
@@ -642,7 +642,7 @@ def test_rejected_in_a_transaction_over_several(open_queue: OpenQueue) -> None:
     assert len(queue.dead_letters) == 3  # its attempts were used up
 
 
-def test_rejected_by_a_typed_session(open_queue: OpenQueue) -> None:
+def test_rejected_by_a_typed_session(open_queue: QueueFactory) -> None:
     """An item is named as it was dequeued; what could not be decoded, by its bytes."""
     queue: Any = open_queue(codec=JSON, **DEAD)
     with queue.transaction() as session:
@@ -668,7 +668,7 @@ def test_rejected_by_a_typed_session(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.damages
-def test_what_cannot_be_read_any_more(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_cannot_be_read_any_more(open_queue: QueueFactory, directory: Path) -> None:
     """Who rejects what was damaged meanwhile hears it; what an exception leaves stays for the next."""
     queue = open_queue(max_attempts=1, dead_letter="dead", memory_bytes=0, inline_bytes=0)
     put(queue, b"item" * 100)
@@ -682,7 +682,7 @@ def test_what_cannot_be_read_any_more(open_queue: OpenQueue, directory: Path) ->
 # --- dead letters -----
 
 
-def test_requeue_brings_them_back(open_queue: OpenQueue) -> None:
+def test_requeue_brings_them_back(open_queue: QueueFactory) -> None:
     """Dead letters come back to the end of their queue, in their order, with all their attempts before them."""
     queue = open_queue(**DEAD)
     put(queue, *[b"%d" % number for number in range(4)])
@@ -702,7 +702,7 @@ def test_requeue_brings_them_back(open_queue: OpenQueue) -> None:
     assert letters(queue) == [(b"4", 3, "ValueError: again")]
 
 
-def test_a_shared_queue_of_dead_letters(open_queue: OpenQueue) -> None:
+def test_a_shared_queue_of_dead_letters(open_queue: QueueFactory) -> None:
     """Several queues may have one; each takes back its own, and all else stays, in order."""
     dead = open_queue("dead")
     queues = [open_queue(name, dead_letter=dead) for name in ("a", "b")]
@@ -723,7 +723,7 @@ def test_a_shared_queue_of_dead_letters(open_queue: OpenQueue) -> None:
     assert len(dead) == 4
 
 
-def test_requeue_of_more_than_memory(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_requeue_of_more_than_memory(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is brought back is written ahead where there is much of it; one that fails changes nothing."""
     monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
     dead = open_queue("dead")
@@ -741,7 +741,7 @@ def test_requeue_of_more_than_memory(open_queue: OpenQueue, monkeypatch: pytest.
     assert drain(queue) == [b"%d" % number * 100 for number in range(50)]
 
 
-def test_settings_that_do_not_go_together(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_settings_that_do_not_go_together(open_queue: QueueFactory, tmp_path: Path) -> None:
     """What cannot work is refused when the queue is opened, which is closed then, and says what to do."""
     for settings, error, message in (
         ({"max_attempts": 3}, ValueError, "max_attempts needs dead_letter="),
@@ -777,7 +777,7 @@ def test_settings_that_do_not_go_together(open_queue: OpenQueue, tmp_path: Path)
         open_queue(dead_letter=elsewhere)
 
 
-def test_they_are_opened_and_closed_with_their_queue(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_they_are_opened_and_closed_with_their_queue(open_queue: QueueFactory, tmp_path: Path) -> None:
     """The queue of the dead letters stands beside the other one, also where that has no name."""
     queue = open_queue(None, path=tmp_path / "queues", dead_letter="dead")
     assert (tmp_path / "dead" / "lock").exists()
@@ -786,7 +786,7 @@ def test_they_are_opened_and_closed_with_their_queue(open_queue: OpenQueue, tmp_
     assert check(tmp_path / "dead").sealed
 
 
-def test_dead_letters_that_were_closed(open_queue: OpenQueue) -> None:
+def test_dead_letters_that_were_closed(open_queue: QueueFactory) -> None:
     """Where their queue was closed before, what is given up stays where it is, and the error says which queue it is."""
     dead = open_queue("dead")
     queue = open_queue(max_attempts=1, dead_letter=dead)
@@ -800,7 +800,7 @@ def test_dead_letters_that_were_closed(open_queue: OpenQueue) -> None:
     assert (len(queue), queue.stats().held) == (1, 0)
 
 
-def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_what_is_encrypted_stays_so(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Nothing of an encrypted item lies in clear because it was given up."""
     secret = Encryption("k", lambda _key_id: bytes(32))
     queue = open_queue(dead_letter="dead", encryption=secret, compression="zstd")
@@ -812,7 +812,7 @@ def test_what_is_encrypted_stays_so(open_queue: OpenQueue, tmp_path: Path) -> No
     assert not [path for path in tmp_path.rglob("*") if path.is_file() and b"secret" in path.read_bytes()]
 
 
-def test_a_requeue_that_fails_holds_nothing(open_queue: OpenQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_requeue_that_fails_holds_nothing(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
     """Where what is brought back finds no room while it is written ahead, all dead letters are there as before, also
     those that were not looked at yet."""
     monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
@@ -833,7 +833,7 @@ def test_a_requeue_that_fails_holds_nothing(open_queue: OpenQueue, monkeypatch: 
     assert (list(queue.dead_letters.browse()), drain(queue)) == ([b"foreign"], [b"x" * 1000] * 100)
 
 
-def test_stats_and_explain(open_queue: OpenQueue) -> None:
+def test_stats_and_explain(open_queue: QueueFactory) -> None:
     """What is delayed, was rejected, or is dead, is told; what is delayed keeps its file."""
     clock = Clock()
     queue = open_queue(disk=clock.disk, retry_delay_seconds=5, **DEAD)
@@ -852,7 +852,7 @@ def test_stats_and_explain(open_queue: OpenQueue) -> None:
 # --- delays -----
 
 
-def test_others_overtake_what_is_delayed(open_queue: OpenQueue) -> None:
+def test_others_overtake_what_is_delayed(open_queue: QueueFactory) -> None:
     """An item is not ready before its time, by the setting, what it makes of the attempts, or what reject says."""
     clock = Clock()
     queue = open_queue(disk=clock.disk, retry_delay_seconds=lambda attempts: 10.0 * attempts)
@@ -874,7 +874,7 @@ def test_others_overtake_what_is_delayed(open_queue: OpenQueue) -> None:
         assert [taken(session) for _ in range(4)] == [[b"a"], [b"b"], [b"c"], [b"d"]]
 
 
-def test_a_batch_is_delayed_as_one(open_queue: OpenQueue) -> None:
+def test_a_batch_is_delayed_as_one(open_queue: QueueFactory) -> None:
     """Neighbours that are rejected together are one run in the log and in memory, for each delay; each comes again."""
     queue = open_queue(retry_delay_seconds=600)
     put(queue, *[b"%d" % number for number in range(100)])
@@ -888,7 +888,7 @@ def test_a_batch_is_delayed_as_one(open_queue: OpenQueue) -> None:
     assert (stats.ready, stats.held, stats.delayed, stats.rejected, stats.dead) == (1, 0, 99, 100, 0)
 
 
-def test_clear_takes_what_is_due(open_queue: OpenQueue) -> None:
+def test_clear_takes_what_is_due(open_queue: QueueFactory) -> None:
     """What came back and is due is cleared as well, though nobody has looked since; what is not due yet stays."""
     clock = Clock()
     queue = open_queue(disk=clock.disk, retry_delay_seconds=5)
@@ -906,7 +906,7 @@ def test_clear_takes_what_is_due(open_queue: OpenQueue) -> None:
 
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
-def test_a_delay_survives_a_restart(open_queue: OpenQueue, end: Callable[..., None]) -> None:
+def test_a_delay_survives_a_restart(open_queue: QueueFactory, end: Callable[..., None]) -> None:
     """When it is due stands in the log; a clock that was set back holds it no longer than the delay."""
     clock = Clock()
     settings = {"disk": clock.disk, "retry_delay_seconds": 60}
@@ -944,7 +944,7 @@ def test_a_delay_survives_a_restart(open_queue: OpenQueue, end: Callable[..., No
     assert queue._open().store.state.attempts == {}
 
 
-def test_who_waits_wakes_when_it_is_due(open_queue: OpenQueue) -> None:
+def test_who_waits_wakes_when_it_is_due(open_queue: QueueFactory) -> None:
     """Who waits for ever, or for a while, gets it when its time has come, also if that was set while he waited."""
     queue = open_queue(retry_delay_seconds=0.05)
     put(queue, b"a")
@@ -966,7 +966,7 @@ def wait_for_one(queue: PersistentQueue[bytes]) -> bytes | None:
         return session.dequeue(timeout=None)
 
 
-def test_a_timeout_that_ends_before(open_queue: OpenQueue) -> None:
+def test_a_timeout_that_ends_before(open_queue: QueueFactory) -> None:
     """Who waits less than it takes gets nothing."""
     queue = open_queue(retry_delay_seconds=600)
     put(queue, b"a")
@@ -976,7 +976,7 @@ def test_a_timeout_that_ends_before(open_queue: OpenQueue) -> None:
     assert queue.stats().delayed == 1
 
 
-def test_a_delay_that_cannot_be_made(open_queue: OpenQueue) -> None:
+def test_a_delay_that_cannot_be_made(open_queue: QueueFactory) -> None:
     """What the setting raises is raised, and the item comes again at once."""
     queue = open_queue(retry_delay_seconds=lambda attempts: float("nan"))
     put(queue, b"a")
@@ -987,7 +987,7 @@ def test_a_delay_that_cannot_be_made(open_queue: OpenQueue) -> None:
     assert len(queue) == 1
 
 
-def test_what_has_no_attempts_left_is_not_delayed(open_queue: OpenQueue) -> None:
+def test_what_has_no_attempts_left_is_not_delayed(open_queue: QueueFactory) -> None:
     """There is nothing to wait for: who dequeues next finds it given up."""
     queue = open_queue(max_attempts=1, dead_letter="dead", retry_delay_seconds=600)
     put(queue, b"a")
@@ -999,7 +999,7 @@ def test_what_has_no_attempts_left_is_not_delayed(open_queue: OpenQueue) -> None
     assert len(letters(queue)) == 1
 
 
-def test_a_queue_that_ends_delays_nothing(open_queue: OpenQueue) -> None:
+def test_a_queue_that_ends_delays_nothing(open_queue: QueueFactory) -> None:
     """A session that is closed with its queue, or after it, gives back without a word."""
     queue = open_queue(retry_delay_seconds=600)
     put(queue, b"a")
@@ -1010,7 +1010,7 @@ def test_a_queue_that_ends_delays_nothing(open_queue: OpenQueue) -> None:
         assert len(queue) == 1
 
 
-def test_a_delay_that_cannot_be_logged(open_queue: OpenQueue) -> None:
+def test_a_delay_that_cannot_be_logged(open_queue: QueueFactory) -> None:
     """Where the log is broken the item waits as long as the queue is open."""
     broken: list[bool] = []
 
@@ -1031,7 +1031,7 @@ def test_a_delay_that_cannot_be_logged(open_queue: OpenQueue) -> None:
 # --- beside others -----
 
 
-def test_many_threads(open_queue: OpenQueue) -> None:
+def test_many_threads(open_queue: QueueFactory) -> None:
     """Whoever fails, rejects or waits meanwhile: each item is consumed once, or dead, and nobody has it once more than
     it may be had."""
     queue = open_queue(retry_delay_seconds=0.001, log_bytes=8192, segment_bytes=3000, **DEAD)
@@ -1067,7 +1067,7 @@ def test_many_threads(open_queue: OpenQueue) -> None:
     assert queue._open().store.state.attempts == {}
 
 
-def test_a_damaged_log_is_repaired(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_damaged_log_is_repaired(open_queue: QueueFactory, directory: Path) -> None:
     """What a repair has of a log with deliveries goes on as it was counted; what was lost counts for nothing."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c")
@@ -1090,7 +1090,7 @@ def test_a_damaged_log_is_repaired(open_queue: OpenQueue, directory: Path) -> No
     assert list(queue.browse()) == [b"a", b"b", b"c", b"d"]
 
 
-def test_flushed_with_other_sessions(open_queue: OpenQueue) -> None:
+def test_flushed_with_other_sessions(open_queue: QueueFactory) -> None:
     """Of sessions that are flushed at once those that reject something do so; what was put back is not rejected."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c", b"d")
@@ -1108,7 +1108,7 @@ def test_flushed_with_other_sessions(open_queue: OpenQueue) -> None:
     assert letters(queue) == [(b"a", 1, "bad")]
 
 
-def test_who_waits_for_others(open_queue: OpenQueue) -> None:
+def test_who_waits_for_others(open_queue: QueueFactory) -> None:
     """``wait`` ends when something is due, and not before."""
     for delay_seconds, timeout_seconds, is_there in ((0.02, None, True), (600.0, 0.01, False)):
         queue = open_queue(f"{timeout_seconds}", retry_delay_seconds=delay_seconds)

@@ -16,9 +16,9 @@ from persistentqueue import BrokenQueueError, ClosedError, CorruptionError, Queu
 from persistentqueue.engine.store import Store
 from persistentqueue.engine.transaction import Transaction
 from persistentqueue.runtime import maintenance
-from persistentqueue.runtime.waiting import Seat
+from persistentqueue.runtime.waiting import RoomWaiter
 from persistentqueue.system.disk import DISK, DSYNC
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.limits import SECONDS, consume, flush, spilling, waits
 from tests.support.queues import IN_CACHE, drain, put, segment_files, wait_for
 
@@ -28,7 +28,7 @@ from .test_open_queue import Interruption
 MIB = 1024 * 1024
 
 
-def test_flush_waits_for_room(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_flush_waits_for_room(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """A flush that finds no room ends as soon as a dequeue was committed, and not before."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
@@ -46,7 +46,7 @@ def test_flush_waits_for_room(open_queue: OpenQueue, threads: ThreadPoolExecutor
 
 
 @pytest.mark.parametrize("timeout", [0, 0.0, 0.01])
-def test_timeout(open_queue: OpenQueue, timeout: float) -> None:
+def test_timeout(open_queue: QueueFactory, timeout: float) -> None:
     """Who waited long enough, or does not wait at all, is refused, and can flush the same session later."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
@@ -62,7 +62,7 @@ def test_timeout(open_queue: OpenQueue, timeout: float) -> None:
     assert drain(queue) == [b"b"]
 
 
-def test_timeouts_that_make_no_sense(open_queue: OpenQueue) -> None:
+def test_timeouts_that_make_no_sense(open_queue: QueueFactory) -> None:
     """A time below 0 is refused, and so is any time to wait in a queue that never does."""
     blocking, raising = open_queue(max_items=1, full="block"), open_queue("other", max_items=1)
     with blocking.session() as session, pytest.raises(ValueError, match="at least 0"):
@@ -75,7 +75,7 @@ def test_timeouts_that_make_no_sense(open_queue: OpenQueue) -> None:
     assert drain(raising) == [b"x"]
 
 
-def test_first_come_first_served(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_first_come_first_served(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Writers get room in the order in which they came; a small one does not overtake a large one that waits."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c", b"d")
@@ -95,7 +95,7 @@ def test_first_come_first_served(open_queue: OpenQueue, threads: ThreadPoolExecu
     assert b"".join(taken) == b"abcd" + b"0" + b"1111" + b"2" + b"33" + b"4"
 
 
-def test_who_does_not_wait_overtakes_nobody(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_who_does_not_wait_overtakes_nobody(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """While a large one waits, a small one for which there would be room is refused when its time is up."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
@@ -112,7 +112,7 @@ def test_who_does_not_wait_overtakes_nobody(open_queue: OpenQueue, threads: Thre
     assert drain(queue) == [b"c", b"1", b"2", b"3"]
 
 
-def test_who_gives_up_lets_the_next_one_try(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_who_gives_up_lets_the_next_one_try(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """When a large one ends waiting, a small one behind it, for which there is room, goes on at once."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
@@ -124,7 +124,7 @@ def test_who_gives_up_lets_the_next_one_try(open_queue: OpenQueue, threads: Thre
     assert drain(queue) == [b"a", b"b", b"c", b"x"]
 
 
-def test_queue_full_blocks_dequeues(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_queue_full_blocks_dequeues(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """The legacy store's full journal had no room for a dequeue. Here consumers are let by, however many wait, and
     those who answer what they take as well."""
     queue = open_queue(max_items=2, full="block")
@@ -144,7 +144,7 @@ def test_queue_full_blocks_dequeues(open_queue: OpenQueue, threads: ThreadPoolEx
     assert seen[:2] == [b"b", b"A"] and sorted(seen[2:]) == [b"%d" % n for n in range(8)]
 
 
-def test_session_that_waits_for_itself(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_session_that_waits_for_itself(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """One that enqueues more than it dequeued waits for others, up to its timeout, and stops nobody."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
@@ -164,7 +164,7 @@ def test_session_that_waits_for_itself(open_queue: OpenQueue, threads: ThreadPoo
     assert drain(queue) == [b"c", b"d"]
 
 
-def test_marker_reached_meanwhile(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_marker_reached_meanwhile(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """Who waits for room, and whose marker somebody else reaches, is told so when it is his turn."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
@@ -184,7 +184,7 @@ def test_marker_reached_meanwhile(open_queue: OpenQueue, threads: ThreadPoolExec
     assert drain(queue) == [b"first"]
 
 
-def test_closing_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor) -> None:
+def test_closing_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """All who wait for room hear that the queue was closed; nothing of theirs is in it."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
@@ -198,7 +198,7 @@ def test_closing_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecu
 
 
 @pytest.mark.parametrize("how", ["commit", "trim"])
-def test_breaking_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExecutor, how: str) -> None:
+def test_breaking_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolExecutor, how: str) -> None:
     """All who wait for room, or for an item, hear that the queue is broken."""
     failing = [False]
 
@@ -229,7 +229,7 @@ def test_breaking_wakes_who_waits(open_queue: OpenQueue, threads: ThreadPoolExec
 
 
 @pytest.mark.parametrize("how", ["dequeue", "browse"])
-def test_damage_makes_room(open_queue: OpenQueue, directory: Path, threads: ThreadPoolExecutor, how: str) -> None:
+def test_damage_makes_room(open_queue: QueueFactory, directory: Path, threads: ThreadPoolExecutor, how: str) -> None:
     """Items that turn out to be damaged count no more: who waits for room hears of it at once."""
     queue = open_queue(max_items=2, memory_bytes=0, full="block")
     put(queue, b"a" * 1000)
@@ -249,7 +249,7 @@ def test_damage_makes_room(open_queue: OpenQueue, directory: Path, threads: Thre
 
 @pytest.mark.maintained
 def test_waiting_for_room_does_nothing(
-    open_queue: OpenQueue, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who waits for room tries when he comes and when he sits down; maintenance, which follows, makes him try no more,
     unless it made room, and then comes to rest."""
@@ -276,17 +276,17 @@ def test_waiting_for_room_does_nothing(
 
 
 def test_interrupted_while_it_waits(
-    open_queue: OpenQueue, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who is interrupted while he waits leaves the line, keeps his session, and lets the next one try."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a")
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     behind: list[Future[None]] = []
-    sleep, this_thread = Seat.sleep, threading.get_ident()
+    sleep, this_thread = RoomWaiter.sleep, threading.get_ident()
 
-    def interrupted(seat: Seat, timeout_seconds: float) -> None:
+    def interrupted(seat: RoomWaiter, timeout_seconds: float) -> None:
         if threading.get_ident() != this_thread:
             sleep(seat, timeout_seconds)
             return
@@ -297,7 +297,7 @@ def test_interrupted_while_it_waits(
     with queue.session() as session:
         session.enqueue_many([b"c", b"d"])
         with monkeypatch.context() as patch, pytest.raises(Interruption):
-            patch.setattr(Seat, "sleep", interrupted)
+            patch.setattr(RoomWaiter, "sleep", interrupted)
             session.flush()
         behind[0].result(SECONDS)
         assert drain(queue) == [b"a", b"b"]
@@ -306,7 +306,7 @@ def test_interrupted_while_it_waits(
 
 
 @pytest.mark.parametrize("limit", [{"max_items": 7}, {"max_bytes": 1000}, {"max_disk_bytes": 60_000}], ids=str)
-def test_producers_and_consumers_at_the_limit(open_queue: OpenQueue, directory: Path, limit: dict[str, int]) -> None:
+def test_producers_and_consumers_at_the_limit(open_queue: QueueFactory, directory: Path, limit: dict[str, int]) -> None:
     """Many producers that wait and a few consumers: all comes out once, each producer's in order, the limit holds."""
     queue = open_queue(full="block", log_bytes=4096, segment_bytes=4000, disk=IN_CACHE, **limit)
     count = 60
@@ -351,7 +351,7 @@ def test_producers_and_consumers_at_the_limit(open_queue: OpenQueue, directory: 
 
 
 @pytest.mark.parametrize("how", ["dequeues", "rollback", "trim"])
-def test_waiting_for_the_disk(open_queue: OpenQueue, threads: ThreadPoolExecutor, how: str) -> None:
+def test_waiting_for_the_disk(open_queue: QueueFactory, threads: ThreadPoolExecutor, how: str) -> None:
     """Who waits for room on the disk gets it when dequeues drained a segment, when somebody gave up what he had written
     ahead, and when a trim gave a segment back."""
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=10_000, full="block")
@@ -375,11 +375,11 @@ def test_waiting_for_the_disk(open_queue: OpenQueue, threads: ThreadPoolExecutor
             consume(queue)
     else:
         with queue.session() as holder:
-            group = queue._group
+            group = queue._open_queue
             assert group is not None
             assert holder.dequeue_many(100) and holder._transaction is not None
             drained, holder._transaction = holder._transaction, Transaction()
-            with group._line.writing:  # past the group, so that nobody is told
+            with group._group_commit.writing:  # past the group, so that nobody is told
                 group.store.commit([drained])
             assert not waiting.done()
             queue.trim()
@@ -388,7 +388,7 @@ def test_waiting_for_the_disk(open_queue: OpenQueue, threads: ThreadPoolExecutor
 
 
 def test_given_back_behind_the_flush_wakes_who_waits(
-    open_queue: OpenQueue, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
+    open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Who found no room because segments were just being deleted by another thread tries again when they are."""
     began, allowed = threading.Event(), threading.Event()

@@ -19,11 +19,11 @@ from persistentqueue import (
     move_data,
 )
 from persistentqueue.system.disk import DISK
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, put_each
 
 
-def test_queues_are_listed_by_name(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_queues_are_listed_by_name(open_queue: QueueFactory, tmp_path: Path) -> None:
     """Every queue under the path is listed, open or closed, and nothing else."""
     root = tmp_path / "queues"
     assert list_queues(root) == []
@@ -36,7 +36,7 @@ def test_queues_are_listed_by_name(open_queue: OpenQueue, tmp_path: Path) -> Non
     assert list_queues(root) == ["a", "a2", "b", "c.d"]
 
 
-def test_queues_of_one_directory_are_independent(open_queue: OpenQueue) -> None:
+def test_queues_of_one_directory_are_independent(open_queue: QueueFactory) -> None:
     """Several named queues are open at the same time, each with its own items."""
     queues = {name: open_queue(name) for name in "abc"}
     for name, queue in queues.items():
@@ -45,7 +45,7 @@ def test_queues_of_one_directory_are_independent(open_queue: OpenQueue) -> None:
         assert drain(queue) == [name.encode()]
 
 
-def test_delete(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_delete(open_queue: QueueFactory, tmp_path: Path) -> None:
     """A deleted queue is gone with all its files; the name can be used again."""
     put(open_queue(), b"x" * 1000)
     root = tmp_path / "queues"
@@ -159,7 +159,7 @@ def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
 # --- check -----------------------------------------------------------------------------------------------------------
 
 
-def test_check_of_a_queue_that_is_well(open_queue: OpenQueue, directory: Path) -> None:
+def test_check_of_a_queue_that_is_well(open_queue: QueueFactory, directory: Path) -> None:
     """All is well: open, crashed or closed; the report says how many items were read."""
     queue = open_queue(segment_bytes=500)
     put_each(queue, [b"x" * 100] * 20)
@@ -175,7 +175,7 @@ def test_check_of_a_queue_that_is_well(open_queue: OpenQueue, directory: Path) -
     assert (report.ok, report.sealed, report.items, report.transactions, report.leftovers) == (True, True, 18, 0, ())
 
 
-def test_check_changes_nothing(open_queue: OpenQueue, directory: Path) -> None:
+def test_check_changes_nothing(open_queue: QueueFactory, directory: Path) -> None:
     """Inspecting a crashed queue leaves every byte as it was."""
     queue = open_queue()
     put_each(queue, [b"x", b"y"])
@@ -192,7 +192,7 @@ def test_check_where_nothing_is(tmp_path: Path) -> None:
 
 
 @pytest.mark.damages
-def test_check_names_what_is_wrong(open_queue: OpenQueue, directory: Path) -> None:
+def test_check_names_what_is_wrong(open_queue: QueueFactory, directory: Path) -> None:
     """Each damage is named with file and offset."""
     queue = open_queue(segment_bytes=500)
     put_each(queue, [b"x" * 100] * 20)
@@ -231,7 +231,9 @@ def test_a_queue_where_a_link_leads(tmp_path: Path, part: str) -> None:
         PersistentQueue(path if part == "path" else tmp_path / "real", "q")
 
 
-def test_the_process_may_go_elsewhere(open_queue: OpenQueue, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_process_may_go_elsewhere(
+    open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """A queue that was opened by a relative path stays where it is, and another one at that path stays as it is."""
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")

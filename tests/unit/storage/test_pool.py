@@ -17,7 +17,7 @@ from persistentqueue.cli import main
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.storage.pool import Empty, Pool, parse_pool_name
 from persistentqueue.system.disk import DISK, Buffers
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put, put_each, segment_files
 
 KIB = 1024
@@ -166,7 +166,7 @@ def test_what_cannot_be_deleted_gives_nothing_back(pool: Pool, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("kind", ["directory", "forbidden"])
-def test_a_pool_that_cannot_be_used_breaks_no_flush(open_queue: OpenQueue, directory: Path, kind: str) -> None:
+def test_a_pool_that_cannot_be_used_breaks_no_flush(open_queue: QueueFactory, directory: Path, kind: str) -> None:
     """A segment is made instead: a directory with a name of ours, or a pool that may not be looked into."""
     forbidden = [kind == "forbidden"]
 
@@ -244,7 +244,7 @@ def test_another_process_may_be_faster(pool: Pool, tmp_path: Path) -> None:
 # --- in a queue
 
 
-def test_drained_segments_are_written_to_again(open_queue: OpenQueue, directory: Path) -> None:
+def test_drained_segments_are_written_to_again(open_queue: QueueFactory, directory: Path) -> None:
     """A queue with a pool runs on the same files; their sizes do not change."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB)
     for _ in range(10):
@@ -260,7 +260,7 @@ def test_drained_segments_are_written_to_again(open_queue: OpenQueue, directory:
     assert len({path.stat().st_ino for path in (directory / "pool").iterdir()}) == stats.pool_files + 1
 
 
-def test_without_a_pool_drained_segments_are_deleted(open_queue: OpenQueue, directory: Path) -> None:
+def test_without_a_pool_drained_segments_are_deleted(open_queue: QueueFactory, directory: Path) -> None:
     """The default keeps nothing."""
     queue = open_queue(segment_bytes=8 * KIB)
     put_each(queue, [bytes(KIB)] * 20)
@@ -270,7 +270,7 @@ def test_without_a_pool_drained_segments_are_deleted(open_queue: OpenQueue, dire
     assert [path.name for path in (directory / "pool").iterdir()] == ["log.free"]
 
 
-def test_every_file_is_in_use_or_in_the_pool(open_queue: OpenQueue, directory: Path) -> None:
+def test_every_file_is_in_use_or_in_the_pool(open_queue: QueueFactory, directory: Path) -> None:
     """The leak check: what lies in the directory is what ``stats`` counts, to the byte."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=64 * KIB, log_bytes=8 * KIB)
     for round_ in range(30):
@@ -286,7 +286,7 @@ def test_every_file_is_in_use_or_in_the_pool(open_queue: OpenQueue, directory: P
     assert check(str(directory)).leftovers == ()
 
 
-def test_the_size_of_segments_can_change_between_runs(open_queue: OpenQueue) -> None:
+def test_the_size_of_segments_can_change_between_runs(open_queue: QueueFactory) -> None:
     """Pooled files that are larger than a segment may be now are not used, smaller ones only down to a half."""
     queue = open_queue(segment_bytes=32 * KIB, pool_max_bytes=200 * KIB)
     put_each(queue, [bytes(KIB)] * 100)
@@ -303,7 +303,7 @@ def test_the_size_of_segments_can_change_between_runs(open_queue: OpenQueue) -> 
     assert queue.stats().pool_taken
 
 
-def test_maintenance_fills_the_pool_to_its_minimum(open_queue: OpenQueue) -> None:
+def test_maintenance_fills_the_pool_to_its_minimum(open_queue: QueueFactory) -> None:
     """``maintain`` makes files of the size of the next segment, once."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=20 * KIB, pool_max_bytes=40 * KIB)
     assert queue.stats().pool_files == 0
@@ -313,7 +313,7 @@ def test_maintenance_fills_the_pool_to_its_minimum(open_queue: OpenQueue) -> Non
     assert queue.stats().pool_taken == 2
 
 
-def test_two_queues_can_share_a_pool(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_two_queues_can_share_a_pool(open_queue: QueueFactory, tmp_path: Path) -> None:
     """What one has drained the other writes to."""
     settings = {"segment_bytes": 8 * KIB, "pool_max_bytes": 100 * KIB, "shared_pool": True}
     first, second = open_queue("first", **settings), open_queue("second", **settings)
@@ -329,7 +329,7 @@ def test_two_queues_can_share_a_pool(open_queue: OpenQueue, tmp_path: Path) -> N
     assert (tmp_path / "queues" / ".pool").is_dir()
 
 
-def test_deleting_a_queue_deletes_its_pool(open_queue: OpenQueue, directory: Path, tmp_path: Path) -> None:
+def test_deleting_a_queue_deletes_its_pool(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
     """Nothing of it stays."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB)
     queue.maintain()
@@ -338,13 +338,13 @@ def test_deleting_a_queue_deletes_its_pool(open_queue: OpenQueue, directory: Pat
     assert not directory.exists()
 
 
-def test_a_bound_below_the_other_is_refused(open_queue: OpenQueue) -> None:
+def test_a_bound_below_the_other_is_refused(open_queue: QueueFactory) -> None:
     """The upper bound must not be below the lower one."""
     with pytest.raises(ValueError, match="pool_max_bytes must be at least pool_min_bytes, 5, got 4"):
         open_queue(pool_min_bytes=5, pool_max_bytes=4)
 
 
-def test_a_crash_while_a_file_changes_hands_loses_nothing(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_crash_while_a_file_changes_hands_loses_nothing(open_queue: QueueFactory, directory: Path) -> None:
     """A segment made of a pooled file that no frame tells of is swept; what was committed is there."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB)
     queue.maintain()
@@ -369,7 +369,7 @@ def holding(directory: Path, secret: bytes = SECRET) -> list[str]:
 
 
 @pytest.mark.parametrize("pool_max_bytes", [0, 100 * KIB])
-def test_what_was_dequeued_is_wiped(open_queue: OpenQueue, directory: Path, pool_max_bytes: int) -> None:
+def test_what_was_dequeued_is_wiped(open_queue: QueueFactory, directory: Path, pool_max_bytes: int) -> None:
     """Once it is given back no file has it any more, read raw: no pooled one, no log, no spare."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True, pool_max_bytes=pool_max_bytes)
     put_each(queue, [SECRET] * 100)
@@ -386,7 +386,7 @@ def test_what_was_dequeued_is_wiped(open_queue: OpenQueue, directory: Path, pool
     assert holding(directory) == []
 
 
-def test_without_wiping_it_can_be_read(open_queue: OpenQueue, directory: Path) -> None:
+def test_without_wiping_it_can_be_read(open_queue: QueueFactory, directory: Path) -> None:
     """What the test above looks for would be found."""
     queue = open_queue(segment_bytes=4 * KIB, pool_max_bytes=100 * KIB)
     put_each(queue, [SECRET] * 100)
@@ -395,7 +395,7 @@ def test_without_wiping_it_can_be_read(open_queue: OpenQueue, directory: Path) -
     assert any(name.endswith(".free") for name in holding(directory))
 
 
-def test_nothing_is_wiped_before_its_dequeue_is_durable(open_queue: OpenQueue, directory: Path) -> None:
+def test_nothing_is_wiped_before_its_dequeue_is_durable(open_queue: QueueFactory, directory: Path) -> None:
     """What is only on hold comes back after a crash."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True, pool_max_bytes=100 * KIB)
     put_each(queue, [SECRET] * 20)
@@ -408,7 +408,7 @@ def test_nothing_is_wiped_before_its_dequeue_is_durable(open_queue: OpenQueue, d
     assert drain(queue) == [SECRET] * 20
 
 
-def test_what_a_crash_left_is_wiped_by_the_next_opening(open_queue: OpenQueue, directory: Path) -> None:
+def test_what_a_crash_left_is_wiped_by_the_next_opening(open_queue: QueueFactory, directory: Path) -> None:
     """A segment that was retired and not given back is swept, overwritten before."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True)
     put(queue, SECRET)
@@ -422,7 +422,7 @@ def test_what_a_crash_left_is_wiped_by_the_next_opening(open_queue: OpenQueue, d
     assert drain(queue) == [SECRET]
 
 
-def test_a_file_with_another_name_is_not_wiped(open_queue: OpenQueue, directory: Path) -> None:
+def test_a_file_with_another_name_is_not_wiped(open_queue: QueueFactory, directory: Path) -> None:
     """What else refers to it may need it."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True)
     put_each(queue, [SECRET] * 40)
@@ -444,7 +444,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
-def test_the_pool_is_filled_from_outside_while_the_queue_is_in_use(open_queue: OpenQueue, tmp_path: Path) -> None:
+def test_the_pool_is_filled_from_outside_while_the_queue_is_in_use(open_queue: QueueFactory, tmp_path: Path) -> None:
     """The utility that the linearstore never had."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB)
     done = run("fill", str(tmp_path / "queues"), "orders", "--bytes", "30000", "--file-bytes", str(8 * KIB))

@@ -26,7 +26,7 @@ from persistentqueue.system.disk import (
     sync_directory,
     write_all,
 )
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, put, put_each
 
 DISKS = {"this system's": DISK, "portable": PORTABLE}
@@ -204,7 +204,7 @@ def test_paths_are_those_of_the_system(directory: str) -> None:
     assert join(directory, "name") == os.path.join(directory, "name")
 
 
-def test_queue_on_the_portable_disk(open_queue: OpenQueue) -> None:
+def test_queue_on_the_portable_disk(open_queue: QueueFactory) -> None:
     """A queue works the same through the portable door, and across doors."""
     queue = open_queue(disk=PORTABLE, log_bytes=4096, segment_bytes=1000)
     put_each(queue, [b"%d" % n for n in range(100)])

@@ -14,7 +14,7 @@ import pytest
 from persistentqueue import BrokenQueueError, CorruptionError, PersistentQueue, check, repair
 from persistentqueue.core.header import HEADER_BYTES
 from persistentqueue.system.disk import DISK, Disk
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, flip, log_file, put, put_each, segment_files
 from tests.unit.engine.test_adoption import inbox, look, publish
 from tests.unit.engine.test_compaction import LITTLE, sparse
@@ -51,7 +51,7 @@ def failing(name: str, error: BaseException, armed: list[bool]) -> Disk:
 # --- silence, and recovery -------------------------------------------------------------------------------------------
 
 
-def test_a_queue_that_is_well_is_silent(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_queue_that_is_well_is_silent(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """To make, use, maintain, close and reopen a queue says nothing at all."""
     queue = open_queue(**LITTLE)
     sparse(queue)
@@ -64,7 +64,7 @@ def test_a_queue_that_is_well_is_silent(open_queue: OpenQueue, directory: Path, 
     assert heard() == []
 
 
-def test_recovery_is_reported_at_info(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_recovery_is_reported_at_info(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """After a crash the report of the recovery is said at INFO, and nothing above it."""
     queue = open_queue()
     put(queue, b"a")
@@ -73,7 +73,7 @@ def test_recovery_is_reported_at_info(open_queue: OpenQueue, directory: Path, he
     assert heard() == [("INFO", f"{directory}: recovered {queue.recovery}")]
 
 
-def test_a_torn_tail_is_no_damage(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_torn_tail_is_no_damage(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """What was being written when the owner ended is dropped with a WARNING that says where the log is kept."""
     queue = open_queue()
     put_each(queue, [b"a", b"b"])
@@ -91,7 +91,7 @@ def test_a_torn_tail_is_no_damage(open_queue: OpenQueue, directory: Path, heard:
 
 
 @pytest.mark.damages
-def test_a_log_that_was_cut_is_damage(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_log_that_was_cut_is_damage(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """No crash makes a log shorter than it was made."""
     queue = open_queue()
     put(queue, b"a")
@@ -104,7 +104,7 @@ def test_a_log_that_was_cut_is_damage(open_queue: OpenQueue, directory: Path, he
 
 
 @pytest.mark.damages
-def test_a_log_that_cannot_be_read(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_log_that_cannot_be_read(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """An opening that fails for damage says where it is, beside raising that; to check, or to repair, says nothing."""
     put(queue := open_queue(), b"a")
     queue.close()
@@ -119,7 +119,7 @@ def test_a_log_that_cannot_be_read(open_queue: OpenQueue, directory: Path, heard
 
 
 @pytest.mark.damages
-def test_a_file_that_is_moved_aside(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_file_that_is_moved_aside(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """A file that nothing refers to and that cannot be read is named, whether there was a crash or not."""
     for end in (PersistentQueue.close, crash):
         queue = open_queue()
@@ -135,7 +135,7 @@ def test_a_file_that_is_moved_aside(open_queue: OpenQueue, directory: Path, hear
 
 
 @pytest.mark.damages
-def test_a_block_that_cannot_be_read(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_block_that_cannot_be_read(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """The items that are set aside are told of once, with file and offset, however many consumers meet the damage;
     ``stats()`` counts the place once, too."""
     queue = open_queue()
@@ -161,7 +161,7 @@ def test_a_block_that_cannot_be_read(open_queue: OpenQueue, directory: Path, hea
 
 @pytest.mark.damages
 @pytest.mark.parametrize("at", [30, HEADER_BYTES + 60], ids=["header", "block"])
-def test_a_compaction_that_meets_damage(open_queue: OpenQueue, directory: Path, heard: Heard, at: int) -> None:
+def test_a_compaction_that_meets_damage(open_queue: QueueFactory, directory: Path, heard: Heard, at: int) -> None:
     """What a compaction leaves as it is, since it cannot be read, is told of at once; who dequeues it adds nothing."""
     queue = open_queue(**LITTLE)
     sparse(queue)
@@ -178,7 +178,7 @@ def test_a_compaction_that_meets_damage(open_queue: OpenQueue, directory: Path, 
 
 
 @pytest.mark.damages
-def test_a_publication_that_does_not_check_out(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_publication_that_does_not_check_out(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """It is told of when it is moved aside, and counted."""
     queue = open_queue()
     publish(directory, b"x")
@@ -193,7 +193,7 @@ def test_a_publication_that_does_not_check_out(open_queue: OpenQueue, directory:
 # --- what fails ------------------------------------------------------------------------------------------------------
 
 
-def test_a_sync_that_fails(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_a_sync_that_fails(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """A queue that is broken says so once, with its path and what failed; not each time that it is asked."""
     armed: list[bool] = []
     queue = open_queue(disk=failing("pwritev", OSError(errno.EIO, "Input/output error"), armed))
@@ -208,7 +208,7 @@ def test_a_sync_that_fails(open_queue: OpenQueue, directory: Path, heard: Heard)
     assert level == "ERROR" and text.startswith(f"{directory}: a sync or a log write failed ([Errno 5]")
 
 
-def test_an_interrupted_commit(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_an_interrupted_commit(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """So does one that is broken since a commit was interrupted."""
     armed: list[bool] = []
     queue = open_queue(disk=failing("pwritev", Interruption(), armed))
@@ -220,14 +220,14 @@ def test_an_interrupted_commit(open_queue: OpenQueue, directory: Path, heard: He
     assert level == "ERROR" and text.startswith(f"{directory}: whether a flush is durable is unknown")
 
 
-def test_maintenance_that_fails(open_queue: OpenQueue, directory: Path, heard: Heard) -> None:
+def test_maintenance_that_fails(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
     """What fails while nobody asks for it is a WARNING, once for each cause, though it is tried again."""
     armed: list[bool] = []
     error = OSError(errno.EACCES, "Permission denied")
     queue = open_queue(pool_min_bytes=1, pool_max_bytes=2**20, disk=failing("listdir", error, armed))
     put(queue, b"a")
     armed.append(True)
-    own = queue._upkeep
+    own = queue._maintenance
     for _ in range(3):
         own._maintain_by_itself()
     assert heard() == [("WARNING", f"{directory}: maintenance failed, and is tried again: {error}")]

@@ -17,7 +17,7 @@ from persistentqueue.engine.transaction import Transaction
 from persistentqueue.storage.layout import open_pool
 from persistentqueue.system.disk import CREATE, CREATE_NEW, DISK, READ
 from persistentqueue.system.quota import OverLimitError, Quota
-from tests.conftest import OpenQueue
+from tests.conftest import QueueFactory
 from tests.crash.disk import SimulatedDisk
 from tests.support.limits import content, files_bytes, opened, take, transaction
 from tests.support.queues import IN_CACHE, crash, drain, put, put_each, segment_files
@@ -113,11 +113,11 @@ def test_files_never_exceed_max_disk_bytes(log_bytes: int, segment_bytes: int, s
     assert min(counts) >= 0.5 * counts[0] and counts[0] * size_bytes >= (30_000 if size_bytes > 1 else 300)
 
 
-def test_quota_counts_what_is_there(open_queue: OpenQueue, directory: Path) -> None:
+def test_quota_counts_what_is_there(open_queue: QueueFactory, directory: Path) -> None:
     """What the queue believes to take of the disk is what its files take, whatever it did."""
     settings = {"max_disk_bytes": 400_000, "log_bytes": 4096, "segment_bytes": 10_000}
     queue = open_queue(**settings)
-    group = queue._group
+    group = queue._open_queue
     assert group is not None
     draw = random.Random(3)
     for n in range(400):
@@ -131,13 +131,13 @@ def test_quota_counts_what_is_there(open_queue: OpenQueue, directory: Path) -> N
         if n % 50 == 0:
             (crash if n % 100 else PersistentQueue.close)(queue)
             queue = open_queue(**settings)
-            group = queue._group
+            group = queue._open_queue
             assert group is not None
         queue.trim()  # and what was retired is deleted
         assert group.store.quota.used_bytes == queue.stats().disk_bytes == files_bytes(directory)
 
 
-def test_transaction_larger_than_the_disk(open_queue: OpenQueue, directory: Path) -> None:
+def test_transaction_larger_than_the_disk(open_queue: QueueFactory, directory: Path) -> None:
     """What can never fit is refused at once, also by a queue that blocks; what it tried to write is room again."""
     queue = open_queue(max_disk_bytes=200_000, log_bytes=4096, full="block")
     for _ in range(3):
@@ -149,7 +149,7 @@ def test_transaction_larger_than_the_disk(open_queue: OpenQueue, directory: Path
         drain(queue)
 
 
-def test_smaller_segment_at_the_limit(open_queue: OpenQueue, directory: Path) -> None:
+def test_smaller_segment_at_the_limit(open_queue: QueueFactory, directory: Path) -> None:
     """Where a whole segment would exceed the limit, a smaller one is made, as long as it holds the transaction."""
     queue = open_queue(max_disk_bytes=5 * MIB + 500 * KIB)
     put(queue, bytes(900 * KIB))
@@ -158,7 +158,7 @@ def test_smaller_segment_at_the_limit(open_queue: OpenQueue, directory: Path) ->
     assert len(sizes) == 2 and 400 * KIB <= sizes[1] < MIB
 
 
-def test_drained_segments_go_before_a_smaller_one_is_made(open_queue: OpenQueue, directory: Path) -> None:
+def test_drained_segments_go_before_a_smaller_one_is_made(open_queue: QueueFactory, directory: Path) -> None:
     """At the limit what is drained is given back first, so that segments keep their size."""
     queue = open_queue(max_disk_bytes=8 * MIB, segment_bytes=MIB, memory_bytes=0)
     for n in range(40):
@@ -169,7 +169,7 @@ def test_drained_segments_go_before_a_smaller_one_is_made(open_queue: OpenQueue,
         assert min(path.stat().st_size for path in segment_files(directory)) >= 900 * KIB
 
 
-def test_log_does_not_take_the_room_of_the_items(open_queue: OpenQueue) -> None:
+def test_log_does_not_take_the_room_of_the_items(open_queue: QueueFactory) -> None:
     """However many commits there are, the log of a limited queue stays a small part of it."""
     queue = open_queue(max_disk_bytes=128 * KIB, log_bytes=4096, disk=IN_CACHE)
     for _ in range(2000):
@@ -200,7 +200,7 @@ def test_log_grows_for_who_dequeues_out_of_order() -> None:
             assert run.settled, run.error
 
 
-def test_gaps_that_take_more_than_is_kept_do_not_end_dequeueing(open_queue: OpenQueue) -> None:
+def test_gaps_that_take_more_than_is_kept_do_not_end_dequeueing(open_queue: QueueFactory) -> None:
     """Every second of so many small items is dequeued, which the log takes more for than the limit has left; then the
     others, and the files are within the limit again."""
     queue = open_queue(log_bytes=4096, segment_bytes=4096, max_disk_bytes=5 * 4096, disk=IN_CACHE)
@@ -316,7 +316,7 @@ class Shared:
         self.disk = replace(DISK, free_bytes=lambda path: self.free_bytes)
 
 
-def test_min_free_bytes(open_queue: OpenQueue, directory: Path) -> None:
+def test_min_free_bytes(open_queue: QueueFactory, directory: Path) -> None:
     """Below the guard no file grows for enqueues; dequeueing and trimming go on; above it all is as before."""
     shared = Shared(MIB)
     queue = open_queue(disk=shared.disk, min_free_bytes=100 * KIB, log_bytes=4096, segment_bytes=10_000)
@@ -341,7 +341,7 @@ def test_min_free_bytes(open_queue: OpenQueue, directory: Path) -> None:
     assert drain(queue) == items[50:]
 
 
-def test_nobody_waits_for_the_file_system(open_queue: OpenQueue) -> None:
+def test_nobody_waits_for_the_file_system(open_queue: QueueFactory) -> None:
     """Who would have to make room is not known to the queue, so a flush is refused at once, also with "block"."""
     shared = Shared(MIB)
     queue = open_queue(disk=shared.disk, min_free_bytes=2 * MIB, full="block")
@@ -463,7 +463,9 @@ def test_a_limit_ends_the_filling_of_the_pool_and_a_full_disk_is_told() -> None:
         machine.fault = None
 
 
-def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(open_queue: OpenQueue, directory: Path) -> None:
+def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(
+    open_queue: QueueFactory, directory: Path
+) -> None:
     """A shared pool is nobody's; a segment that was made of one of its files is the queue's, and within its limit."""
     list(open_pool(directory.parent, None, shared=True, max_bytes=MIB).fill(MIB, 50 * KIB))
     settings: dict[str, Any] = {"max_disk_bytes": 400 * KIB, "log_bytes": 4096, "segment_bytes": 50 * KIB}
@@ -476,7 +478,7 @@ def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(open_queue
     assert len(drain(queue)) >= taken
 
 
-def test_a_group_that_fills_many_segments_is_refused_once(open_queue: OpenQueue) -> None:
+def test_a_group_that_fills_many_segments_is_refused_once(open_queue: QueueFactory) -> None:
     """The segments that it made before there was no more room are deleted, and do not count as room that was made."""
     for more_bytes in range(0, 700 * KIB, 70 * KIB):
         most = 2 * MIB + more_bytes

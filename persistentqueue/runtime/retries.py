@@ -283,7 +283,7 @@ class Trial:
         commit_tried([(self.retries.group, transaction, self)], timeout_seconds)
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what it holds, to come again after the delay, and forget the rest, as ``OpenQueue.discard`` does."""
+        """Give back what the transaction holds, after the delay, and forget the rest, like ``OpenQueue.discard``."""
         self._rejections = {}
         group = self.retries.group
         try:

@@ -11,13 +11,13 @@ COVERED := core.header core.operations codecs typed engine.settings core.block c
 	interprocess.splits interprocess.consumer_requests interprocess.snapshot_view core.intervals core.availability \
 	engine.subscriptions subscription recovery.in_doubt engine.two_phase transactions runtime.multi_queue \
 	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
-	system.event_log engine.inbox_limits storage.inbox_access recovery.opening recovery.catalog
+	system.event_log engine.inbox_limits storage.inbox_access recovery.opening
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/durability/test_%.py,corners)
 COVERING += $(patsubst %,tests/unit/engine/test_%.py,store commit admission compaction segment_use adoption \
 	two_phase)
 COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay repair in_doubt)
-COVERING += $(patsubst %,tests/unit/core/test_%.py,formats state availability encryption delivery_counts \
+COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
 COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue maintenance waiting retries metrics)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout pool)

@@ -14,6 +14,7 @@ from persistentqueue.core.checksum import crc32
 from persistentqueue.engine.adoption import LOOK_NAMES, STEP_NAMES
 from persistentqueue.engine.inbox_limits import read_limits
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
+from persistentqueue.runtime import open_queue as runtime_of_queue
 from persistentqueue.storage.publication import Part
 from persistentqueue.system.disk import DISK, Disk
 from tests.conftest import QueueFactory
@@ -99,7 +100,7 @@ def test_row_24_a_time_out_ends_the_adoption(
 
     disk, renamed = counting()
     queue = open_queue(disk=replace(disk, lstat=lstat, listdir=listdir))
-    monkeypatch.setattr(open_queue, "_now", lambda: now[0])
+    monkeypatch.setattr(runtime_of_queue, "_now", lambda: now[0])
     for number in range(PUBLISHED):
         (directory / "inbox" / f"{1 + number:016x}-{number:016x}.seg").touch()
     publish_many(directory, 1)

@@ -27,7 +27,7 @@ sys.path.insert(0, root)
 import logging
 logging.disable(logging.CRITICAL)
 from persistentqueue import *
-from persistentqueue.parts import *
+from persistentqueue.interprocess.multi_writer import *
 os.setgroups([group] if group else [])
 os.setresgid(uid, uid, uid)
 os.setresuid(uid, uid, uid)

@@ -14,18 +14,18 @@ COVERED := core.header core.operations codecs typed engine.settings core.block c
 	system.event_log engine.inbox_limits storage.inbox_access recovery.opening
 # The tests that do so; the others run unwatched.
 COVERING := $(patsubst %,tests/durability/test_%.py,corners)
-COVERING += $(patsubst %,tests/unit/engine/test_%.py,store commit admission compaction segment_use adoption \
+COVERING += $(patsubst %,tests/unit/engine/test_%.py,store commit admission compaction compaction_faults segment_use adoption \
 	two_phase)
-COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay repair in_doubt)
+COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay repair in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
-COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue maintenance waiting retries metrics)
+COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue maintenance waiting retries dead_letters metrics)
 COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout pool)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log)
-COVERING += $(patsubst %,tests/api/test_%.py,queue subscriptions flush_all codecs)
+COVERING += $(patsubst %,tests/api/test_%.py,queue encryption subscriptions flush_all codecs)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \
 	diskqueue_log)
-COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer multi_writer splits consumer_requests \
+COVERING += $(patsubst %,tests/unit/interprocess/test_%.py,producer producer_crashes producer_failures multi_writer splits consumer_requests \
 	snapshot_view)
 COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resources renames errors inboxes \
 	inbox_limits shared_inboxes trust foreign_directories location_repair identities)

@@ -32,7 +32,8 @@ from persistentqueue.system.disk import DISK
 from tests.support.queues import crash, segment_files, without_descriptors
 from tests.unit.runtime.test_open_queue import Gate
 
-from .test_aio import SECONDS, cancelled_everywhere, run, until
+from .test_aio import SECONDS, run, until
+from .test_aio_cancelled import cancelled_everywhere
 
 
 @pytest.fixture

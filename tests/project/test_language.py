@@ -96,9 +96,9 @@ def sentences(text: str) -> Iterator[str]:
         if re.match(r"\s*(\||\+-|\.\. |>>>)", line):
             plain.append("\n\n")
             continue
-        line = re.sub(r"^\s*([-*]|\d+\.|[`*]*\w+[`*]*( \([^)]*\))?:)\s+", "\n\n", line)
-        line = re.sub(r"^\s*[\w.]+:$", "\n\n", line)
-        plain.append(line.strip().removesuffix("::"))
+        named = re.sub(r"^\s*([-*]|\d+\.|[`*]*\w+[`*]*( \([^)]*\))?:)\s+", "\n\n", line)
+        titled = re.sub(r"^\s*[\w.]+:$", "\n\n", named)
+        plain.append(titled.strip(" ").removesuffix("::"))
     joined = re.sub(r"``[^`]*``", "code", " ".join(plain).replace("\n\n ", "\n\n"))
     for paragraph in joined.split("\n\n"):
         yield from filter(None, (each.strip() for each in re.split(r"(?<=[.!?:;])\s+", " ".join(paragraph.split()))))
@@ -153,7 +153,7 @@ def test_rule_catches(source: str, fault: str) -> None:
     "source",
     [
         'class A:\n    """A thing."""\n\n    @property\n    def size(self):\n        """The number of items."""',
-        'def f(a):\n    """Return it.\n\n    Args:\n        a: Bytes, up to ``n``.\n\n    Example::\n\n        who = 1\n"""',
+        'def f(a):\n    """Return it.\n\n    Args:\n        a: Bytes, up to ``n``.\n\n    Thus::\n\n        who = 1\n"""',
         'def f():\n    """Write the frame; ' + 'a b c d e f g h i j k l m n o p q r; s t u v w x y z a b c d e f g."""',
         "x = 1  # noqa: E501\n",
     ],

@@ -139,6 +139,12 @@ def threads() -> Iterator[ThreadPoolExecutor]:
 
 
 @pytest.fixture
+def path(tmp_path: Path) -> Path:
+    """The directory in which ``open_queue`` makes its queues."""
+    return tmp_path / "queues"
+
+
+@pytest.fixture
 def open_queue(tmp_path: Path, threads: ThreadPoolExecutor) -> Iterator[QueueFactory]:
     """Open ``tmp_path/queues/orders`` (or another ``name=``); what is still open at the end is closed."""
     opened: list[PersistentQueue] = []

@@ -108,12 +108,6 @@ def owner_body(pipe: Connection, path: str) -> None:
 
 
 @pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where ``open_queue`` makes its queues."""
-    return tmp_path / "queues"
-
-
-@pytest.fixture
 def owner(path: Path) -> Iterator[Child]:
     """Another process that owns ``orders``, and rests."""
     path.mkdir()

@@ -81,12 +81,6 @@ ACTIONS: dict[str, Action] = {
 }
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """What the directories of the queues are in."""
-    return tmp_path / "queues"
-
-
 def tree(directory: Path) -> dict[str, tuple[int, bytes]]:
     """All files below a directory, which of them, and what they hold."""
     return {

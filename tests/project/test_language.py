@@ -153,7 +153,7 @@ def test_rule_catches(source: str, fault: str) -> None:
     "source",
     [
         'class A:\n    """A thing."""\n\n    @property\n    def size(self):\n        """The number of items."""',
-        'def f(a):\n    """Return it.\n\n    Args:\n        a: Bytes, up to ``n``.\n\n    Thus::\n\n        who = 1\n"""',
+        'def f(a):\n    """Return it.\n\n    Args:\n        a: Bytes.\n\n    Thus::\n\n        who = 1\n"""',
         'def f():\n    """Write the frame; ' + 'a b c d e f g h i j k l m n o p q r; s t u v w x y z a b c d e f g."""',
         "x = 1  # noqa: E501\n",
     ],

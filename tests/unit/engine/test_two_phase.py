@@ -35,12 +35,6 @@ from tests.support.queues import crash, drain, log_file, put, put_each, tmpfs, w
 STEPS = ("several.1 write ahead", "several.2 prepare", "several.3 decide", "several.4 apply")
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where ``open_queue`` makes its queues."""
-    return tmp_path / "queues"
-
-
 def move(*queues: PersistentQueue) -> None:
     """Move an item from the first one to each of the others."""
     with transaction(*queues) as (source, *targets):

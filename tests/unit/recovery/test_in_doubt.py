@@ -45,12 +45,6 @@ PATIENT = replace(DISK, sleep=lambda seconds: None)
 """A disk on which a second of asking again takes none."""
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    """Where ``open_queue`` makes its queues."""
-    return tmp_path / "queues"
-
-
 def named(name: str) -> Participant:
     """A participant that an older log knows by its name alone."""
     return Participant(name, b"")

@@ -13,14 +13,13 @@ COVERED := core.header core.operations codecs typed engine.settings core.block c
 	core.delivery_counts engine.reader core.dead_letter runtime.retries runtime.requeue runtime.metrics \
 	system.event_log engine.inbox_limits storage.inbox_access recovery.opening
 # The tests that do so; the others run unwatched.
-COVERING := $(patsubst %,tests/durability/test_%.py,corners)
-COVERING += $(patsubst %,tests/unit/engine/test_%.py,store commit admission compaction compaction_faults segment_use adoption \
+COVERING := $(patsubst %,tests/unit/engine/test_%.py,store reader_races trim spill commit admission compaction compaction_faults segment_use adoption \
 	two_phase)
-COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay repair in_doubt decisions)
+COVERING += $(patsubst %,tests/unit/recovery/test_%.py,replay opening check repair in_doubt decisions)
 COVERING += $(patsubst %,tests/unit/core/test_%.py,formats intervals state availability encryption delivery_counts \
 	dead_letter)
-COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue maintenance waiting retries dead_letters metrics)
-COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout pool)
+COVERING += $(patsubst %,tests/unit/runtime/test_%.py,open_queue disown maintenance waiting retries dead_letters metrics)
+COVERING += $(patsubst %,tests/unit/storage/test_%.py,layout lock log pool segment)
 COVERING += $(patsubst %,tests/unit/system/test_%.py,quota event_log)
 COVERING += $(patsubst %,tests/api/test_%.py,queue encryption subscriptions flush_all codecs)
 COVERING += $(patsubst %,tests/predecessors/test_%.py,kahadb_compaction diskqueue_faults diskqueue_weaknesses \

@@ -70,7 +70,8 @@ PROMISES = (
     _promise(
         "never a wrong byte",
         "unit/core/formats unit/core/encryption api/encryption unit/recovery/repair durability/flips "
-        "predecessors/diskqueue_damage misuse/inboxes misuse/shared_inboxes misuse/corners durability/corners",
+        "predecessors/diskqueue_damage misuse/inboxes misuse/shared_inboxes misuse/corners unit/storage/log "
+        "unit/storage/segment",
         "flips --bytes 65536",
         "truncate --bytes 2048",
         "fuzz --kind formats --count 1000",

@@ -1,0 +1,60 @@
+"""The inspection of a state and of its blocks."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from persistentqueue.core.block import BLOCK_HEADER_BYTES, encode_block
+from persistentqueue.core.header import HEADER_BYTES
+from persistentqueue.core.operations import (
+    Checkpoint,
+    ExtentRow,
+    SegmentRow,
+    encode_transaction,
+)
+from persistentqueue.core.state import State
+from persistentqueue.recovery.check import _check_state
+from persistentqueue.storage.segment import Segment
+from persistentqueue.system.disk import DISK
+from tests.conftest import QueueFactory
+from tests.unit.storage.test_log import forge_log
+
+SALT = 77
+EMPTY = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
+
+
+def test_state_that_does_not_add_up() -> None:
+    """The inspection finds each invariant of the state broken."""
+    row = ExtentRow(0, 4, 1, 64, 100, 0, 4, 100)
+    state = State.restore(EMPTY._replace(next_sequence=4, segments=[SegmentRow(1, 1, 1, 164, 4)], extents=[row]))
+    assert list(_check_state(state)) == []
+    state.extents[0].live = 3
+    assert len(list(_check_state(state))) == 3
+    state.extents[0].live = 4
+    state.extents.append(state.extents[0])
+    problems = list(_check_state(state))
+    assert any("overlaps" in problem for problem in problems)
+    assert any("8 live" in problem for problem in problems)
+    state.extents.pop()
+    state.gone.frontier = 4
+    assert any("0 items that are not gone" in problem for problem in _check_state(state))
+
+
+@pytest.mark.damages
+def test_check_counts_items(open_queue: QueueFactory, directory: Path) -> None:
+    """An extent that promises another number of items than its blocks hold is a problem."""
+    from persistentqueue import check
+
+    path = directory.parent / "forged"
+    segment_row = SegmentRow(1, SALT, 1000, 200, 2)
+    blocks = encode_block([b"a", b"b"], SALT, HEADER_BYTES, 0, 0)
+    extent = ExtentRow(0, 3, 1, HEADER_BYTES, blocks.length_bytes, 0, 3, 100)
+    forge_log(path, encode_transaction([EMPTY._replace(next_sequence=3, segments=[segment_row], extents=[extent])]))
+    (path / "data").mkdir()
+    segment = Segment.recreate(DISK, str(path / "data" / "000000000001.seg"), 1, SALT, 1000)
+    segment.write(blocks.buffers, blocks.length_bytes, 2)
+    segment.close()
+    assert any("expected 3 items, found 2" in problem for problem in check(path).problems)
+    assert BLOCK_HEADER_BYTES == 44

@@ -1,0 +1,49 @@
+"""The lock file: who owns it, and whether it still has its name."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from persistentqueue import (
+    QueueLockedError,
+)
+from persistentqueue.storage.lock import Lock
+from persistentqueue.system.disk import DISK
+
+
+def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:
+    """A full disk keeps nobody from the lock; an owner that could not sign is one that has not named itself."""
+
+    def refuse(*_: Any) -> int:
+        raise OSError(28, "No space left on device")
+
+    lock = Lock(replace(DISK, pwritev=refuse), str(tmp_path / "lock"))
+    lock.acquire(0)
+    other = Lock(DISK, str(tmp_path / "lock"))
+    with pytest.raises(QueueLockedError, match="has not named itself") as caught:
+        other.acquire(0.03)
+    assert (caught.value.pid, caught.value.host, caught.value.since) == (None, None, None)
+    lock.release()
+    lock.release()
+    other.acquire(0)
+    other.release()
+
+
+def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:
+    """A lock on a file whose name is gone, or is another file's, is no lock: it is taken again."""
+    calls = [0]
+
+    def lstat(path: str) -> Any:
+        calls[0] += 1
+        if calls[0] == 1:
+            raise FileNotFoundError(path)
+        return DISK.lstat(path)
+
+    lock = Lock(replace(DISK, lstat=lstat), str(tmp_path / "lock"))
+    lock.acquire(1)
+    lock.release()
+    assert calls[0] == 3  # of the file twice, and of its directory

@@ -1,0 +1,77 @@
+"""One data file: blocks that do not fit where they stand, and what lies behind damage."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from zlib import crc32
+
+import pytest
+
+from persistentqueue import (
+    CorruptionError,
+)
+from persistentqueue.core.block import encode_block
+from persistentqueue.core.header import HEADER_BYTES, seed
+from persistentqueue.storage.segment import Segment
+from persistentqueue.system.disk import DISK
+from tests.conftest import QueueFactory
+from tests.support.queues import put_each, segment_files
+
+
+@pytest.mark.damages
+def test_segments_that_were_swapped(open_queue: QueueFactory, directory: Path) -> None:
+    """A segment under another's name is reported, and none of its items is served for the other's."""
+    queue = open_queue(segment_bytes=10)
+    put_each(queue, [b"a", b"b"])
+    queue.close()
+    one, two = segment_files(directory)
+    content = one.read_bytes()
+    one.write_bytes(two.read_bytes())
+    two.write_bytes(content)
+    queue = open_queue(memory_bytes=0)
+    errors = []
+    with queue.session() as session:
+        for _ in range(5):
+            try:
+                assert session.dequeue() is None
+            except CorruptionError as error:
+                errors.append(str(error))
+    assert any("segment 1 with salt" in error for error in errors)
+    assert queue.stats().damaged == 2
+
+
+def forge_header(salt: int, offset: int, count: int, ordinal: int, body_bytes: int) -> bytes:
+    """A block header with a right checksum."""
+    fields = struct.pack("<4sIIIQQQ", b"PQBk", 1, count, 0, ordinal, body_bytes, 0)
+    return fields + struct.pack("<I", crc32(fields, seed(salt, offset)))
+
+
+@pytest.mark.parametrize(
+    ("count", "ordinal", "body_bytes"), [(1, 9, 5), (1, 0, 10_000), (7, 0, 5)], ids=["ordinal", "length", "count"]
+)
+def test_block_header_outside_its_extent(tmp_path: Path, count: int, ordinal: int, body_bytes: int) -> None:
+    """A valid header that does not fit where it stands is damage, and what is behind it is found."""
+    segment = Segment.create(DISK, str(tmp_path / "s"), 1, 4096)
+    bad = forge_header(segment.salt, HEADER_BYTES, count, ordinal, body_bytes) + bytes(5)
+    behind = HEADER_BYTES + len(bad)
+    good = encode_block([b"c", b"d"], segment.salt, behind, 1, 0)
+    far = encode_block([b"x"], segment.salt, behind + good.length_bytes, 9, 0)
+    segment.write([bad, *good.buffers, *far.buffers], len(bad) + good.length_bytes + far.length_bytes, 3)
+    end = behind + good.length_bytes
+    loaded = segment.load(HEADER_BYTES, 0, end, 3, 0)
+    assert (loaded.damage is not None, loaded.next_ordinal, loaded.lost) == (True, 0, 1)
+    loaded = segment.load(HEADER_BYTES, 0, end, 3, 1)
+    assert (loaded.ordinal, loaded.items, loaded.damage) == (1, [b"c", b"d"], None)
+    segment.close()
+
+
+def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:
+    """Without a valid header behind the damage, all that is behind it in the extent is lost."""
+    segment = Segment.create(DISK, str(tmp_path / "s"), 1, 4096)
+    outside = encode_block([b"x"], segment.salt, 200, 9, 0)
+    segment.write([bytes(136), *outside.buffers], 136 + outside.length_bytes, 3)
+    loaded = segment.load(HEADER_BYTES, 0, 1000, 3, 0)
+    assert loaded.lost == 3
+    assert segment.load(HEADER_BYTES, 0, 2**60, 3, 0).lost == 3  # without looking at what is not there
+    segment.close()

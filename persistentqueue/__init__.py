@@ -16,7 +16,7 @@ that is served was checked), *bounded* (memory by a setting, disk by the live da
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
-The rooms, from the ground up (made by ``python -m tests.project.rooms``):
+The modules, from the ground up (made by ``python -m tests.project.modules``):
 
 - ``persistentqueue/`` Errors and codecs: public, and imported by all others. ``errors``, ``codecs``.
 - ``core/`` Pure data and formats: bytes, sets of sequences, and what they add up to. No files, threads or clock.

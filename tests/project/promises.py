@@ -10,7 +10,7 @@ import re
 from pathlib import Path
 from typing import NamedTuple
 
-from .rooms import ROOT, first_sentence
+from .modules import ROOT, first_sentence
 
 PAGE = ROOT / "docs" / "promises.md"
 TESTS = ROOT / "tests"

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 import pytest
 
-from .rooms import PACKAGE
+from .modules import PACKAGE
 
 WORDS_MAX = 25
 NOT_IMPERATIVE = {
@@ -120,10 +120,10 @@ def faults(prose: Prose) -> Iterator[str]:
             yield f"{prose.place}: {count} words in {sentence[:60]!r}"
 
 
-ROOMS = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.relative_to(PACKAGE).as_posix())
+@pytest.mark.parametrize("path", MODULES, ids=lambda path: path.relative_to(PACKAGE).as_posix())
 def test_prose_keeps_the_rules(path: Path) -> None:
     """Each docstring and comment has named subjects, short sentences, and the terms of the glossary."""
     name = path.relative_to(PACKAGE).as_posix()

@@ -10,11 +10,11 @@ import pytest
 
 import persistentqueue
 
-from .rooms import FACES_MAY_IMPORT, FIRST_FACE, PACKAGE, PLACE, documents
+from .modules import FACES_MAY_IMPORT, FIRST_FACE, PACKAGE, PLACE, documents
 
 DOOR_ONLY = {"os", "fcntl", "mmap", "socket", "portalocker", "random", "secrets"}
 THREADS_ONLY = {"threading", "time", "concurrent", "queue"}
-ROOMS_WITH_THREADS = {
+MODULES_WITH_THREADS = {
     "aio/futures",
     "aio/persistent_queue",
     "compat",
@@ -32,43 +32,43 @@ ROOMS_WITH_THREADS = {
 }
 DOORS = {"system/disk", "system/wakeup", "system/startup"}
 FOLDER_FILES_MAX = 14
-ROOM_LINES_MAX = 800
+MODULE_LINES_MAX = 800
 FUNCTION_LINES_MAX = 70
 
 
-def problems(room: str, source: str) -> Iterator[str]:
-    """What is wrong with the source of a room."""
+def problems(module: str, source: str) -> Iterator[str]:
+    """Yield what is wrong with the source of a module."""
     tree = ast.parse(source)
-    if source.count("\n") > ROOM_LINES_MAX:
-        yield f"{room} has more than {ROOM_LINES_MAX} lines"
+    if source.count("\n") > MODULE_LINES_MAX:
+        yield f"{module} has more than {MODULE_LINES_MAX} lines"
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             docstring = ast.get_docstring(node, clean=False) or ""
             lines = (node.end_lineno or 0) - node.lineno - docstring.count("\n")
             if lines > FUNCTION_LINES_MAX:
-                yield f"{room}.{node.name} has {lines} lines"
+                yield f"{module}.{node.name} has {lines} lines"
         if isinstance(node, ast.ImportFrom) and any(alias.name == "*" for alias in node.names):
-            yield f"{room} imports *"
-        for module in _imports(node):
-            if module.startswith("."):
-                for below in _rooms_of(room, node):
-                    if PLACE[room][0] >= FIRST_FACE > PLACE.get(below, (99, 0))[0] and room != "__main__":
-                        yield f"{room} imports {below}: faces use the public names"
-                    if PLACE.get(below, (99, 0)) >= PLACE[room]:
-                        yield f"{room} imports {below}, which is not on a lower floor"
-            elif module.startswith("persistentqueue") and PLACE[room][0] < FIRST_FACE:
-                yield f"{room} imports the package from outside"
-            elif module.startswith("persistentqueue") and module not in FACES_MAY_IMPORT:
-                yield f"{room} imports {module}: faces use the public names"
-            elif room.startswith(("spark/", "cli/")):
+            yield f"{module} imports *"
+        for imported in _imports(node):
+            if imported.startswith("."):
+                for below in _modules_of(module, node):
+                    if PLACE[module][0] >= FIRST_FACE > PLACE.get(below, (99, 0))[0] and module != "__main__":
+                        yield f"{module} imports {below}: faces use the public names"
+                    if PLACE.get(below, (99, 0)) >= PLACE[module]:
+                        yield f"{module} imports {below}, which is not on a lower floor"
+            elif imported.startswith("persistentqueue") and PLACE[module][0] < FIRST_FACE:
+                yield f"{module} imports the package from outside"
+            elif imported.startswith("persistentqueue") and imported not in FACES_MAY_IMPORT:
+                yield f"{module} imports {imported}: faces use the public names"
+            elif module.startswith(("spark/", "cli/")):
                 continue
-            elif module == "asyncio":
-                if not room.startswith("aio/"):
-                    yield f"{room} imports asyncio: only aio has an event loop"
-            elif module in DOOR_ONLY and room not in DOORS:
-                yield f"{room} imports {module}: only the doors of system reach the operating system"
-            elif module in THREADS_ONLY and room not in ROOMS_WITH_THREADS:
-                yield f"{room} imports {module}: the core has no threads and no clock"
+            elif imported == "asyncio":
+                if not module.startswith("aio/"):
+                    yield f"{module} imports asyncio: only aio has an event loop"
+            elif imported in DOOR_ONLY and module not in DOORS:
+                yield f"{module} imports {imported}: only the doors of system reach the operating system"
+            elif imported in THREADS_ONLY and module not in MODULES_WITH_THREADS:
+                yield f"{module} imports {imported}: the core has no threads and no clock"
 
 
 def _imports(node: ast.AST) -> Iterator[str]:
@@ -82,10 +82,10 @@ def _imports(node: ast.AST) -> Iterator[str]:
             yield _top(node.module)
 
 
-def _rooms_of(room: str, node: ast.AST) -> Iterator[str]:
-    """The rooms that a relative import is from: a module, or the modules of a folder."""
+def _modules_of(module: str, node: ast.AST) -> Iterator[str]:
+    """The modules that a relative import is from: a module, or the modules of a folder."""
     assert isinstance(node, ast.ImportFrom)
-    above = room.split("/")[:-1]
+    above = module.split("/")[:-1]
     path = "/".join([*above[: len(above) - node.level + 1], *(node.module or "").split(".")]).strip("/")
     if path in PLACE:
         yield path
@@ -96,28 +96,28 @@ def _rooms_of(room: str, node: ast.AST) -> Iterator[str]:
 
 
 def _top(module: str) -> str:
-    """Of others the package, of ours the room."""
+    """Of others the package, of ours the module."""
     return module if module.startswith("persistentqueue") else module.split(".", maxsplit=1)[0]
 
 
-def room_of(path: Path) -> str:
-    """The room that is in this file."""
+def module_of(path: Path) -> str:
+    """The module that is in this file."""
     return path.relative_to(PACKAGE).with_suffix("").as_posix()
 
 
-ROOMS = sorted(PACKAGE.rglob("*.py"))
+MODULES = sorted(PACKAGE.rglob("*.py"))
 
 
-@pytest.mark.parametrize("path", ROOMS, ids=room_of)
-def test_room_keeps_the_rules(path: Path) -> None:
-    """Each room imports from lower floors only, leaves the operating system to ``disk``, and stays small."""
-    room = room_of(path)
-    assert room in PLACE, f"{room} is not in the table of rooms yet"
-    assert list(problems(room, path.read_text(encoding="utf-8"))) == []
+@pytest.mark.parametrize("path", MODULES, ids=module_of)
+def test_module_keeps_the_rules(path: Path) -> None:
+    """Each module imports from lower floors only, leaves the operating system to ``disk``, and stays small."""
+    module = module_of(path)
+    assert module in PLACE, f"{module} is not in the table of modules yet"
+    assert list(problems(module, path.read_text(encoding="utf-8"))) == []
 
 
 @pytest.mark.parametrize(
-    ("room", "source", "problem"),
+    ("module", "source", "problem"),
     [
         ("core/block", "from ..engine.store import Store", "not on a lower floor"),
         ("core/block", "from .frame import Frame", "not on a lower floor"),
@@ -141,33 +141,33 @@ def test_room_keeps_the_rules(path: Path) -> None:
         ("core/state", "x = 1\n" * 801, "800 lines"),
     ],
 )
-def test_rule_catches(room: str, source: str, problem: str) -> None:
+def test_rule_catches(module: str, source: str, problem: str) -> None:
     """Each rule catches what it is there for."""
-    assert any(problem in found for found in problems(room, source))
+    assert any(problem in found for found in problems(module, source))
 
 
-def test_table_holds_no_other_rooms() -> None:
+def test_table_holds_no_other_modules() -> None:
     """Each module that the table names is there, once."""
-    assert sorted(PLACE) == sorted(map(room_of, ROOMS))
+    assert sorted(PLACE) == sorted(map(module_of, MODULES))
 
 
 def test_maps_are_current() -> None:
-    """The maps in the documents are those that the table makes; else run ``python -m tests.project.rooms``."""
+    """The maps in the documents are those that the table makes; else run ``python -m tests.project.modules``."""
     for path, text in documents().items():
-        assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run python -m tests.project.rooms"
+        assert path.read_text(encoding="utf-8") == text, f"{path.name} is stale: run python -m tests.project.modules"
 
 
 def test_folders_stay_small() -> None:
     """No folder of the package has more files than a reader takes in at once, and the tests' top folder has few."""
-    for folder in {path.parent for path in ROOMS}:
+    for folder in {path.parent for path in MODULES}:
         assert sum(path.is_file() for path in folder.iterdir()) <= FOLDER_FILES_MAX, folder
 
 
 def test_exports_are_complete() -> None:
-    """``__all__`` names what the package offers, and nothing else public is in it but its rooms."""
+    """``__all__`` names what the package offers, and nothing else public is in it but its modules."""
     public = {name for name in vars(persistentqueue) if not name.startswith("_")}
-    rooms = {room_of(path).partition("/")[0] for path in ROOMS}
-    assert public - rooms <= set(persistentqueue.__all__) | {"annotations"}
+    modules = {module_of(path).partition("/")[0] for path in MODULES}
+    assert public - modules <= set(persistentqueue.__all__) | {"annotations"}
     assert set(persistentqueue.__all__) <= public
     assert len(set(persistentqueue.__all__)) == len(persistentqueue.__all__)
 
@@ -185,17 +185,17 @@ def test_public_names_have_docstrings() -> None:
 
 def test_spark_is_never_imported_by_the_package() -> None:
     """``import persistentqueue`` needs no PySpark."""
-    for path in ROOMS:
-        if not room_of(path).startswith("spark/"):
+    for path in MODULES:
+        if not module_of(path).startswith("spark/"):
             assert "pyspark" not in path.read_text(encoding="utf-8")
 
 
 def test_typer_and_rich_are_imported_by_the_verbs_alone() -> None:
     """``import persistentqueue``, and the page of ``report``, need neither."""
-    for path in ROOMS:
+    for path in MODULES:
         modules = {
             module for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))) for module in _imports(node)
         }
         if modules & {"typer", "rich"}:
-            assert room_of(path).startswith("cli/"), path
-            assert PLACE[room_of(path)] >= PLACE["cli/app"], path
+            assert module_of(path).startswith("cli/"), path
+            assert PLACE[module_of(path)] >= PLACE["cli/app"], path

@@ -1,7 +1,7 @@
-"""The declared table of rooms: the folders of the package, from the ground up, and the modules in each of them.
+"""The declared table of modules: the folders of the package, from the ground up, and the modules in each of them.
 
 A module imports from folders above its own row in this table, and from modules before it in its own folder.
-``test_layers`` holds this. ``python -m tests.project.rooms`` generates from the table, and from the first sentence of
+``test_layers`` holds this. ``python -m tests.project.modules`` generates from the table, and from the first sentence of
 each module, the maps in ``CONTRIBUTING.md`` and in the docstring of the package; ``test_maps_are_current`` fails when
 they are stale.
 """
@@ -38,7 +38,7 @@ class Folder(NamedTuple):
         """What the folder is."""
         return self.purpose or first_sentence(PACKAGE / self.name / "__init__.py")
 
-    def room(self, module: str) -> str:
+    def path(self, module: str) -> str:
         """Return the path of a module in the package, without its suffix."""
         return module if self.purpose else f"{self.name}/{module}"
 
@@ -103,7 +103,7 @@ FACES_MAY_IMPORT = {
 """What a face may import: the public names, the second interface, and the internals that are declared for it here."""
 
 
-PLACE = {folder.room(module): (row, at) for row, folder in enumerate(TABLE) for at, module in enumerate(folder.modules)}
+PLACE = {folder.path(module): (row, at) for row, folder in enumerate(TABLE) for at, module in enumerate(folder.modules)}
 """Where each module stands in the table: its row, and its place in the row. A module imports from lower ones only."""
 for _row, _each in enumerate(TABLE):
     if not _each.purpose:  # the docstring of a folder, unless its ``__init__`` is more than that
@@ -123,7 +123,7 @@ def contributing_map() -> str:
     for folder in TABLE:
         lines = [f"**`{folder.title}`** {folder.what}", ""]
         for module in folder.modules:
-            path = PACKAGE / f"{folder.room(module)}.py"
+            path = PACKAGE / f"{folder.path(module)}.py"
             lines.append(f"- `{module}`: {first_sentence(path)}")
         parts.append("\n".join(lines))
     return "\n\n".join(parts)
@@ -139,8 +139,8 @@ def package_map() -> str:
     return "\n".join(lines)
 
 
-BEGIN, END = "<!-- rooms: made by python -m tests.project.rooms -->", "<!-- end of rooms -->"
-HEADING, TAIL = "The rooms, from the ground up (made by ``python -m tests.project.rooms``):\n\n", '\n"""\n'
+BEGIN, END = "<!-- modules: made by python -m tests.project.modules -->", "<!-- end of modules -->"
+HEADING, TAIL = "The modules, from the ground up (made by ``python -m tests.project.modules``):\n\n", '\n"""\n'
 
 
 def replaced(text: str, begin: str, end: str, new: str) -> str:

@@ -88,7 +88,7 @@ _UNBOUNDED = 2**63 - 1
 _HOLES_FACTOR, _HOLES_BYTES = 16, 1024 * 1024
 """A file may be longer than its real bytes by this factor, and by this number of bytes in addition."""
 _NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})
-"""Error numbers that mean that no regular file has this name, or that it has no more."""
+"""Error numbers that mean that no regular file has this name, or no longer has it."""
 
 
 class TooManyPartsError(PersistentQueueError, ValueError):
@@ -179,7 +179,7 @@ def is_part(name: str) -> bool:
 
 
 def time_behind(disk: Disk, inbox: str, name: str, time_ns: int = 0) -> int:
-    """Return the time for a publication: after ``time_ns``, and after the file of this name, if it is not empty.
+    """Return the time for a publication: after ``time_ns``, and after that of ``name``, if it is given.
 
     Raises ``CorruptionError`` if that file has the last possible time.
     """

@@ -1,1 +1,1 @@
-"""One kind of file each: segments, the log, the pool of empty files, the lock, and what other processes publish."""
+"""One module for each kind of file: segments, the log, the pool of empty files, the lock, and published files."""

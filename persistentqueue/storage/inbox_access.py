@@ -1,18 +1,18 @@
-"""Publishing for another user's queue: the one way in which a queue is shared, and who may publish at all.
+"""Access to the inbox of another user's queue: the only way to share a queue, and the rules for publishing.
 
-A queue is its user's alone: directories are made with mode 0700, files with 0600. To let a group publish, the user of
-the queue opens three directories, and nothing else::
+A queue belongs to its user alone: directories are made with mode 0700, files with 0600. To let a group publish, the
+user of the queue opens three directories, and nothing else::
 
     chgrp GROUP QUEUE QUEUE/log QUEUE/inbox
     chmod 750 QUEUE QUEUE/log
     chmod 2770 QUEUE/inbox
 
-The user of the queue must be in the group. In an inbox that is writable for its group, and gives its own group to new
-files (set-group-ID), everybody publishes files that the group may read. The owner needs no more than that to serve
-them: it renames them, which is its right in its own directories, and never writes to them.
+The user of the queue must be in the group. The inbox is then writable for its group, and gives its own group to new
+files (set-group-ID). In such an inbox every process publishes files that the group may read. The owner needs no more
+than that to serve them. It renames them, which is its right in its own directories, and never writes to them.
 
-Elsewhere nobody but the user of the inbox publishes, since what another user writes could never be read. The one
-exception is the superuser, whose files everybody may read who may enter the inbox.
+In any other inbox only the user of the inbox publishes, since files of another user could never be read. The one
+exception is the superuser: its files are readable for each user that may enter the inbox.
 """
 
 from __future__ import annotations
@@ -27,9 +27,9 @@ _SUPERUSER = 0
 
 
 def publication_mode(disk: Disk, inbox: str) -> int:
-    """The mode of a file that this process publishes in this inbox, so that its owner can read it.
+    """Return the mode of a file that this process publishes in this inbox, so that the owner can read it.
 
-    Raises ``InboxAccessError``: it could not; and ``FileNotFoundError``.
+    Raises ``InboxAccessError`` if the owner could not read it, and ``FileNotFoundError`` if there is no inbox.
     """
     if is_shared(disk, inbox):
         return _GROUP
@@ -48,6 +48,6 @@ def is_shared(disk: Disk, inbox: str) -> bool:
 
 
 def make_readable(disk: Disk, fd: int, mode: int) -> None:
-    """Give the open file, which is new, this mode, whatever the process keeps back from new files (its umask)."""
+    """Give the open new file this mode, even if the umask of the process removed a part of it."""
     if mode != _OWN and disk.fstat(fd).st_mode & mode != mode:
         disk.fchmod(fd, mode)

@@ -1,32 +1,35 @@
-"""Queues in a directory: which names they have, which are there, and how one is deleted.
+"""The layout of a directory of queues: valid names, the files of a queue, and the deletion of a queue.
 
 ::
 
     <path>/<name>/                one named queue; without a name, <path> itself
-      lock                        held while owned; never deleted; says who owns it, for the error message
-      log/<generation>.log        the transaction log: one generation, two only while trimming
+      lock                        locked while the queue is owned; deleted only with the queue; names the owner
+      log/<generation>.log        the transaction log: one generation, two only during a trim
       data/<number>.seg           the segments: append-only, never edited
       inbox/<time>-<producer>.*   what other processes publish, for the owner to adopt; see ``publication``
       inbox.closed/               what ``inbox`` is renamed to while the segments are being moved
       pool/log.free               the spare file that the next generation of the log will be written to
-      pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <path>/.pool
-      queue.limits                the limits, if there are any, for those who publish; see ``bounds``
-      data.path                   where the segments are, if they are elsewhere; see ``place``
+      pool/<bytes>-<random>.free  empty files that become segments; of a shared pool in <path>/.pool
+      queue.limits                the limits, if there are any, for producers; see ``inbox_limits``
+      data.path                   where the segments are, if they are elsewhere; see ``locations``
       deleted/                    what ``log`` is renamed to when the queue is being deleted
-      */*.damaged                 what could not be read, moved aside
+      */*.damaged                 what could not be read, set aside
 
-    <data_path>/<name>/           the place of its segments, on other media; without a name, <data_path> itself
-      queue.id                    whose it is; see ``place``
+    <data_path>/<name>/           the location of its segments, on other media; without a name, <data_path> itself
+      queue.id                    the queue that the location belongs to; see ``locations``
       data/<number>.seg           the segments
-      inbox/<time>-<producer>.*   what other processes publish, next to them
-      pool/<bytes>-<random>.free  empty files that segments are made of; for a shared pool in <data_path>/.pool
+      inbox/<time>-<producer>.*   what other processes publish, next to the segments
+      pool/<bytes>-<random>.free  empty files that become segments; of a shared pool in <data_path>/.pool
 
-The write order of a deletion (``delete.1`` …), which whoever comes next finishes if it is cut short:
+The write order of a deletion (``delete.1`` …). If it is cut short, the next process that opens or deletes the queue
+finishes it:
 
-1. Rename ``log`` to ``deleted``. 2. Sync the directory: **the commit point of a deletion**; from here on there is no
-   queue. *A crash before leaves the queue as a whole, or none.*
-3. Delete the segments and the spare; sync; delete ``data.path``; sync; delete the logs; sync; delete ``queue.id``;
-   sync. *A crash leaves files that ``deleted`` tells of, or a ``queue.id`` that is known by the directory in it.*
+1. Rename ``log`` to ``deleted``.
+2. Sync the directory: **the commit point of a deletion**. From here on there is no queue. *A crash before leaves the
+   whole queue, or none.*
+3. Delete the segments, what is published, and the files of the pool; at an external location, sync. Delete
+   ``queue.limits`` and ``data.path``; sync. Delete the logs; sync. Delete ``queue.id``; sync. *A crash leaves files
+   that ``deleted`` accounts for, or a ``queue.id`` that is recognized by the directory in it.*
 """
 
 from __future__ import annotations
@@ -83,7 +86,9 @@ PART_NAMES = frozenset(
     {LOCK_NAME, LOG_DIRECTORY, DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY, POOL_DIRECTORY, DELETED_DIRECTORY}
     | {name + suffix for name in (PATH_NAME, ID_NAME) for suffix in ("", NEW_SUFFIX)}
 )
-"""Names in the directory of a queue, or in the place of its segments: a queue without a name has them in ``path``."""
+"""Names in the directory of a queue, or in the location of its segments: a queue without a name has them in ``path``,
+which may be a directory of queues.
+"""
 
 _DAMAGED = re.compile(r"(\.[0-9]+)?\.damaged")
 _NAME = re.compile(r"[A-Za-z0-9_-][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -95,7 +100,7 @@ def is_name(name: str) -> bool:
 
 
 def queue_directory(path: StrPath, name: str | None) -> str:
-    """The directory of the queue. Raises ``InvalidNameError``, ``TypeError``."""
+    """Return the directory of the queue. Raises ``InvalidNameError`` and ``TypeError``."""
     path = fspath(path)
     if not isinstance(path, str):
         raise TypeError(f"path must be text, not {type(path).__name__}")
@@ -111,34 +116,37 @@ def queue_directory(path: StrPath, name: str | None) -> str:
 
 
 def place_path(directory: str, name: str | None, data_path: StrPath | None) -> str:
-    """The path of the place that ``data_path`` means for the queue; that of ``OWN`` if it is the queue's directory."""
+    """Return the path of the location that ``data_path`` means for the queue.
+
+    It is the path of ``OWN`` if that location is the queue's own directory.
+    """
     root = directory if data_path is None else queue_directory(data_path, name)
     return OWN.path if abspath(root) == abspath(directory) else abspath(root)
 
 
 def need_own_directory(disk: Disk, directory: str) -> None:
-    """Raise ``InvalidNameError`` if the directory is a part of another queue, or has another queue for a part.
+    """Raise ``InvalidNameError`` if the directory is a part of another queue, or has another queue as a part.
 
-    A queue without a name has its parts in ``path``; a queue that is named like a part would lie in that part. A queue
-    that is there keeps its directory: the look for others is for a new one.
+    A queue without a name has its parts in ``path``, and a queue that is named like a part would lie in that part. An
+    existing queue keeps its directory: only for a new queue are the parts checked for other queues.
     """
     above, name = dirname(directory), basename(directory)
     if name in PART_NAMES and is_queue(disk, above or "."):
         raise InvalidNameError(
             f"{directory}: {name!r} cannot be a queue's name in {above or '.'}: that directory is a queue itself, or a "
-            f"place of segments, and {name!r} is a part of it: choose another name, or another path"
+            f"location of segments, and {name!r} is a part of it: choose another name, or another path"
         )
     if not _is_there(disk, join(directory, LOCK_NAME)):
         for part in sorted(PART_NAMES.intersection(names_in(disk, directory))):
             if is_queue(disk, join(directory, part)):
                 raise InvalidNameError(
-                    f"{directory}: no queue without a name can be made here: there is a queue named {part!r}, like a "
-                    "part of it: give the new queue a name, or another path"
+                    f"{directory}: a queue without a name cannot be made here: there is a queue named {part!r}, which "
+                    "is the name of a part of a queue: give the new queue a name, or another path"
                 )
 
 
 def is_queue(disk: Disk, directory: str) -> bool:
-    """Return whether the directory is that of a queue, or the place of its segments."""
+    """Return whether the directory is that of a queue, or the location of its segments."""
     logs = (name for part in (LOG_DIRECTORY, DELETED_DIRECTORY) for name in names_in(disk, directory, part))
     return any(parse_log_name(name) is not None for name in logs) or any(
         _is_there(disk, join(directory, name)) for name in (PATH_NAME, ID_NAME)
@@ -146,7 +154,7 @@ def is_queue(disk: Disk, directory: str) -> bool:
 
 
 def _is_there(disk: Disk, path: str) -> bool:
-    """Return whether there is a plain file."""
+    """Return whether the path is a plain file."""
     try:
         return S_ISREG(disk.lstat(path).st_mode)
     except (FileNotFoundError, NotADirectoryError):
@@ -154,7 +162,7 @@ def _is_there(disk: Disk, path: str) -> bool:
 
 
 def believed(disk: Disk, root: str) -> Iterator[str]:
-    """Yield the paths that an owner believes, of a queue's directory or of the place of its segments."""
+    """Yield the paths that an owner believes, in a queue's directory or in the location of its segments."""
     yield root
     yield from (join(root, name) for name in names_in(disk, root) if name in PART_NAMES)
     logs = join(root, LOG_DIRECTORY)
@@ -164,18 +172,18 @@ def believed(disk: Disk, root: str) -> Iterator[str]:
 def open_pool(
     path: StrPath, name: str | None, *, shared: bool, max_bytes: int, create: bool = True, disk: Disk = DISK
 ) -> Pool:
-    """The pool of a queue, owned or not, or the one that the queues of ``path`` share, made if it is not there, unless
-    it is only to be looked at, without ``create``.
+    """Return the pool of a queue, owned or not, or the one that the queues of ``path`` share.
 
-    That of queues which share a ``data_path`` is found by the name of one of them, or by that path. Raises
-    ``QueueNotFoundError``, ``DataMissingError`` and ``InvalidNameError``.
+    Its directory is made if it is missing, unless ``create`` is false. A pool of queues that share a ``data_path`` is
+    found by the name of one of them, or by that path. Raises ``QueueNotFoundError``, ``DataMissingError`` and
+    ``InvalidNameError``.
     """
     if shared and name is None:
         pool = join(abspath(queue_directory(path, None)), SHARED_POOL)
     else:
         directory = abspath(queue_directory(path, name))
         if not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here with a pool")
+            raise QueueNotFoundError(f"{directory}: no queue here, so no pool: check path and name")
         pool = read_places(disk, directory).pool_directory(shared)
     if create:
         make_directory(disk, pool)
@@ -183,7 +191,7 @@ def open_pool(
 
 
 def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
-    """The names in a part of a queue's directory, sorted; none if it is not there."""
+    """Return the sorted names in a part of a queue's directory; none if the part is missing."""
     try:
         return sorted(disk.listdir(join(directory, part) if part else directory))
     except (FileNotFoundError, NotADirectoryError):
@@ -191,19 +199,19 @@ def names_in(disk: Disk, directory: str, part: str = "") -> list[str]:
 
 
 def sizes_in(disk: Disk, directory: str) -> dict[str, int]:
-    """The lengths of the files in a directory, by their names."""
+    """Return the lengths of the files in a directory, by their names."""
     sizes = {}
     for name in names_in(disk, directory):
-        with suppress(FileNotFoundError):  # retired meanwhile
+        with suppress(FileNotFoundError):  # it was retired meanwhile
             sizes[name] = disk.lstat(join(directory, name)).st_size
     return sizes
 
 
 def find_generations(disk: Disk, directory: str, places: Places | None = None) -> list[int]:
-    """The generations of the log in a queue's directory, lowest first; none if it holds no queue.
+    """Return the generations of the log in a queue's directory, lowest first; none if it holds no queue.
 
-    Raises ``CorruptionError`` for a directory with segments and no log, since it was a queue's, ``DataPathError`` for
-    the place of another queue's segments, and ``DataMissingError``.
+    Raises ``CorruptionError`` if there are segments and no log, since that was a queue. Raises ``DataPathError`` if the
+    directory is the location of another queue's segments, and ``DataMissingError`` like ``read_places``.
     """
     numbers = [parse_log_name(name) for name in names_in(disk, directory, LOG_DIRECTORY)]
     found = sorted(number for number in numbers if number is not None)
@@ -212,7 +220,7 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
     names = names_in(disk, directory)
     owner = read_id(disk, directory) if ID_NAME in names else None
     if owner is not None:
-        whose = f"the place of segments of {owner[1]}"
+        whose = f"the location of the segments of {owner[1]}"
         raise DataPathError(directory, "a queue's directory", whose, "open that queue instead")
     if DELETED_DIRECTORY not in names:
         places = places or read_places(disk, directory)
@@ -225,34 +233,34 @@ def find_generations(disk: Disk, directory: str, places: Places | None = None) -
 
 
 def set_aside(disk: Disk, path: str) -> str:
-    """Rename what could not be read to ``*.damaged``, beside what was set aside before; return the new path."""
+    """Rename a file that could not be read to ``*.damaged``, beside what was set aside before; return the new path."""
     damaged = _damaged_name(disk, path)
     disk.rename(path, damaged)
     return damaged
 
 
 def set_all_aside(disk: Disk, places: Places, names: Iterable[str]) -> None:
-    """The same for files that are named with their part."""
+    """Set these files aside, which are named with their part."""
     for name in names:
         set_aside(disk, places.path(name))
 
 
 def delete_all(disk: Disk, places: Places, names: Iterable[str], wipe: bool) -> None:
-    """Delete files that are named with their part; ``wipe`` them before, durably."""
+    """Delete these files, which are named with their part; with ``wipe``, wipe them before, durably."""
     for path in map(places.path, names):
-        with suppress(FileNotFoundError):  # deleted by an owner who ended just now, and went on with that
+        with suppress(FileNotFoundError):  # an owner that has just ended deleted it first
             delete_file(disk, path, wipe)
 
 
 def delete_file(disk: Disk, path: str, wipe: bool) -> None:
-    """Delete a file; ``wipe`` it before, durably. Raises ``OSError``."""
+    """Delete a file; with ``wipe``, wipe it before, durably. Raises ``OSError``."""
     if wipe:
         wipe_file(disk, path)
     disk.unlink(path)
 
 
 def keep_copy(disk: Disk, path: str) -> str | None:
-    """Copy a file that is to be repaired to ``*.damaged``, durably; the copy's path, None where there is no file."""
+    """Copy a file to ``*.damaged`` before a repair, durably; return the copy's path, or None if there is no file."""
     copy = _damaged_name(disk, path)
     try:
         copy_file(disk, path, copy)
@@ -263,7 +271,10 @@ def keep_copy(disk: Disk, path: str) -> str | None:
 
 
 def _damaged_name(disk: Disk, path: str) -> str:
-    """A name that is free. A directory may hold any number of files: it is not listed, and few names are tried."""
+    """Return a free name for a damaged file.
+
+    A directory may hold any number of files, so it is not listed, and few names are tried.
+    """
     damaged, number = f"{path}{DAMAGED_SUFFIX}", 1
     while _has_name(disk, damaged):
         number *= 2
@@ -280,16 +291,16 @@ def _has_name(disk: Disk, path: str) -> bool:
 
 
 def finish_deletion(disk: Disk, places: Places) -> Places:
-    """Remove the files of a queue that was being deleted, if there is one; the lock is held. Where the parts of the
-    next queue are.
+    """Finish the deletion of a queue, if one was begun, and return where the parts of the next queue are.
 
-    Where there is a log, there is a queue, and a directory of that name is somebody else's.
+    The lock is held. If there is a log, there is a queue, and a directory named ``deleted`` is not from a deletion.
     """
     directory = places.directory
     if DELETED_DIRECTORY not in names_in(disk, directory) or find_generations(disk, directory, places):
         return places
     disk.failpoint("delete.2 sync name")
-    # Also the name that an owner gave it who was killed: it could vanish after the segments, and the log come back.
+    # A killed owner may not have synced its rename to ``deleted``. A power cut could undo that after the segments are
+    # gone, and the log would come back.
     sync_directory(disk, directory)
     disk.failpoint("delete.3 sweep")
     elsewhere = [place for place in (*places.others, places.place) if bears(disk, place)]
@@ -301,7 +312,7 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
     _sweep(disk, join(directory, POOL_DIRECTORY), parse_spare_name)
     remove_file(disk, join(directory, LIMITS_NAME))
     remove_file(disk, join(directory, PATH_NAME))
-    # The log goes last, when they are gone durably: while it is there, whoever opens knows what these files are.
+    # The log goes last, when the other files are gone durably: it tells the next opening what these files are.
     sync_directory(disk, directory)
     _sweep(disk, join(directory, DELETED_DIRECTORY), parse_log_name)
     if DELETED_DIRECTORY in names_in(disk, directory):
@@ -314,13 +325,13 @@ def finish_deletion(disk: Disk, places: Places) -> Places:
 
 
 def bears(disk: Disk, place: Place) -> bool:
-    """Whether the place, which is not the queue's own directory, is there and bears its id."""
+    """Return whether the location, which is not the queue's own directory, exists and bears its id."""
     found = read_id(disk, place.path) if place != OWN else None
     return found is not None and found[0] == place.id
 
 
 def sweep_place(disk: Disk, root: str) -> None:
-    """Delete the segments and the empty files of a queue from a place of its own, durably."""
+    """Delete the segments, the published and the empty files of a queue from this location, durably."""
     for inbox in (INBOX_DIRECTORY, CLOSED_DIRECTORY):
         _sweep(disk, join(root, inbox), parse_name)
     _sweep(disk, join(root, DATA_DIRECTORY), parse_segment_name)
@@ -329,40 +340,43 @@ def sweep_place(disk: Disk, root: str) -> None:
 
 
 def let_go(disk: Disk, place: Place) -> None:
-    """Take the id off a place that holds nothing of the queue any more, and that is recorded nowhere."""
+    """Remove the id of a location that holds nothing of the queue any more, and that is recorded nowhere."""
     if bears(disk, place):
         remove_file(disk, join(place.path, ID_NAME))
         sync_directory(disk, place.path)
 
 
 def parse_spare_name(name: str) -> str | None:
-    """The name, if it is one of a file in the pool's directory; None for any other."""
+    """Return the name if it is one of a file in the pool's directory; None for any other."""
     return name if name == SPARE_NAME or parse_pool_name(name) is not None else None
 
 
 def _sweep(disk: Disk, path: str, parse: Callable[[str], object]) -> None:
-    """Delete the queue's files in a part of it, and the part, unless it holds what is not ours; then durably."""
+    """Delete the queue's files in a part of it, and the part itself if it is then empty.
+
+    If the part holds other files it stays, and is synced. The caller makes the removal of a part durable.
+    """
     for entry in names_in(disk, path):
         if parse(_DAMAGED.sub("", entry)) is not None:
-            with suppress(IsADirectoryError):  # none of ours
+            with suppress(IsADirectoryError):  # not a file of the queue
                 disk.unlink(join(path, entry))
     if not remove_directory(disk, path):
         sync_directory(disk, path)
 
 
 def part_of_segment(name: str) -> bool:
-    """Whether a file in a data directory is the queue's: a segment, or what was set aside of one."""
+    """Return whether a file in a data directory is the queue's: a segment, or one that was set aside."""
     return parse_segment_name(_DAMAGED.sub("", name)) is not None
 
 
 def part_of_inbox(name: str) -> bool:
-    """Whether a file in an inbox is published, or a part, or what was set aside of that."""
+    """Return whether a file in an inbox is published, or a part, or one of these that was set aside."""
     whole = _DAMAGED.sub("", name)
     return is_published(whole) or is_part(whole)
 
 
 def remove_directory(disk: Disk, path: str) -> bool:
-    """Remove the directory; False if it holds something."""
+    """Remove the directory; return False if it cannot be removed, because it is not empty for instance."""
     try:
         disk.rmdir(path)
     except FileNotFoundError:

@@ -1,20 +1,24 @@
-"""Where the parts of a queue are: its log in its own directory, its segments there or at a *place* on other media.
+"""The locations of the parts of a queue: its log is in its own directory, its segments there or on other media.
 
-Two small files hold on to each other. Each is one line of JSON, and one with its CRC-32 in eight hexadecimal digits::
+A *location* is the directory of the segments, if it is on other media. Two small files refer to each other. Each is one
+line of JSON, and a line with its CRC-32 in eight hexadecimal digits::
 
-    <queue>/data.path    {"others": [["/old", "1f…"]], "place": ["/mnt/data/orders", "9c…"], "version": 1}
-    <place>/queue.id     {"id": "9c…", "queue": "/var/queues/orders", "version": 1}
+    <queue>/data.path       {"others": [["/old", "1f…"]], "place": ["/mnt/data/orders", "9c…"], "version": 1}
+    <location>/queue.id     {"id": "9c…", "queue": "/var/queues/orders", "version": 1}
 
-``place`` is the absolute path of where ``data/``, ``inbox/`` and ``pool/`` are, and a random id that the place bears in
-its ``queue.id``: it was given when the place was taken, and to no other. ``"."`` with an empty id is the queue's own
-directory, also what a queue without ``data.path`` has. ``others`` may hold files of this queue that do not count: what
-a move has left, or was copying to. ``queue`` tells people whose a place is, and a queue what it took itself and never
-recorded, since it was killed between the two.
+``place`` is the absolute path of the directory of ``data/``, ``inbox/`` and ``pool/``, and a random id. The location
+bears this id in its ``queue.id``. The id was given when the location was taken, and to no other one. ``"."`` with an
+empty id is the queue's own directory. A queue without ``data.path`` has that, too.
 
-A place is taken durably before ``data.path`` tells of it, and lets go of its id only when ``data.path`` does so durably
-no more. Hence a place without the id that is recorded is not mounted, or somebody else's, and nothing is made of it.
+``others`` may hold files of this queue that do not count: a move has left them, or was copying them. ``queue`` tells
+people which queue a location belongs to. By it, a queue also recognizes a location that it took and never recorded,
+because its process was killed in between.
 
-Each file is replaced as a whole: written beside (``*.new``), synced, renamed, and the directory synced.
+A location is taken durably before ``data.path`` names it. It loses its id only when ``data.path`` durably names it no
+more. So a location without the recorded id is not mounted, or belongs to another queue, and nothing is made there.
+
+Each file is replaced as a whole: written beside the old one (``*.new``), synced and renamed; then its directory is
+synced.
 """
 
 from __future__ import annotations
@@ -31,7 +35,7 @@ from ..system.trust import open_plain
 PATH_NAME = "data.path"
 ID_NAME = "queue.id"
 LIMITS_NAME = "queue.limits"
-"""See ``bounds``."""
+"""The file of the limits; see ``inbox_limits``."""
 NEW_SUFFIX = ".new"
 LOG_DIRECTORY = "log"
 DATA_DIRECTORY = "data"
@@ -45,7 +49,7 @@ _ID_BYTES = 16
 
 
 class Place(NamedTuple):
-    """Where segments are, and the id that it bears."""
+    """A location of segments, and the id that it bears."""
 
     path: str
     id: str
@@ -56,48 +60,53 @@ OWN = Place(".", "")
 
 
 class Places(NamedTuple):
-    """Where the parts of one queue are: everybody who looks at one of its files asks here."""
+    """The locations of the parts of one queue: all code asks this object for the path of a file."""
 
     directory: str
-    """Of the queue: its lock, its log, and the spare log, which a rename must reach."""
+    """The directory of the queue: with its lock, its log, and the spare log, which is reached by a rename."""
     place: Place = OWN
     others: tuple[Place, ...] = ()
 
     def root_of(self, place: Place) -> str:
-        """The directory that the place is."""
+        """Return the directory of this location."""
         return self.directory if place == OWN else place.path
 
     @property
     def data_root(self) -> str:
-        """What ``data/`` and ``pool/`` are in."""
+        """The directory of ``data/`` and ``pool/``."""
         return self.root_of(self.place)
 
     def path(self, name: str) -> str:
-        """The path of a part, or of a file that is named with its part, such as ``data/000000000001.seg``."""
+        """Return the path of a part, or of a file named with its part, such as ``data/000000000001.seg``."""
         is_data = name.partition("/")[0] in {DATA_DIRECTORY, INBOX_DIRECTORY, CLOSED_DIRECTORY}
         return join(self.data_root if is_data else self.directory, name)
 
     @property
     def spare_directory(self) -> str:
-        """What the spare log is in: beside the log, since it gets there by a rename."""
+        """The directory of the spare log. It is beside the log, since the spare gets there by a rename."""
         return join(self.directory, POOL_DIRECTORY)
 
     def pool_directory(self, shared: bool) -> str:
-        """What the empty files for segments are in, beside these: the queue's own, or those of its neighbours, too."""
+        """Return the directory of the empty files for segments: the queue's own, or the one that it shares with its
+        neighbours.
+
+        It is on the same media as the segments.
+        """
         root = self.data_root
         return join(dirname(root.rstrip("/")) or ".", SHARED_POOL) if shared else join(root, POOL_DIRECTORY)
 
     def parts(self) -> list[str]:
-        """The directories of all files that are the queue's alone."""
+        """Return the directories of all files that are the queue's alone."""
         own = [join(self.directory, LOG_DIRECTORY), *map(self.path, (DATA_DIRECTORY, INBOX_DIRECTORY))]
         own.append(self.spare_directory)
         return own if self.place == OWN else [*own, self.pool_directory(False)]
 
 
 def read_places(disk: Disk, directory: str) -> Places:
-    """Where the parts of the queue in this directory are, as it is recorded; all in it where nothing is.
+    """Return the recorded locations of the parts of the queue in this directory; its own directory if nothing is
+    recorded.
 
-    Raises ``DataMissingError`` for a place that does not bear the recorded id, and ``CorruptionError``.
+    Raises ``DataMissingError`` if a location does not bear the recorded id, and ``CorruptionError``.
     """
     places = read_record(disk, directory)
     if places.place != OWN:
@@ -108,7 +117,7 @@ def read_places(disk: Disk, directory: str) -> Places:
 
 
 def read_record(disk: Disk, directory: str) -> Places:
-    """The same, without a look at the place."""
+    """Return what ``read_places`` does, without a check of the location."""
     fields = read_fields(disk, join(directory, PATH_NAME))
     if fields is None:
         return Places(directory)
@@ -117,7 +126,7 @@ def read_record(disk: Disk, directory: str) -> Places:
 
 
 def write_places(disk: Disk, places: Places) -> None:
-    """Record where the parts are, durably; a queue that is all in its own directory has no such file."""
+    """Record the locations of the parts, durably. If all parts are in the queue's own directory, remove the record."""
     path = join(places.directory, PATH_NAME)
     if (places.place, places.others) == (OWN, ()):
         with suppress(FileNotFoundError):
@@ -128,15 +137,18 @@ def write_places(disk: Disk, places: Places) -> None:
 
 
 def read_id(disk: Disk, root: str) -> tuple[str, str] | None:
-    """The id that a place bears, and the directory of its queue; None if it bears none. Raises ``CorruptionError``."""
+    """Return the id that a location bears, and the directory of its queue; None if it bears none.
+
+    Raises ``CorruptionError``.
+    """
     with suppress(FileNotFoundError, NotADirectoryError):
-        disk.hold(root)  # what bears the id is what an owner writes to, and sweeps
+        disk.hold(root)  # the directory that bears the id is the one that an owner writes to, and sweeps
     fields = read_fields(disk, join(root, ID_NAME))
     return (fields["id"], fields["queue"]) if fields is not None else None
 
 
 def write_id(disk: Disk, directory: str, root: str) -> Place:
-    """Let the place bear a new id of the queue in this directory, durably but for the names above it."""
+    """Give the location a new id of the queue in this directory, durably except for the names above it."""
     disk.hold(root)
     place = Place(root, disk.urandom(_ID_BYTES).hex())
     renew_id(disk, directory, place)
@@ -144,19 +156,19 @@ def write_id(disk: Disk, directory: str, root: str) -> Place:
 
 
 def renew_id(disk: Disk, directory: str, place: Place) -> None:
-    """Let the place bear its id as one of the queue in this directory, durably but for the names above it."""
+    """Write the location's id again, for the queue in this directory, durably except for the names above it."""
     write_fields(disk, join(place.path, ID_NAME), {"id": place.id, "queue": abspath(directory)})
 
 
 def remove_file(disk: Disk, path: str) -> None:
-    """Remove one of the two files, and what may be left of its writing; not durably."""
+    """Remove one of the small files, and the remains of an unfinished write of it; not durably."""
     for name in (path, path + NEW_SUFFIX):
         with suppress(FileNotFoundError):
             disk.unlink(name)
 
 
 def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
-    """What one of the small files says; None where there is none. Raises ``CorruptionError``."""
+    """Return the fields of one of the small files; None if it is missing. Raises ``CorruptionError``."""
     try:
         fd = open_plain(disk, path, READ)
     except (FileNotFoundError, NotADirectoryError):
@@ -172,9 +184,9 @@ def read_fields(disk: Disk, path: str) -> dict[str, Any] | None:
     line, _, rest = data.partition(b"\n")
     expected = b"%08x\n" % crc32(line)
     if rest != expected:
-        advice = "the queue opens without this file once the segments' data directory is put into its own directory"
+        advice = "the queue opens without this file if the data directory of its segments is put into its own directory"
         raise CorruptionError(path, len(line) + 1, repr(expected), repr(rest[:20]), advice)
-    fields: dict[str, Any] = json.loads(line.decode())  # as it was written: the checksum says so
+    fields: dict[str, Any] = json.loads(line.decode())  # the checksum says that this is what was written
     if fields["version"] > VERSION:
         raise UnsupportedFormatError(path, fields["version"], VERSION)
     return fields
@@ -188,7 +200,10 @@ def _names(disk: Disk, path: str) -> list[str]:
 
 
 def write_fields(disk: Disk, path: str, fields: dict[str, Any], mode: int = 0o600) -> None:
-    """Replace one of the small files as a whole, durably. Raises ``OSError``: it is as it was."""
+    """Replace one of the small files as a whole, durably.
+
+    Raises ``OSError``. If the failure was not that of the last sync, the old file is unchanged.
+    """
     line = json.dumps({**fields, "version": VERSION}, sort_keys=True).encode()
     data = b"%s\n%08x\n" % (line, crc32(line))
     new = path + NEW_SUFFIX

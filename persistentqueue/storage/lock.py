@@ -1,13 +1,15 @@
-"""One owner per queue: an exclusive lock of the kernel's on an open file that is never deleted.
+"""The lock of a queue: an exclusive lock of the kernel on an open file. It allows one owner.
 
-Who holds it is never judged by what the file says: that is for the error message only. The kernel frees the lock with
-the last descriptor of the open file, however its process ended; hence the descriptor is closed in a forked child.
+The file is deleted only with the queue.
 
-The file also says which inode it is. A copy of the directory has another one: there the opening looks for the original
-before it signs (see ``doubt.find_copy``).
+The text in the file is for the error message only, and never decides which process holds the lock. The kernel frees the
+lock with the last descriptor of the open file, however its process ended. So a forked child closes the descriptor.
 
-The directory is opened before its lock file, and held as long as the lock (see ``roots``). The owner uses ``disk``, the
-door of the lock: it reaches the directory that was locked, whatever becomes of its name.
+The file also records its inode. A copy of the directory has another inode. There the opening looks for the original
+before it records its own inode (see ``in_doubt.find_copy``).
+
+The directory is opened before its lock file, and held as long as the lock (see ``directory_handles``). The owner uses
+the ``disk`` of the lock: it reaches the directory that was locked, even if that gets another name.
 """
 
 from __future__ import annotations
@@ -34,16 +36,21 @@ _PID_MAX = 2**32 - 1
 _TEXT_CHARACTERS_MAX = 255
 """Most characters of a host's name, or of a time, that are believed."""
 _NO_PLAIN_FILE = frozenset({errno.ELOOP, errno.EISDIR, errno.ENXIO, errno.ENODEV, errno.EMLINK})
-"""Errors of an opening that meets no plain file."""
+"""Error numbers of an opening that meets no plain file."""
 
 
 class Owner(NamedTuple):
-    """Who has a queue open, as it described itself in the lock file; for people, since the lock is the kernel's."""
+    """The owner of a queue as it described itself in the lock file.
+
+    For people only: the lock itself is held by the kernel, and the process may have ended since.
+    """
 
     pid: int
+    """The process id of the owner, on its host."""
     host: str
+    """The name of its host."""
     since: str
-    """ISO 8601, UTC."""
+    """The time when the owner took the lock, in ISO 8601, UTC."""
 
 
 @lru_cache(1)  # one process opens many queues in a second
@@ -62,21 +69,21 @@ class Lock:
         self._fd: int | None = None
         self._inode = ""
         self.is_moved = False
-        """Whether the file was not signed, or was signed as another one: the directory may be a copy."""
+        """Whether the file records no inode, or another one than its own. Then the directory may be a copy."""
         self.roots = Roots(disk)
-        """The directories that are held as long as the lock: that of the queue, and what its owner adds."""
+        """The directories that are held as long as the lock: that of the queue, and those that its owner adds."""
 
     @property
     def disk(self) -> Disk:
-        """The door of the owner: it reaches the held directories by their descriptors."""
+        """The interface of the owner: it reaches the held directories by their descriptors."""
         return self.roots.disk
 
     def is_named(self) -> bool:
-        """Return whether the directory still has the name that it was opened by."""
+        """Return whether the directory still has the name by which it was opened."""
         return self.roots.is_named(self._directory)
 
     def is_on(self, found: StatResult) -> bool:
-        """Return whether this is the directory that is held."""
+        """Return whether ``found`` describes the directory that is held."""
         return self.roots.is_held(self._directory, found)
 
     def is_deleted(self) -> bool:
@@ -84,16 +91,16 @@ class Lock:
         return self.roots.is_deleted(self._directory)
 
     def hold_above(self, directory: str) -> None:
-        """Hold the directory that a held one is in. Raises ``OSError``."""
+        """Hold the parent of a held directory. Raises ``OSError``."""
         self.roots.hold(dirname(directory) or ".", through=join(directory, ".."))
 
     def acquire(self, timeout_seconds: float) -> None:
-        """Take the lock, waiting for it up to ``timeout_seconds``, and say in the file who has it.
+        """Take the lock, waiting for it up to ``timeout_seconds``, and describe this owner in the file.
 
-        ``is_moved`` is known then. For the next owner that stays as it is, until ``settle`` is called.
+        Sets ``is_moved``. The next owner finds the same value, until ``settle`` is called.
 
         Raises ``QueueLockedError``; the owner notices nothing. Raises ``UntrustedError`` if the lock is no plain file,
-        or has another name too: then nothing is written to it.
+        or has several names; then nothing is written to it.
         """
         deadline = self._disk.monotonic() + timeout_seconds
         while not self._try():
@@ -111,8 +118,8 @@ class Lock:
             self.is_moved = False
 
     def release(self) -> None:
-        """Free the lock. The file stays: unlinking it would let two owners hold two files of the same name."""
-        self.roots.close()  # first: who gets the lock next finds no call of ours
+        """Free the lock. The file stays: after an unlink, two owners could hold two files of the same name."""
+        self.roots.close()  # first: no call of this owner runs when the next owner has the lock
         if self._fd is not None:
             fd, self._fd = self._fd, None
             self._disk.close(fd)
@@ -126,11 +133,11 @@ class Lock:
                 found = self._disk.fstat(fd)
                 _need_plain(self.path, found)
                 self._inode = f"{found.st_ino:016x}"
-                self._fd, fd = fd, -1  # last: what raises before frees the lock
+                self._fd, fd = fd, -1  # last: an error before this frees the lock
                 return True
         finally:
             if self._fd is None:
-                self.roots.keep(())  # another directory may have the name at the next try
+                self.roots.keep(())  # at the next try another directory may have the name
             if fd >= 0:
                 self._disk.close(fd)
         return False
@@ -138,16 +145,16 @@ class Lock:
     def _open(self) -> int:
         """Open the lock file, or make it. Raises ``UntrustedError``."""
         with suppress(FileNotFoundError):
-            _need_plain(self.path, self.disk.lstat(self.path))  # to open a device may do anything
+            _need_plain(self.path, self.disk.lstat(self.path))  # to open a device may have any effect
         try:
             return self.disk.open(self.path, CREATE, 0o600)
         except OSError as error:
-            if error.errno in _NO_PLAIN_FILE:  # it came behind that look
+            if error.errno in _NO_PLAIN_FILE:  # it was put there after the check
                 raise _untrusted(self.path, str(error.strerror)) from error
             raise
 
     def _is_named(self, fd: int) -> bool:
-        """Whether the open file still has the name: else the queue was deleted while we waited for it."""
+        """Return whether the open file still has its name. Otherwise the queue was deleted during the wait."""
         ours = self._disk.fstat(fd)
         try:
             named = self.disk.lstat(self.path)
@@ -159,27 +166,27 @@ class Lock:
         assert self._fd is not None
         signature = _signature(self._disk.getpid(), self._disk.gethostname(), self._disk.time_ns() // 10**9)
         data = f'{signature}, "inode": "{inode}"}}'.encode()
-        # A full disk must not keep anybody from dequeueing; the message of a second opener will be poorer.
+        # A full disk must not prevent dequeueing. Without this text, only the message for a second opener says less.
         with suppress(OSError):
             self._disk.ftruncate(self._fd, 0)
             write_all(self._disk, self._fd, [data], len(data), 0)
 
 
 def _need_plain(path: str, found: StatResult) -> None:
-    """Raise ``UntrustedError`` unless this is a plain file with at most one name: it is to be written to."""
+    """Raise ``UntrustedError`` unless this is a plain file with at most one name: it will be written to."""
     if not S_ISREG(found.st_mode):
         raise _untrusted(path, filemode(found.st_mode))
     if found.st_nlink > 1:
-        raise _untrusted(path, f"one with {found.st_nlink} names, of which another may be somebody's file")
+        raise _untrusted(path, f"a file with {found.st_nlink} names, one of which may be a file of another program")
 
 
 def _untrusted(path: str, found: str) -> UntrustedError:
-    advice = "nothing was written to it: look at it, and remove it while nobody has the queue open"
+    advice = "nothing was written to it: inspect it, close the queue everywhere, and remove the file"
     return UntrustedError(path, "a plain file with one name as the lock", found, advice)
 
 
 def read_owner(disk: Disk, path: str) -> Owner | None:
-    """Return who has signed the lock file, and may have ended since; None if the file does not tell.
+    """Return the owner that the lock file describes, which may have ended since; None if it describes none.
 
     The file may hold anything: its texts are returned printable and of bounded length.
     """
@@ -200,7 +207,7 @@ def read_owner(disk: Disk, path: str) -> Owner | None:
 
 
 def _signed(disk: Disk, fd: int) -> dict[str, Any]:
-    """What the lock file says; nothing if that is no signature. The file may hold anything."""
+    """Return the fields of the lock file, or none if it is malformed. The file may hold anything."""
     with suppress(OSError, ValueError, RecursionError):
         signed = json.loads(read_all(disk, fd, _OWNER_BYTES_MAX, 0))
         if isinstance(signed, dict):
@@ -209,10 +216,10 @@ def _signed(disk: Disk, fd: int) -> dict[str, Any]:
 
 
 def is_held(disk: Disk, path: str) -> bool | None:
-    """Whether the system shows that somebody holds the lock; None where it shows no locks, as only Linux does.
+    """Return whether the system shows that the lock is held; None if it shows no locks, as only Linux does.
 
-    Nobody notices: to try the lock would keep out, for a moment, who is about to take it. A process in another
-    container may be hidden.
+    The lock itself is not tried: that would keep out, for a moment, a process that is about to take it. The system may
+    hide a process in another container.
     """
     try:
         named = disk.lstat(path)
@@ -220,7 +227,7 @@ def is_held(disk: Disk, path: str) -> bool | None:
         return False
     owner = read_owner(disk, path)
     try:
-        # The system shows them page by page, and between two pages one may slip through where others come and go.
+        # The system shows the locks page by page. One may be missed between two pages, while others come and go.
         return any(_is_lock_on(line.split(), named, owner) for _ in range(_LOOKS) for line in _kernel_locks(disk))
     except OSError:
         return None
@@ -235,9 +242,9 @@ def _kernel_locks(disk: Disk) -> list[str]:
 
 
 def _is_lock_on(fields: list[str], named: StatResult, owner: Owner | None) -> bool:
-    """Whether a line such as ``1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`` is of this file.
+    """Return whether a line such as ``1: FLOCK ADVISORY WRITE 4711 fe:00:815 0 EOF`` describes a lock on this file.
 
-    Some file systems show another device here than ``stat`` does: there the process tells.
+    On some file systems the device differs from the one that ``stat`` shows. Then the process id decides.
     """
     if len(fields) < 6 or fields[1] != "FLOCK":
         return False

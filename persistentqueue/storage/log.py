@@ -1,20 +1,20 @@
 """The transaction log: ``log/<generation>.log``, in the format of ``frame``.
 
-A generation gets its name only when its header and its checkpoint are complete and synced, so whatever is invalid under
-such a name was damaged, and the highest generation is the one that counts. Not synchronized: a log belongs to whoever
-writes.
+A generation gets its name only when its header and its checkpoint are complete and synced. So anything invalid under
+such a name was damaged, and the highest generation is the one that counts. Not synchronized: a log belongs to the
+thread that writes.
 
-Appending to a file past the page cache, in whole pages: what makes a small commit quick.
+``DirectAppender`` appends in whole pages that bypass the operating system's page cache, which makes a small commit
+quick. A durable write through that cache copies a page, marks it dirty, passes it to write-back and waits for that. A
+direct write sends the page that the queue holds to the device at once, in 0.87 of the time (``perf/README.md``).
 
-A durable write through the page cache copies a page, marks it dirty, hands it to write-back and waits for that; past
-the cache the kernel sends the page that we hold to the device at once, in 0.87 of the time (``perf/README.md``).
+The cost: offset, length and address must be multiples of a page. So the page in which the file ends is kept in memory.
+Each append writes this page again: the old bytes, the new bytes after them, then zeros. The old bytes do not change, so
+an interrupted write cannot damage them on a device that writes its sectors whole. The operating system's page cache
+rewrites whole pages, too, and has the same property.
 
-The price: offset, length and address must be multiples of a page. So the page in which the file ends is kept in memory,
-and each append writes it again, with what is new behind what was there, and zeros behind that. The bytes that were
-there do not change, so a write that is cut off cannot hurt them on a device that writes its sectors whole, just as
-through the page cache, which rewrites whole pages too.
-
-Not every file system can do it, and none has to: ``append`` says so, and the caller writes the usual way.
+Not every file system supports direct writes, and none has to. ``DirectAppender.append`` reports that, and the log is
+written the usual way.
 """
 
 from __future__ import annotations
@@ -46,18 +46,18 @@ T = TypeVar("T")
 SUFFIX = ".log"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.log")
 OVERHEAD_BYTES = HEADER_BYTES + FRAME_HEADER_BYTES + len(END)
-"""What a log of one frame needs beside its body."""
+"""Bytes that a log of one frame needs in addition to its body."""
 _TRIES = 100
 _FOR_ITS_NAME = "for the name of a generation of the log"
 
 
 def log_name(generation: int) -> str:
-    """The file name of a generation."""
+    """Return the file name of a generation."""
     return f"{generation:012d}{SUFFIX}"
 
 
 def parse_log_name(name: str) -> int | None:
-    """The generation in a log's file name; None for any other name."""
+    """Return the generation in a log's file name; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -80,7 +80,9 @@ class Log:
         self.number = first.number
         self.groups = 0
         self.enqueue_bytes_max = self.capacity_bytes
-        """Up to where frames may enqueue: the rest is for those that only dequeue, which a full disk must not stop."""
+        """Offset up to which frames may enqueue. The rest is for frames that only dequeue, which a full disk must not
+        prevent.
+        """
         self._flags = DSYNC if header.flags & SYNCED else 0
         self._checksum = first.checksum
 
@@ -88,10 +90,11 @@ class Log:
     def begin(
         cls, disk: Disk, fd: int, spare: str, path: str, header: Header, number: int, body: bytes, operations: int
     ) -> Log:
-        """Write a new generation into the open file ``spare``; it counts only once it was published as ``path``.
+        """Write a new generation into the open file ``spare``. It counts only after ``publish`` has renamed it to
+        ``path``.
 
-        ``header`` says which; its salt is given here. The first frame, with the number ``number``, has the one
-        transaction ``body``: the checkpoint, and what supplements it. Raises ``OSError``, and closes the file; then
+        ``header`` describes it, and gets its salt here. The first frame, with the number ``number``, has one
+        transaction, ``body``: the checkpoint, and its supplement. If this raises ``OSError``, it closes the file, and
         nothing has changed.
         """
         try:
@@ -109,32 +112,33 @@ class Log:
         return cls(disk, fd, direct, path, header, Frame(HEADER_BYTES, end, number, 0, checksum, []))
 
     def publish(self, spare: str) -> None:
-        """Make the new generation durable, then its name. The renaming is the commit point of a trim.
+        """Make the new generation durable, then its name. The rename is the commit point of a trim.
 
         Raises ``ResourceError`` if nothing has changed: the system lacks what the name needs, and no sync has failed.
-        Raises ``OSError`` otherwise; it is then unknown which generation the next opening will find.
+        Otherwise raises ``OSError``. Then it is unknown which generation the next opening will find.
         """
         directory = dirname(self.path)
         with ExitStack() as opened:
-            with unless_lacking(directory, _FOR_ITS_NAME):  # first: behind the renaming nothing but a sync may fail
+            with unless_lacking(directory, _FOR_ITS_NAME):  # first: after the rename only a sync may fail
                 sync_names = opened.enter_context(names_of(self._disk, directory))
             self._disk.failpoint("trim.3 sync generation")
             self._disk.fdatasync(self._fd)
             self._disk.failpoint("trim.4 rename generation")
-            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened
+            with unless_lacking(directory, _FOR_ITS_NAME):  # a rename that failed so has not happened
                 self._disk.rename(spare, self.path)
             self._disk.failpoint("trim.5 sync names")
             sync_names()
 
     def has_room(self, body_bytes: int, enqueues: bool) -> bool:
-        """Whether a frame with a body of this length fits."""
+        """Return whether a frame with a body of this length fits."""
         limit_bytes = self.enqueue_bytes_max if enqueues else self.capacity_bytes
         return self.end + FRAME_HEADER_BYTES + body_bytes + len(END) <= limit_bytes
 
     def append(self, body: bytes, transactions: int, operations: int) -> None:
-        """Write one frame with one call, durable on return if the log is a synced one. This is the commit point.
+        """Write one frame with one call. This is the commit point.
 
-        The caller made sure that there is room. Raises ``OSError``; it is then unknown whether the frame is on disk.
+        On return the frame is durable, if the log is synced. The caller has checked that there is room. Raises
+        ``OSError``; then it is unknown whether the frame is on disk.
         """
         number = self.number + 1
         header, checksum = encode_frame(body, self.salt, self.end, number, self._checksum, transactions, operations)
@@ -148,21 +152,21 @@ class Log:
         self._checksum = checksum
 
     def append_again(self, before: int, body: bytes, transactions: int, operations: int) -> None:
-        """Write the frame behind the frame ``before``, of which ``append`` was interrupted, unless that has ended.
+        """Write the frame after the frame ``before``, if its ``append`` was interrupted before it ended.
 
-        What is on disk of it is written over with the same bytes, so it does not matter how far it came. No sync has
-        failed: a failed ``append`` is never repeated. Raises like ``append``.
+        The same bytes are written over the part that is on disk, so it does not matter how far the first write came. No
+        sync has failed: a failed ``append`` is never repeated. Raises like ``append``.
         """
         direct, self._direct = self._direct, None
         if self.number == before:
             self.append(body, transactions, operations)
-        if direct is not None:  # its memory may be that of before or behind the frame
+        if direct is not None:  # its memory may be that of before or after the frame
             start = self.end - self.end % PAGE_BYTES
             direct.begin_anew(read_all(self._disk, self._fd, self.end - start, start))
             self._direct = direct
 
     def rest(self) -> None:
-        """Let go of memory that only a log at work needs."""
+        """Free the memory that only a busy log needs."""
         if self._direct is not None:
             self._direct.rest()
 
@@ -176,10 +180,10 @@ class Log:
 
 
 class Replay(NamedTuple):
-    """What a log says: its checkpoint, the transactions after it, and how it ends.
+    """The content of a log: its checkpoint, the transactions after it, and how it ends.
 
-    ``end`` is behind the last valid frame. ``torn_bytes`` is how much was found of something that began there and is
-    not a frame, 0 at a clean end; ``missing_bytes`` is how much shorter the file is than it was made.
+    ``end`` is the offset after the last valid frame. ``torn_bytes`` counts the bytes after it that began a frame and
+    are none; it is 0 at a clean end. ``missing_bytes`` is how much shorter the file is than it was made.
     """
 
     file: str
@@ -202,7 +206,7 @@ class Replay(NamedTuple):
 
     @property
     def supplement(self) -> Sequence[Operation]:
-        """What follows the checkpoint in its frame, and is a part of it."""
+        """The operations that follow the checkpoint in its frame, and are a part of it."""
         return self.frames[0].transactions[0][1:] if self.frames[0].transactions else ()
 
     @property
@@ -212,7 +216,10 @@ class Replay(NamedTuple):
 
 
 def read_log(disk: Disk, path: str) -> Replay:
-    """Read and check the log at ``path``. Raises ``CorruptionError`` or ``UnsupportedFormatError``; changes nothing."""
+    """Read and check the log at ``path``, and change nothing.
+
+    Raises ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError`` and ``OSError``.
+    """
     fd = open_plain(disk, path, READ)
     try:
         return replay(read_whole(disk, fd, path), path)
@@ -221,7 +228,7 @@ def read_log(disk: Disk, path: str) -> Replay:
 
 
 def read_whole(disk: Disk, fd: int, path: str) -> bytes:
-    """Return what the open log holds. Raises ``MemoryShortageError``."""
+    """Return the content of the open log. Raises ``MemoryShortageError``."""
     size_bytes = disk.fstat(fd).st_size
     try:
         return read_all(disk, fd, size_bytes, 0)
@@ -230,10 +237,10 @@ def read_whole(disk: Disk, fd: int, path: str) -> bytes:
 
 
 def read_steadily(newest: Callable[[], int], read: Callable[[int], T]) -> T | None:
-    """What ``read`` makes of the log whose ``newest`` generation it is told, if that was still the newest behind it.
+    """Return what ``read`` makes of the newest log, if its generation is still the ``newest`` one afterwards.
 
-    What was superseded meanwhile was perhaps cut or overwritten meanwhile, and read in part: it is read again; None
-    where a new one comes again and again. Raises what both raise.
+    A log that was superseded meanwhile may have been cut or overwritten during the reading, so the newest one is read
+    again. Returns None if a new generation comes each time. Raises what both callables raise.
     """
     generation = newest()
     for _ in range(_TRIES):
@@ -251,10 +258,10 @@ def read_steadily(newest: Callable[[], int], read: Callable[[int], T]) -> T | No
 
 
 def replay(data: bytes, file: str) -> Replay:
-    """Check and decode a whole log. Pure: bytes in, frames out.
+    """Check and decode a whole log. This function reads no file.
 
-    A frame that does not check out ends the log, if no valid one follows it: a torn tail. Otherwise, and always in the
-    header, in the checkpoint and in a sealed log, it is damage: raises ``CorruptionError``.
+    An invalid frame ends the log if no valid one follows it: a torn tail. Otherwise it is damage, and so is any invalid
+    byte in the header, in the checkpoint, or in a sealed log. Then this raises ``CorruptionError``.
     """
     header, first, checkpoint = first_frame(data, file)
     frames = [first]
@@ -275,7 +282,7 @@ def replay(data: bytes, file: str) -> Replay:
 
 
 def first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:
-    """The header, the first frame and its checkpoint. Raises like ``replay``."""
+    """Return the header, the first frame and its checkpoint. Raises like ``replay``."""
     header = decode_header(data, LOG_MAGIC, file)
     if parse_log_name(basename(file)) != header.number:
         raise CorruptionError(file, 0, "the generation that the file is named by", f"{header.number}")
@@ -287,7 +294,7 @@ def first_frame(data: bytes, file: str) -> tuple[Header, Frame, Checkpoint]:
 
 
 def _judge_end(data: bytes, end: int, header: Header, file: str, damage: CorruptionError) -> int:
-    """Tell a clean end (0) from a torn tail (its bytes) from damage (raises)."""
+    """Return 0 for a clean end, and the number of bytes for a torn tail. Raises ``CorruptionError`` for damage."""
     if header.flags & SYNCED:
         later = find_frame(data, end, header.salt, file)
         if later is not None:
@@ -296,8 +303,8 @@ def _judge_end(data: bytes, end: int, header: Header, file: str, damage: Corrupt
                 end,
                 damage.expected,
                 damage.found,
-                f"frame {later.number} at offset {later.offset} is valid, so this is no torn tail but damage to what "
-                "was acknowledged; nothing was changed: restore the file, or copy the directory before any repair",
+                f"frame {later.number} at offset {later.offset} is valid, so this is no torn tail, but damage to "
+                "acknowledged transactions; nothing was changed: restore the file, or copy the directory, then repair",
             )
     behind = data[end : end + len(END)]
     if behind == END[: len(behind)]:
@@ -309,21 +316,22 @@ _MEMORY_BYTES = 256 * 1024
 
 
 class DirectAppender:
-    """Appends to the file at ``path``, which ends with the bytes ``tail`` in its last page. Not synchronized."""
+    """Direct appends to the file at ``path``, which ends with the bytes ``tail`` in its last page. Not synchronized."""
 
     def __init__(self, disk: Disk, path: str, tail: bytes) -> None:
         self._disk = disk
         self._fd = disk.open_direct(path)
         self._tail = tail
         self._memory: memoryview | None = None
-        """Begins with what stands in the file's last page; made by the first append."""
+        """The bytes of the file's last page, then memory for more. The first append makes it."""
         self._dirty_bytes = 0
-        """Behind these there are only zeros in memory."""
+        """Length of the part of the memory that may hold other bytes than zeros."""
 
     def append(self, data: bytes, offset: int, next_offset: int, capacity_bytes: int) -> bool:
-        """Write ``data`` at ``offset``, durably, and zeros up to the end of its last page. False: it wrote nothing.
+        """Write ``data`` at ``offset``, durably, and zeros up to the end of its last page.
 
-        The next append will be at ``next_offset``. Writes nothing behind ``capacity_bytes``. Raises ``OSError``.
+        Returns False if the caller must write the data itself. The next append will be at ``next_offset``. Writes
+        nothing after ``capacity_bytes``. Raises ``OSError``.
         """
         at = offset % PAGE_BYTES
         used_bytes = at + len(data)
@@ -356,22 +364,22 @@ class DirectAppender:
         except OSError as error:
             if error.errno != errno.EINVAL:
                 raise
-            self.close()  # this file system asks for something else; the caller's write comes over whatever we wrote
+            self.close()  # not supported like this; the caller's write replaces what was written
             return False
         return True
 
     def begin_anew(self, tail: bytes) -> None:
-        """Go on behind an append that was interrupted; ``tail`` is what the file's last page holds."""
+        """Continue after an interrupted append; ``tail`` is what the file's last page holds."""
         self._tail, self._memory = tail, None
 
     def rest(self) -> None:
-        """Let the memory go; the next append takes some anew."""
+        """Free the memory. The next append takes it anew."""
         if self._memory is not None:
             self._tail = bytes(self._memory[:PAGE_BYTES])
             self._memory = None
 
     def close(self) -> None:
-        """Close the file; ``append`` is False from now on."""
+        """Close the file. From now on ``append`` returns False."""
         fd, self._fd = self._fd, None
         if fd is not None:
             self._disk.close(fd)

@@ -1,21 +1,21 @@
-"""The pool of empty files, ready to become segments (the linearstore's Empty File Pool).
+"""The pool of empty files that become segments, and the spare file that becomes the next generation of the log.
 
-A file that was written before needs no change of its size or its map of blocks when it is written again, so that its
-sync is cheaper, and nothing has to be found for it on a disk that is filling up. A retired segment goes to the pool
-instead of being deleted, as long as the pool stays below its upper bound; ``fill`` makes files up to its lower one,
-from the queue's own idle time or from outside. The name tells the size: ``<bytes>-<random>.free``, or ``.part`` while
-it is being filled, under a lock, so that what a killed process left is told from what one is at work on.
+A file that was written before changes neither its size nor its map of blocks when it is written again. So its sync is
+cheaper, and it needs no new space on a disk that is filling up. The idea is the Empty File Pool of the linearstore.
 
-All that counts is in the directory, and each step is one renaming, so that any number of queues and processes may share
-a pool. Nothing in it is trusted: what is no plain file of the named size with one name only is never taken (a power cut
-may bring an old name back beside the one of a live segment), and ``clean`` removes it. What a file holds is of no
-interest, since a segment's salt is new. Files with other names are not ours, and are left alone.
+**The pool.** A retired segment goes to the pool instead of being deleted, if the pool stays within its upper bound.
+``fill`` makes files up to the lower bound: in the queue's own idle time, or from outside. The name tells the size:
+``<bytes>-<random>.free``. While a file is being filled, its name ends in ``.part`` instead, and it is locked. So the
+remains of a killed process are told from a file that is still being filled.
 
-The spare file that the next generation of the log will be written to.
+All state is in the directory, and each step is one rename. So any number of queues and processes may share a pool.
+Nothing in it is trusted. Only a plain file of the named size with one name is taken, and ``clean`` removes any other: a
+power cut may bring an old name back beside the name of a live segment. The content of a file does not matter, since a
+segment gets a new salt. Files with other names do not belong to the pool, and are left alone.
 
-One is always kept, so that the log can be trimmed, and with it items dequeued, when the disk is full. Its bytes were
-written before, so that a sync of what is written to it changes neither its size nor its map of blocks, and is cheaper.
-What it contains is of no interest: whoever takes it writes under a fresh salt.
+**The spare.** One spare is always kept. So the log can be trimmed when the disk is full, and with it items can be
+dequeued. Its bytes were written before. So a sync of it is cheaper, as for the files of the pool. Its content does not
+matter, since a generation is written under a new salt.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from ..system.event_log import LOGGER
 from ..system.quota import OverLimitError, Quota
 
 SIZE_BYTES_MAX = 10**12 - 1
-"""What a name can tell."""
+"""The largest size that a name can tell, in bytes."""
 SUFFIX = ".free"
 PART_SUFFIX = ".part"
 _NAME = re.compile(r"([0-9]{12})-[0-9a-f]{16}(\.free|\.part)", re.ASCII)
@@ -46,7 +46,7 @@ class Empty(NamedTuple):
 
 
 def parse_pool_name(name: str) -> int | None:
-    """The size in the name of a pooled file; None for any other name."""
+    """Return the size in the name of a pooled file; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
@@ -56,17 +56,20 @@ def _is_sound(found: StatResult, size_bytes: int) -> bool:
 
 
 class Pool:
-    """A directory of empty files. For any thread, and beside other processes; bounds may be missed by a file then."""
+    """A directory of empty files.
+
+    For any thread, and for several processes at once. Then the pool may miss its bounds by a file.
+    """
 
     def __init__(self, disk: Disk, directory: str, max_bytes: int) -> None:
         self._disk = disk
         self.directory = directory
         self.max_bytes = max_bytes
         self.taken = 0
-        """How many files were taken."""
+        """The number of files that were taken."""
 
     def files(self) -> list[Empty]:
-        """The files that may be taken, smallest first."""
+        """Return the files that may be taken, smallest first."""
         found = []
         for name in self._names():
             size_bytes = parse_pool_name(name)
@@ -75,17 +78,19 @@ class Pool:
         return sorted(found)
 
     def size_bytes(self) -> int:
-        """The length of all of them."""
+        """Return the length of all files that may be taken, in bytes."""
         return sum(each.size_bytes for each in self.files())
 
     def take(self, path: str, least_bytes: int, most_bytes: int) -> int | None:
-        """Rename the largest file within these bounds to ``path``, where there is none yet; its length, None if there
-        is no such file. The renaming is not durable. Raises ``OSError``."""
+        """Rename the largest file within these bounds to ``path``, where there is no file yet.
+
+        Returns its length, or None if there is no such file. The rename is not durable. Raises ``OSError``.
+        """
         for size_bytes, name in reversed(self.files()):
             if not least_bytes <= size_bytes <= most_bytes:
                 continue
             source = join(self.directory, name)
-            with suppress(FileNotFoundError):  # another process took it
+            with suppress(FileNotFoundError):  # another process took it first
                 if not (_is_sound(self._disk.lstat(source), size_bytes) and self._is_ours(source)):
                     self._remove(name)
                     continue
@@ -95,9 +100,9 @@ class Pool:
         return None
 
     def give(self, path: str) -> bool:
-        """Take in the file at ``path``, which nobody needs any more; False if there is no room for it, or no use.
+        """Take the unneeded file at ``path`` into the pool. Return False if the pool has no room or no use for it.
 
-        Smaller files make room for it. Raises ``OSError``.
+        Smaller files are deleted to make room for it. Raises ``OSError``.
         """
         found = self._disk.lstat(path)
         size_bytes = found.st_size
@@ -117,10 +122,11 @@ class Pool:
         return True
 
     def fill(self, min_bytes: int, file_bytes: int) -> Iterator[int]:
-        """Make files of this size until all together have ``min_bytes``, or the bound is near; yields their lengths.
+        """Make files of this size, and yield their lengths, until the pool has ``min_bytes`` or another file would
+        exceed its bound.
 
-        What was yielded is written durably, but for its name. Raises ``ResourceError``, ``OSError``; no half of a file
-        stays then.
+        A yielded file is written durably, but its name is not durable. Raises ``ResourceError`` and ``OSError``; then
+        no unfinished file is left.
         """
         with unless_lacking(self.directory, "to fill the pool", "then fill it again"):
             while (size_bytes := self.size_bytes()) < min_bytes and size_bytes + file_bytes <= self.max_bytes:
@@ -129,11 +135,11 @@ class Pool:
                     yield file_bytes
 
     def _make(self, part: str, size_bytes: int) -> bool:
-        """Make a file, first under this name; False if somebody else cleaned it away."""
+        """Make a file, first under the name ``part``. Return False if another process removed it."""
         fd = self._disk.open(part, CREATE_NEW, 0o600)
         try:
             if not self._disk.lock(fd) or not self._disk.fstat(fd).st_nlink:
-                return False  # before it was locked somebody cleaned it away, or is at it
+                return False  # another process removed it before the lock, or is removing it
             write_zeros(self._disk, fd, 0, size_bytes)
             self._disk.fdatasync(fd)
             self._disk.rename(part, part.removesuffix(PART_SUFFIX) + SUFFIX)
@@ -146,7 +152,7 @@ class Pool:
         return True
 
     def shrink(self, max_bytes: int) -> int:
-        """Delete files, largest first, until they have no more than this in all; how many bytes were given back."""
+        """Delete files, largest first, until at most ``max_bytes`` remain; return how many bytes were freed."""
         files = self.files()
         size_bytes = total_bytes = sum(each.size_bytes for each in files)
         for each in reversed(files):
@@ -155,7 +161,7 @@ class Pool:
         return total_bytes - size_bytes
 
     def clean(self) -> list[str]:
-        """Remove what has a name of ours and cannot be used; the names. Raises ``OSError``."""
+        """Remove unusable files with names of the pool, and return these names. Raises ``OSError``."""
         removed = []
         for name in self._names():
             size_bytes = parse_pool_name(name)
@@ -186,7 +192,7 @@ class Pool:
             self._disk.close(fd)
 
     def _is_ours(self, path: str) -> bool:
-        """Whether we may write to it: whoever fills the pool from outside may be somebody else."""
+        """Return whether this process may write to the file: another user may have filled the pool."""
         try:
             self._disk.close(self._disk.open(path, WRITE, 0))
         except PermissionError:
@@ -194,7 +200,7 @@ class Pool:
         return True
 
     def _remove(self, name: str) -> bool:
-        """Delete it; False if somebody else did so, or it is none that could be."""
+        """Delete a file. Return False if another process did so first, or if it cannot be deleted."""
         with suppress(FileNotFoundError, IsADirectoryError, PermissionError):
             self._disk.unlink(join(self.directory, name))
             return True
@@ -208,31 +214,31 @@ SPARE_NAME = "log.free"
 
 
 class Spare:
-    """``log.free`` in the pool's directory. Not synchronized: it belongs to whoever writes."""
+    """The file ``log.free`` in the pool's directory. Not synchronized: it belongs to the thread that writes."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self.path = join(directory, SPARE_NAME)
 
     def fill(self, least_bytes: int, most_bytes: int | None = None) -> int:
-        """Make sure that there is a spare, and that its length is within these bounds; its length then.
+        """Make sure that there is a spare whose length is within these bounds, and return its length.
 
-        Raises ``OSError`` when there is no room; a spare that was there before is then still there, no longer than it
-        was, so that what room there is stays free.
+        Raises ``OSError`` if there is no space. A spare that existed before still exists then. It is not longer than
+        before, so the free space stays free.
         """
         fd, size_bytes = self.open(least_bytes, most_bytes)
         self._disk.close(fd)
         return size_bytes
 
     def open(self, least_bytes: int, most_bytes: int | None = None) -> tuple[int, int]:
-        """The same, for whoever goes on to write it: the descriptor, which is theirs to close, and the length."""
+        """Do what ``fill`` does, and return a descriptor of the spare, which the caller must close, and its length."""
         self._set_aside_special()
         fd = self._disk.open(self.path, CREATE, 0o600)
         try:
             found = self._disk.fstat(fd)
             if found.st_nlink <= 1:
                 return fd, self._resize(fd, found.st_size, least_bytes, most_bytes)
-            # A power cut brought this name back beside the younger one of a log: what is written here is there.
+            # A power cut brought this name back beside the younger name of a log: both names are the same file.
             self._disk.unlink(self.path)
         except BaseException:
             self._disk.close(fd)
@@ -243,8 +249,10 @@ class Spare:
     def open_fitting(
         self, wanted_bytes: int, most_bytes: int, least: tuple[int, int], enqueues: bool, quota: Quota
     ) -> tuple[int, int]:
-        """The same on a disk that may be full: ``least`` are the lengths to be content with, of a log that may enqueue,
-        and of one that may only dequeue, for which a limit of the queue's own is stretched unless this ``enqueues``.
+        """Do what ``open`` does on a disk that may be full, with smaller lengths if necessary.
+
+        ``least`` are two minimum lengths: of a log that may enqueue, and of one that may only dequeue. For the latter
+        the queue's own limit is exceeded if necessary, unless this ``enqueues``.
         """
         try:
             return self.open(wanted_bytes, most_bytes)
@@ -265,7 +273,7 @@ class Spare:
             quota.pressing = False
 
     def _set_aside_special(self) -> None:
-        """Rename whatever has the spare's name, and is no plain file, to ``*.damaged``."""
+        """Rename anything that has the spare's name and is no plain file to ``*.damaged``."""
         try:
             mode = self._disk.lstat(self.path).st_mode
         except FileNotFoundError:
@@ -287,9 +295,10 @@ class Spare:
         return max(size_bytes, least_bytes)
 
     def leave_room(self, fd: int, size_bytes: int, least_bytes: int) -> int:
-        """Make the open spare so short that a full disk has room for another one; its length then.
+        """Shorten the open spare so that a full disk has space for a second one, and return its length.
 
-        Not below ``least_bytes``. With room for twice its length it stays as it is. Raises ``OSError``.
+        It keeps at least ``least_bytes``. If there is space for twice its length it is not shortened. Raises
+        ``OSError``.
         """
         left_bytes = size_bytes
         try:
@@ -302,14 +311,14 @@ class Spare:
         return left_bytes
 
     def size_bytes(self) -> int:
-        """The length of the spare; 0 if there is none."""
+        """Return the length of the spare; 0 if there is none."""
         try:
             return self._disk.lstat(self.path).st_size
         except FileNotFoundError:
             return 0
 
     def give(self, path: str, wipe: bool = False) -> None:
-        """Make the file at ``path``, which nobody needs any more, the spare; ``wipe`` it before, durably."""
+        """Make the unneeded file at ``path`` the spare; with ``wipe``, wipe it before, durably."""
         if wipe:
             wipe_file(self._disk, path)
         self._disk.rename(path, self.path)

@@ -1,38 +1,48 @@
-"""What another process publishes for the owner to adopt: one transaction that puts items into the queue.
+"""The published files of other processes, for the owner to adopt: each is one transaction that puts items into the
+queue.
 
 ::
 
-    inbox/<time>-<producer>.tmp      being written; its producer holds a lock on it
-    inbox/<time>-<producer>.seg      published: whole, durable, and the owner's as soon as he finds it
-    inbox/<time>-<producer>.part     a part: whole, durable, and the owner's once a manifest names it
+    inbox/<time>-<producer>.tmp      a draft: being written; its producer holds a lock on it
+    inbox/<time>-<producer>.seg      published: whole and durable; it belongs to the owner as soon as the owner finds it
+    inbox/<time>-<producer>.part     a part: whole and durable; it belongs to the owner when a manifest names it
 
-``time`` is the nanoseconds since the epoch, below 2^63, ``producer`` a random number, both in 16 hexadecimal digits; a
-producer never publishes under a time that is not above the one before, so that the order of the names is his order.
+``time`` is the nanoseconds since the epoch, below 2^63, and ``producer`` is a random number, both in 16 hexadecimal
+digits. The times under which a producer publishes always increase, so the order of the names is its own order.
 
-The file is a segment (see ``block``): a header, with the number 0, then blocks. The header's size says where the blocks
-end; there stands one frame (see ``frame``), which is the last of the file. Its number is that of the nanoseconds, its
-checksum is that of a frame at offset 0 of a log with the segment's salt. Its one transaction
-is an *adoption* with segment 0 and the name that it was published under, an *enqueue* of all blocks, with segment and
-sequence 0, unless there are none, and perhaps a *marker*.
+The file is a segment (see ``block``): a header, with the number 0, then blocks. The size in the header is the offset
+where the blocks end. There stands one frame (see ``frame``), the last of the file. The number of the frame is the
+nanoseconds. Its checksum is that of a frame at offset 0 of a log with the segment's salt. Its one transaction consists
+of:
 
-Anybody who may write into the inbox may put anything there. A file counts only if it is a regular one that is there as
-a whole: one that is mostly holes does not. The bytes that are really there bound what is done for it.
+- an *adoption* with segment 0 and the name under which the file was published,
+- an *enqueue* of all blocks, with segment and sequence 0, unless there are no blocks,
+- perhaps a *marker*.
 
-The write order (``publish.1`` …): 1. write the blocks, then header and frame. 2. Sync the file. 3. Rename it: whoever
-looks sees it as a whole. 4. Sync the directory: **the commit point of a publication**: from here on it outlives the
-power. *A crash before 3 leaves a ``.tmp``, which the owner sweeps; between 3 and 4 either.*
+Any process that may write into the inbox may put anything there. A file counts only if it is a regular file and really
+there as a whole: a file that is mostly holes does not count. The bytes that are really there bound the work for it.
+
+The write order (``publish.1`` …):
+
+1. Write the blocks, then header and frame.
+2. Sync the file.
+3. Rename it. From now on each process that looks sees the whole file.
+4. Sync the directory: **the commit point of a publication**. From here on it survives a power cut. *A crash before 3
+   leaves a ``.tmp``, which the owner sweeps; a crash between 3 and 4 leaves either name.*
 
 A transaction that many processes write together is a *manifest* and its *parts*. A part is written like any other file,
-in the same order, under a name that nobody adopts; it has items, and no marker. The manifest is published when all
-parts are durable: a file without blocks, which behind its own adoption names each part, in the order of the items, by
-an adoption (segment 0, the part's salt, its length without the header, its name) and an enqueue (as in the part). It is
-the commit point of them all, and they are the owner's together. *A crash before leaves parts that no manifest names,
-which the owner sweeps when they are old.* What goes, goes in the order that leaves no manifest without its parts.
+in this order, under a name that is not adopted. It has items, and no marker. The manifest is published when all parts
+are durable. It is a file without blocks. After its own adoption it names each part, in the order of the items: by an
+adoption (segment 0, the part's salt, its length without the header, its name) and an enqueue (as in the part). The
+manifest is the commit point of all parts, and they belong to the owner together. *A crash before leaves parts that no
+manifest names, which the owner sweeps when they are old.* Files are deleted in an order that leaves no manifest without
+its parts.
 
-A *request* is a published file without blocks, parts and marker, of somebody who consumes a subscription without owning
-the queue. Behind its adoption stands a *subscription* with number 0, ``first`` and the name: there shall be one, which
-begins there if it is new (2^64 - 1: with what is enqueued from then on). With a *dequeue* behind it, subscription 0 and
-first 0, it says that all below ``count`` is consumed, if there is one; not what a session holds.
+A *request* is a published file without blocks, parts and marker, from a process that consumes a subscription without
+owning the queue. After its adoption stands a *subscription* with number 0, ``first`` and the name. It asks that this
+subscription exists. A new one begins at ``first`` (2^64 - 1: with the items that are enqueued from then on). A
+*dequeue* may follow, with subscription 0 and first 0. It says that an existing subscription has consumed all items
+below ``count``, except those that a session holds.
 """
 
 from __future__ import annotations
@@ -71,18 +81,21 @@ _PART = re.compile(r"[0-7][0-9a-f]{15}-[0-9a-f]{16}\.part")
 TIME_NS_MAX = 2**63 - 1
 """The last time that a name can tell, in the year 2262."""
 PRODUCER = slice(17, 33)
-"""What of a name is its producer."""
+"""The part of a name that is its producer."""
 _FRAME_BYTES_MAX = 64 * 1024 * 1024
-"""Of a manifest of half a million parts; that of one file has some hundred bytes."""
+"""Enough for a manifest of half a million parts. The frame of one file has some hundred bytes."""
 _UNBOUNDED = 2**63 - 1
 _HOLES_FACTOR, _HOLES_BYTES = 16, 1024 * 1024
-"""A file may be longer than what is really there of it by this factor, and by so many bytes."""
+"""A file may be longer than its real bytes by this factor, and by this number of bytes in addition."""
 _NO_FILES = frozenset({errno.ELOOP, errno.ENXIO, errno.ENODEV, errno.EISDIR})
-"""The errors that mean that no regular file has this name, or not any more."""
+"""Error numbers that mean that no regular file has this name, or no longer has it."""
 
 
 class TooManyPartsError(PersistentQueueError, ValueError):
-    """A manifest would be longer than whoever adopts it reads: publish fewer, larger parts. Nothing was published."""
+    """A manifest would be longer than the owner that adopts it would read. Nothing was published.
+
+    Publish fewer, larger parts.
+    """
 
 
 class Name(NamedTuple):
@@ -94,8 +107,10 @@ class Name(NamedTuple):
 
 
 class Part(NamedTuple):
-    """A file with ``count`` items in ``length_bytes`` of blocks, and ``capacity_bytes`` behind its header in all; what
-    it is named in the inbox."""
+    """A file with ``count`` items in ``length_bytes`` of blocks.
+
+    ``name`` is its name in the inbox. ``capacity_bytes`` is its whole length after the header.
+    """
 
     name: str
     salt: int
@@ -106,8 +121,10 @@ class Part(NamedTuple):
 
 
 class Request(NamedTuple):
-    """There shall be a subscription of this name, from sequence ``first`` on if it is new; or, with an ``end``, it has
-    consumed all below that."""
+    """A request that a subscription of this name exists, from sequence ``first`` on if it is new.
+
+    With an ``end``: the message that the subscription has consumed all items below it.
+    """
 
     name: str
     first: int = 0
@@ -115,11 +132,11 @@ class Request(NamedTuple):
 
 
 LATEST = 2**64 - 1
-"""The ``first`` of a subscription that passes over what there is."""
+"""The ``first`` of a subscription that skips all items that exist already."""
 
 
 class Publication(NamedTuple):
-    """A published transaction: what lies in the file itself, or, of a manifest, in its parts; or a request."""
+    """A published transaction, or a request. The items are in the file itself, or, of a manifest, in its parts."""
 
     own: Part
     parts: tuple[Part, ...]
@@ -128,41 +145,43 @@ class Publication(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What it was published as."""
+        """The name under which it was published."""
         return self.own.name
 
     @property
     def items(self) -> int:
-        """How many items it enqueues."""
+        """The number of items that it enqueues."""
         return sum(file.count for file in self.files)
 
     @property
     def files(self) -> tuple[Part, ...]:
-        """What becomes segments, in this order; nothing where there are no items. The manifest comes last, so that it
-        is in the inbox as long as one of its parts is."""
+        """The files that become segments, in this order; none if there are no items.
+
+        The manifest comes last, so that it stays in the inbox as long as one of its parts.
+        """
         return (*self.parts, self.own) if self.parts or self.own.count else ()
 
 
 def parse_name(name: str) -> Name | None:
-    """The pieces of a file name in the inbox; None for what is no producer's."""
+    """Return the fields of a file name in the inbox; None if the name is not from a producer."""
     match = _NAME.fullmatch(name)
     return Name(int(match[1], 16), match[2], match[3]) if match else None
 
 
 def is_published(name: str) -> bool:
-    """Whether a file in the inbox with this name is whole, and waits to be adopted."""
+    """Return whether a file in the inbox with this name is whole, and waits to be adopted."""
     return _PUBLISHED.fullmatch(name) is not None
 
 
 def is_part(name: str) -> bool:
-    """Whether a file in the inbox with this name is whole, and waits for a manifest, or has one."""
+    """Return whether a file in the inbox with this name is a whole part, with or without a manifest."""
     return _PART.fullmatch(name) is not None
 
 
 def time_behind(disk: Disk, inbox: str, name: str, time_ns: int = 0) -> int:
-    """The time of what is published now, behind ``time_ns``, and behind the file of this name, if it is not empty.
+    """Return the time for a publication: after ``time_ns``, and after that of ``name``, if it is given.
 
-    Raises ``CorruptionError`` where that file stands at the end of all times.
+    Raises ``CorruptionError`` if that file has the last possible time.
     """
     parsed = parse_name(name)
     behind_ns = max(disk.time_ns(), time_ns + 1, parsed.time_ns + 1 if parsed is not None else 0)
@@ -176,8 +195,10 @@ class Draft:
     """A transaction that is being written to a file of its own. For one thread at a time."""
 
     def __init__(self, disk: Disk, directory: str, producer: str, time_ns: int, encode: Encode = encode_block) -> None:
-        """Make the file, of blocks that ``encode`` makes. Raises ``OSError``, ``FileNotFoundError`` where there is no
-        such inbox, and ``InboxAccessError``."""
+        """Make the file; ``encode`` will make its blocks.
+
+        Raises ``OSError``, ``FileNotFoundError`` if there is no such inbox, and ``InboxAccessError``.
+        """
         self._disk = disk
         self._encode = encode
         self._directory = directory
@@ -185,7 +206,7 @@ class Draft:
         self._path = join(directory, f"{time_ns:016x}-{producer}{DRAFT_SUFFIX}")
         self._checksum = 0
         self.is_intact = True
-        """Whether it holds what was written to it, and nothing else, so that it can be written on."""
+        """Whether the file holds exactly what was written to it, so that writing can continue."""
         mode = publication_mode(disk, directory)
         self._fd = disk.open(self._path, CREATE_NEW, mode)
         try:
@@ -199,7 +220,7 @@ class Draft:
 
     @property
     def count(self) -> int:
-        """How many items were written to it."""
+        """The number of items that were written to it."""
         return self._segment.ordinal
 
     @property
@@ -209,11 +230,11 @@ class Draft:
 
     @property
     def is_published(self) -> bool:
-        """Whether it has, or may have, a name under which it is adopted: then somebody may have seen it."""
+        """Whether it has, or may have, a name under which it is adopted. Then another process may have seen it."""
         return not self._path
 
     def write(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> None:
-        """Write the items behind those that were written: all of them, or, when this raises ``OSError``, none."""
+        """Write the items after those that were written: all of them, or none if this raises ``OSError``."""
         segment = self._segment
         before = segment.end, segment.ordinal, self._checksum
         with self._cut_again():
@@ -228,11 +249,14 @@ class Draft:
                 raise
 
     def publish(self, marker: tuple[str, int] | None, time_ns: int, parts: Sequence[Part] = ()) -> None:
-        """Make the transaction whole, durable and the owner's, in the order of its ``time_ns``; the file is closed.
-        With ``parts``, which are durable, and if nothing was written here, it is their manifest.
+        """Complete the transaction, make it durable, and give it to the owner, in the order of its ``time_ns``; close
+        the file.
 
-        Raises ``TooManyPartsError``: it is as it was. Raises ``OSError``; then ``is_published`` tells whether it may
-        be, and else ``is_intact`` whether it can be tried again. A sync that failed is not.
+        With ``parts``, which are durable, it becomes their manifest; then nothing was written here before.
+
+        Raises ``TooManyPartsError``; then the draft is unchanged. Raises ``OSError``; then ``is_published`` tells
+        whether it may be published. If it is not, ``is_intact`` tells whether the call can be repeated. After a failed
+        sync it cannot.
         """
         self._end(SUFFIX, parts, marker, time_ns)
 
@@ -241,8 +265,10 @@ class Draft:
         self._end(SUFFIX, (), None, time_ns, request)
 
     def end_part(self, time_ns: int) -> Part:
-        """Make what was written, which must be something, a durable part, which may still be dropped. Raises
-        ``OSError``; then it is only to be dropped."""
+        """Complete the file as a durable part, which may still be dropped. It must have items.
+
+        Raises ``OSError``; then the draft can only be dropped.
+        """
         return self._end(PART_SUFFIX, (), None, time_ns)
 
     def _end(
@@ -257,7 +283,7 @@ class Draft:
         length_bytes = segment.end - HEADER_BYTES
         name = f"{time_ns:016x}-{self._producer}{suffix}"
         own = Part(name, segment.salt, length_bytes, segment.ordinal, length_bytes, self._checksum)
-        # Opened first: behind the renaming nothing but a sync may fail.
+        # Opened first: after the rename only a sync may fail.
         with names_of(disk, self._directory) as sync_names:
             with self._cut_again():
                 disk.failpoint("publish.1 write frame")
@@ -267,7 +293,7 @@ class Draft:
                 if len(frame) + len(body) > _FRAME_BYTES_MAX:
                     found = f"{len(parts)} parts take {len(frame) + len(body)} bytes of a manifest"
                     raise TooManyPartsError(
-                        f"{self._path}: {found}, of which there may be {_FRAME_BYTES_MAX}: publish fewer, larger parts"
+                        f"{self._path}: {found}, at most {_FRAME_BYTES_MAX} are allowed: publish fewer, larger parts"
                     )
                 header = encode_header(SEGMENT_MAGIC, Header(0, PUBLISHED, segment.salt, time_ns, segment.end))
                 write_all(disk, self._fd, [frame, body], len(frame) + len(body), segment.end)
@@ -282,7 +308,7 @@ class Draft:
                 disk.rename(draft, target)
             except OSError as error:
                 self._path = draft
-                if error.errno in LACKING:  # it has not happened, and no sync has failed: written on, and synced anew
+                if error.errno in LACKING:  # no rename, and no failed sync: the draft can be tried again
                     self._cut()
                 raise
             disk.failpoint("publish.4 sync name")
@@ -300,7 +326,7 @@ class Draft:
 
     @contextmanager
     def _cut_again(self) -> Iterator[None]:
-        """Give up what stands behind the last block where that fails: it must be nothing, or a frame."""
+        """Cut off the bytes after the last block if the step in this block fails: only a frame may be there."""
         try:
             yield
         except BaseException:
@@ -313,19 +339,19 @@ class Draft:
         self.is_intact = True
 
     def _close(self) -> None:
-        fd, self._fd = self._fd, -1  # first: it is closed also where that raises
+        fd, self._fd = self._fd, -1  # first: the file is closed even if the call raises
         if fd >= 0:
             self._disk.close(fd)
 
 
 def read_publication(disk: Disk, path: str) -> Publication:
-    """Read and check a published file, or a part, but for its blocks, which whoever dequeues checks.
+    """Read and check a published file or a part, except for its blocks, which are checked when they are dequeued.
 
-    What it claims is compared with the bytes that are really there before anything is made of it. Raises
+    Its claims are compared with the bytes that are really there before memory is used for them. Raises
     ``CorruptionError``, ``UnsupportedFormatError``, ``MemoryShortageError``, ``FileNotFoundError`` and other
     ``OSError``.
     """
-    size_bytes = need_regular(disk, path)  # to open a device may do something, and a pipe waits for somebody to write
+    size_bytes = need_regular(disk, path)  # to open a device may have any effect, and a pipe waits for a writer
     if size_bytes < HEADER_BYTES + FRAME_HEADER_BYTES:
         raise CorruptionError(path, 0, f"{HEADER_BYTES + FRAME_HEADER_BYTES} bytes at least", f"{size_bytes} bytes")
     fd, size_bytes = open_dense(disk, path)
@@ -351,12 +377,15 @@ def read_publication(disk: Disk, path: str) -> Publication:
 
 
 def open_dense(disk: Disk, path: str) -> tuple[int, int]:
-    """Open a file that others put there, to read it; and its size. Raises ``CorruptionError`` unless it is a regular
-    one, and for one of holes: to read these would take for ever."""
+    """Open a file of another process to read it; return its descriptor and its size.
+
+    Raises ``CorruptionError`` if it is not a regular file, or if it consists of holes: to read these would take for
+    ever.
+    """
     try:
         fd = disk.open(path, READ, 0)
     except OSError as error:
-        if error.errno in _NO_FILES:  # something else took its place just now
+        if error.errno in _NO_FILES:  # something else has just taken its place
             raise CorruptionError(path, 0, "a regular file", f"{error.strerror}") from error
         raise
     try:
@@ -373,7 +402,7 @@ def open_dense(disk: Disk, path: str) -> tuple[int, int]:
 def _operations(
     files: Sequence[Part], marker: tuple[str, int] | None, request: Request | None = None
 ) -> list[Operation]:
-    """What the frame of a published file says: of the file itself, then of its parts."""
+    """Return the operations of a published file's frame: for the file itself, then for its parts."""
     operations: list[Operation] = []
     for name, salt, capacity_bytes, count, length_bytes, checksum in files:
         operations.append(Adoption(PUBLISHED, salt, capacity_bytes, name))
@@ -388,9 +417,9 @@ def _operations(
 
 
 def _decode(operations: Iterable[Operation], salt: int, length_bytes: int) -> Publication | None:
-    """What these operations publish, in a file with this salt and so many bytes of blocks; None if they do not.
+    """Return what these operations publish, in a file with this salt and length of blocks; None if they are malformed.
 
-    They are taken one at a time, so that nothing is kept of one that is out of place.
+    They are decoded one at a time, so no memory is kept for one that is out of place.
     """
     files: list[Part] = []
     names: set[str] = set()
@@ -436,5 +465,5 @@ def _decode(operations: Iterable[Operation], salt: int, length_bytes: int) -> Pu
 
 
 def _most_items(length_bytes: int) -> int:
-    """How many items are in so many bytes of blocks at most: all of them empty."""
+    """Return the largest number of items in blocks of this length: that of empty items."""
     return BLOCK_ITEMS * (length_bytes // (BLOCK_HEADER_BYTES + LENGTH_BYTES))

@@ -1,20 +1,21 @@
-"""Segments on other media: taking a place for them, and moving those of a closed queue from one place to another.
+"""The move of a closed queue's segments to another location, and the taking of a location for them.
 
 The write order of a move (``move.1`` …), under the queue's lock:
 
-1. Take the new place: its directory, an id of its own in ``queue.id``, and all names above it, durably. *A crash before
-   2 leaves an id that is known for this queue's by the directory that it names.*
-2. Record it in ``data.path`` as another place, which does not count. 3. Close the inbox, by renaming it, so that nobody
-   publishes there what would not be copied. Copy the segments, what was set aside of them, and what is published; sync
-   each, then their directories. *A crash leaves copies, which the next opening, or the next move, sweeps, and a closed
-   inbox, which they open again.*
-4. Replace ``data.path`` by one that names the new place, and the old one as another: **the commit point of a move**. *A
-   crash leaves either, and the segments are at both.*
-5. Sweep the old place, durably; record it no more; then take its id off. *A crash leaves what an opening sweeps.*
+1. Take the new location: its directory, its own id in ``queue.id``, and all names above it, durably. *A crash before 2
+   leaves an id that names this queue's directory, by which it is recognized.*
+2. Record it in ``data.path`` as another location, which does not count.
+3. Close the inbox by renaming it, so that no process publishes files there which would not be copied. Copy the
+   segments, the segments that were set aside, and the published files. Sync each copy, then their directories. *A crash
+   leaves copies, which the next opening or move sweeps, and a closed inbox, which it opens again.*
+4. Replace ``data.path`` by one that names the new location, and the old one as another: **the commit point of a move**.
+   *A crash leaves either file, and the segments are at both locations.*
+5. Sweep the old location, durably. Remove it from the record, then remove its id. *A crash leaves files that an opening
+   sweeps.*
 
-What is recorded as another place is swept only if it bears the id that was recorded with it. One that bears none, since
-it is not mounted, stays recorded until it does; one that bears another is forgotten. Before anything is swept, what
-``data.path`` says is made durable, since it may so far survive in the page cache only.
+Another location is swept only if it bears the id that was recorded with it. If it bears none, because it is not
+mounted, it stays recorded until it does. If it bears a different id, it is forgotten. Before anything is swept,
+``data.path`` is made durable, since its content may so far be in the operating system's page cache only.
 """
 
 from __future__ import annotations
@@ -81,18 +82,20 @@ from .lock import LOCK_NAME, Lock
 
 @dataclass(frozen=True)
 class Moved:
-    """What ``move_data`` did."""
+    """The result of ``move_data``."""
 
     source: str
-    """The directory that the segments were in: that of the queue, or an absolute path."""
+    """The directory where the segments were: that of the queue, or the absolute path of a location."""
     target: str
-    """The one that they are in now; the same if they were there already."""
+    """The directory where they are now; equal to ``source`` if they were there already."""
     files: int
-    """How many files were copied."""
+    """The number of files that were copied."""
     copied_bytes: int
-    """Their bytes."""
+    """Their length in all, in bytes."""
     left: tuple[str, ...]
-    """Places that may hold files of the queue which do not count, since they are not there or could not be swept."""
+    """Locations that may still hold files of the queue, which do not count. They were not reachable, or could not be
+    swept.
+    """
 
 
 @naming_paths()
@@ -105,18 +108,50 @@ def move_data(
     trust: bool = False,
     disk: Disk = DISK,
 ) -> Moved:
-    """Move the segments of a closed queue to ``data_path/name``, or to ``data_path`` for a queue without a name; with
-    None back into the queue's own directory.
+    """Move the segments of a closed queue to another location, or back into its own directory.
 
-    On return they are there durably, and gone where they were, with the empty files of the queue's own pool. Nothing
-    that is not the queue's is touched. Cut short at any moment, all items are at the one place or the other, and the
-    next opening, or move, sweeps what is left; a move that raises leaves the queue as it was, but where a sync of
-    ``data.path`` failed: then the next opening tells.
+    They move to ``data_path/name``, or to ``data_path`` for a queue without a name. Only files of the queue are
+    touched. The queue's own pool is not moved: its empty files are deleted.
 
-    Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is open), ``DataPathError`` (the target holds what is not
-    this queue's), ``DataMissingError`` (the segments are not where they should be), ``CorruptionError`` (a
-    pipe, for instance, has the name of a segment), ``UntrustedError`` (another user has prepared what is there, unless
-    ``trust`` accepts that), ``ResourceError``, ``OSError``.
+    Args:
+        path: The directory of the queues; without a ``name``, the directory of the queue itself.
+        name: The name of the queue. Default: None, for a queue without a name.
+        data_path: The new location, on other media for instance. None means the queue's own directory.
+        lock_timeout: Seconds to wait for the queue's lock, 0 or more. Default: 0, do not wait.
+        trust: Whether to accept files and directories that another user may have prepared. Default: False.
+        disk: The interface to the operating system, for tests. Default: the real one.
+
+    Returns:
+        Where the segments were and are, what was copied, and which locations could not be swept.
+
+    Raises:
+        TypeError: ``path``, ``name`` or ``data_path`` has a wrong type.
+        InvalidNameError: ``name`` cannot be the name of a queue.
+        QueueNotFoundError: There is no queue at this path.
+        QueueLockedError: The queue is open, and was not closed within ``lock_timeout``.
+        UntrustedError: Another user may have prepared what is there, and ``trust`` is False; or the lock is no plain
+            file.
+        DataPathError: The new location holds something that is not this queue's.
+        DataMissingError: The segments are not at the location where they should be.
+        CorruptionError: A file to be copied is no plain file, or ``data.path`` or a ``queue.id`` is damaged.
+        UnsupportedFormatError: A newer version has written ``data.path`` or a ``queue.id``.
+        ResourceError: The system lacks space, descriptors or memory for the move. Call it again then.
+        UnusablePathError: The system refuses one of the paths.
+        OSError: The system fails in another way.
+
+    On return, the segments are durably at the new location, and deleted at the old one. If ``Moved.left`` names the old
+    one, the next opening or move sweeps it. After a crash at any moment, all items are at one of the two locations, and
+    the next opening or move sweeps the other.
+
+    If it raises, the queue is as it was. The one exception is a failed sync of ``data.path``: then the next opening
+    finds out which location counts.
+
+    Any thread may call it. During the move the queue is locked: to open it raises ``QueueLockedError``.
+
+    Example::
+
+        moved = move_data("queues", "orders", data_path="/mnt/fast")
+        print(moved.source, moved.target, moved.copied_bytes)
     """
     directory = abspath(queue_directory(path, name))
     target = place_path(directory, name, data_path)
@@ -129,7 +164,7 @@ def move_data(
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)
-    except FileNotFoundError:  # somebody deleted it meanwhile, and its directory with it
+    except FileNotFoundError:  # it was deleted meanwhile, with its directory
         raise missing from None
     disk = lock.disk
     try:
@@ -151,13 +186,12 @@ def move_data(
 
 
 def open_places(disk: Disk, directory: str, data_path: str | None) -> Places:
-    """Where the parts of the queue are that is being opened with this path of a place, if any was given; one that was
-    being deleted is gone then.
+    """Return the locations of the parts of a queue that is being opened with this ``data_path``, if one was given.
 
-    A place that is not where it was recorded, but at this path, is recorded anew: it bears the id. Raises
-    ``DataMissingError``.
+    A location that is not where it was recorded, but at this path, is recorded anew, since it bears the id. If the
+    queue was being deleted, the deletion is finished. Raises ``DataMissingError``.
     """
-    names = names_in(disk, directory)  # one look, which nearly always says that there is nothing else to look for
+    names = names_in(disk, directory)  # one call, which nearly always finds that no more is needed
     places = _found_places(disk, directory, data_path) if PATH_NAME in names else Places(directory)
     if CLOSED_DIRECTORY in names or places.place != OWN:
         places = reopen_inbox(disk, places)
@@ -180,7 +214,7 @@ def _found_places(disk: Disk, directory: str, data_path: str | None) -> Places:
 
 
 def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> Places:
-    """See to it that the parts are where the opening wants them: those of a new queue anywhere, others where they are.
+    """Use the location that the opening asks for. A new queue takes it; an existing queue must already be there.
 
     Raises ``DataPathError``, and for a new queue what ``take_place`` raises.
     """
@@ -192,8 +226,8 @@ def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> P
         raise DataPathError(
             places.directory,
             f"its segments at data_path={given}",
-            f"that they are in {'it' if places.place == OWN else recorded}",
-            "leave data_path= away, or close the queue and move them: python -m persistentqueue move PATH [NAME] "
+            f"them in {'its own directory' if places.place == OWN else recorded}",
+            "omit data_path=, or close the queue and move them: python -m persistentqueue move PATH [NAME] "
             "--data-path NEW",
         )
     place = take_place(disk, places, str(data_path))
@@ -203,7 +237,10 @@ def settle(disk: Disk, places: Places, data_path: str | None, is_new: bool) -> P
 
 
 def take_place(disk: Disk, places: Places, path: str) -> Place:
-    """Take a place for the queue's segments, durably. Raises ``DataPathError`` if it holds what is not this queue's."""
+    """Take a location for the queue's segments, durably.
+
+    Raises ``DataPathError`` if the location holds something that is not this queue's.
+    """
     if path == OWN.path:
         return OWN
     _need_free(disk, places, path)
@@ -214,10 +251,10 @@ def take_place(disk: Disk, places: Places, path: str) -> Place:
 
 
 def sweep_others(disk: Disk, places: Places) -> Places:
-    """Sweep the other places, and record no more those that are swept. Where the parts are then.
+    """Sweep the other locations, remove the swept ones from the record, and return the locations then.
 
-    What cannot be swept, or not be recorded for want of room, is left to the next one. Raises ``OSError`` for a sync of
-    ``data.path`` that fails.
+    A location that cannot be swept is left to the next opening. So is a record that cannot be written for lack of
+    space. Raises ``OSError`` if a sync of ``data.path`` fails.
     """
     if not places.others:
         return places
@@ -230,7 +267,7 @@ def sweep_others(disk: Disk, places: Places) -> Places:
                 sweep_place(disk, places.root_of(other))
                 swept.append(other)
                 continue
-            if found is not None:  # somebody else's by now
+            if found is not None:  # by now it belongs to another queue
                 continue
         kept.append(other)
     if len(kept) == len(places.others):
@@ -265,10 +302,10 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
     except OSError as error:
         with suppress(OSError):
             now = read_record(disk, places.directory)
-            if now.place == places.place:  # else a sync has failed, and the next opening looks where the segments are
+            if now.place == places.place:  # else a sync has failed, and the next opening finds the segments
                 sweep_others(disk, now)
                 reopen_inbox(disk, places)
-        lack = lacking(error, path, "to move the segments to", "then move again")
+        lack = lacking(error, path, "to move the segments there", "then move again")
         if lack is None:
             raise
         raise lack from error
@@ -277,13 +314,13 @@ def _move(disk: Disk, places: Places, path: str) -> tuple[Places, int, int]:
 
 
 def _switched(places: Places, place: Place, *left: Place) -> Places:
-    """The queue at this place, which is then none of the others."""
+    """Return the locations with the queue at ``place``, which is then none of the others."""
     others = tuple(other for other in (*places.others, *left) if other != place)
     return places._replace(place=place, others=others)
 
 
 def reopen_inbox(disk: Disk, places: Places) -> Places:
-    """Open the inbox again that a move has closed and left so, since it was cut short; durably."""
+    """Open the inbox again, durably, if an interrupted move has left it closed."""
     closed, inbox = places.path(CLOSED_DIRECTORY), places.path(INBOX_DIRECTORY)
     if CLOSED_DIRECTORY in names_in(disk, places.data_root):
         disk.rename(closed, inbox)
@@ -292,13 +329,13 @@ def reopen_inbox(disk: Disk, places: Places) -> Places:
 
 
 def _close_inbox(disk: Disk, places: Places) -> None:
-    with suppress(FileNotFoundError):  # a queue that was made before there were any
+    with suppress(FileNotFoundError):  # an old queue, made before there were inboxes
         disk.rename(places.path(INBOX_DIRECTORY), places.path(CLOSED_DIRECTORY))
         sync_directory(disk, places.data_root)
 
 
 def _copy_all(disk: Disk, places: Places, root: str) -> tuple[int, int]:
-    """Copy what the data directory and the inbox have of the queue, durably; how many files, and their bytes."""
+    """Copy the queue's files in the data directory and the inbox, durably; return how many files, and their bytes."""
     files = copied_bytes = 0
     for source_part, part in ((DATA_DIRECTORY, DATA_DIRECTORY), (CLOSED_DIRECTORY, INBOX_DIRECTORY)):
         source, target = places.path(source_part), join(root, part)
@@ -316,32 +353,32 @@ def _need_plain_files(disk: Disk, places: Places) -> None:
     """Raise ``CorruptionError`` if anything that is to be copied is no plain file."""
     for part, is_ours in ((DATA_DIRECTORY, part_of_segment), (INBOX_DIRECTORY, part_of_inbox)):
         for name in filter(is_ours, names_in(disk, places.path(part))):
-            with suppress(FileNotFoundError):  # what producers have in the inbox comes and goes
+            with suppress(FileNotFoundError):  # producers add and remove files in the inbox
                 path = places.path(join(part, name))
                 try:
                     need_regular(disk, path)
                 except CorruptionError as error:
-                    advice = "nothing was moved: look at it, and remove it"
+                    advice = "nothing was moved: inspect it, and remove it"
                     raise CorruptionError(path, 0, error.expected, error.found, advice) from None
 
 
 def _need_free(disk: Disk, places: Places, path: str) -> None:
-    """Raise ``DataPathError`` unless the place is free, or was left by this queue."""
+    """Raise ``DataPathError`` unless the location is free, or was left by this queue."""
     try:
         need_own_directory(disk, path)
     except InvalidNameError as error:
         advice = f"choose another data_path ({error})"
-        raise DataPathError(places.directory, "a place of its own", f"{path}", advice) from error
+        raise DataPathError(places.directory, "a location of its own", f"{path}", advice) from error
     found = read_id(disk, path)
     if found is not None:
-        # It is recorded nowhere: whoever took the place for the queue in this directory was killed, or deleted it.
+        # It is recorded nowhere: the process that took it for the queue in this directory was killed, or deleted it.
         if found[1] == abspath(places.directory) and not _segments_in(disk, path):
             return
-        what = f"the place of segments of {found[1]}"
+        what = f"the location of the segments of {found[1]}"
     elif LOCK_NAME in (names := names_in(disk, path)) or {LOG_DIRECTORY, DELETED_DIRECTORY, PATH_NAME} & set(names):
         what = "a queue's own directory"
     elif _segments_in(disk, path):
-        what = f"segments, and no {ID_NAME} that says whose they are"
+        what = f"segments, and no {ID_NAME} that names their queue"
     else:
         return
     raise DataPathError(places.directory, f"nothing of another queue in {path}", what, "choose another data_path")
@@ -352,7 +389,10 @@ def _segments_in(disk: Disk, root: str) -> bool:
 
 
 def _is_same(disk: Disk, places: Places, path: str) -> bool:
-    """Whether the path leads to the recorded place, by another name: a copy bears the same id, and is another file."""
+    """Return whether the path leads to the recorded location under another name.
+
+    A copy of a location bears the same id, but its ``queue.id`` is another file.
+    """
     if path == OWN.path or not bears(disk, places.place._replace(path=path)):
         return False
     one, other = (disk.lstat(join(root, ID_NAME)) for root in (path, places.place.path))

@@ -1,7 +1,8 @@
-"""One data file: ``data/<number>.seg``, written from front to back in the format of ``block``, never edited.
+"""One segment: the data file ``data/<number>.seg``, written from front to back in the format of ``block``, never
+edited.
 
-Not synchronized. Writing (``defer``, ``write``, ``sync``, ``seal``) is for one thread at a time; ``load`` may run
-beside it, since it reads only blocks that were committed before.
+Not synchronized. The writing calls (``defer``, ``write``, ``sync``, ``seal``) are for one thread at a time. ``load``
+may run at the same time, since it reads only blocks that were committed before.
 """
 
 from __future__ import annotations
@@ -39,37 +40,39 @@ from ..system.trust import open_plain
 SUFFIX = ".seg"
 _NAME = re.compile(r"([0-9]{12}|[1-9][0-9]{12,})\.seg")
 READ_AHEAD_BYTES = 1024 * 1024
-"""How much a consumer reads at once; a larger block is read whole."""
+"""Bytes that a consumer reads at once. A larger block is read whole."""
 START_SYNC_BYTES = 512 * 1024
-"""From this length on the system is told to begin with a write at once, so that the sync has less to wait for."""
+"""From this length on, the system is told to begin with a write at once, so that the sync has less to wait for."""
 PUBLISHED = 0
-"""What the header of a file says that was published under no number; when it is adopted its name gets one."""
+"""The number in the header of a published file. When the file is adopted, its name gets a real number."""
 _FIRST_READ_BYTES = 4096
 _DIRECT_BYTES = 64 * 1024
 _UNUSED_PART = 16
 
 
 def segment_name(number: int) -> str:
-    """The file name of a segment."""
+    """Return the file name of a segment."""
     return f"{number:012d}{SUFFIX}"
 
 
 def parse_segment_name(name: str) -> int | None:
-    """The number in a segment's file name; None for any other name."""
+    """Return the number in a segment's file name; None for any other name."""
     match = _NAME.fullmatch(name)
     return int(match[1]) if match else None
 
 
 def is_little(size_bytes: int, end: int) -> bool:
-    """Whether so little of a file is unused that it does not matter."""
+    """Return whether the unused part of a file is so small that it does not matter."""
     return size_bytes - end <= size_bytes // _UNUSED_PART
 
 
 class Loaded(NamedTuple):
-    """What ``load`` read: the items from ``ordinal`` on; the first block behind them; the damage that stopped it.
+    """The result of ``load``: the items from ``ordinal`` on, the first block after them, and the damage that stopped
+    it.
 
-    ``lost`` is how many items the damage costs, from ``next_ordinal`` on; 0 where ``damage`` is None. The last block
-    that was read begins at ``last_offset``, with the item ``last_ordinal``; ``cost_bytes`` is what the items take.
+    ``lost`` is the number of items that the damage costs, from ``next_ordinal`` on; it is 0 if ``damage`` is None. The
+    last block that was read begins at ``last_offset``, with the item ``last_ordinal``. ``cost_bytes`` is the memory
+    that the items take.
     """
 
     ordinal: int
@@ -84,10 +87,10 @@ class Loaded(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """How far a reading goes beyond what is wanted, in ordinals; never beyond ``READ_AHEAD_BYTES``.
+    """The range that a reading may cover beyond the wanted item, in ordinals. It never exceeds ``READ_AHEAD_BYTES``.
 
-    Up to ``taken`` the items are handed out at once; behind them no more is read than costs ``room_bytes`` in memory,
-    whole blocks at a time. From ``stop`` on they are in memory already.
+    Items up to ``taken`` are handed out at once. After them, whole blocks are read as long as they cost at most
+    ``room_bytes`` of memory. Items from ``stop`` on are in memory already.
     """
 
     taken: int
@@ -103,18 +106,18 @@ def _new_salt(disk: Disk) -> int:
 
 
 class Intact(NamedTuple):
-    """A block that checks out, or several: ``count`` items behind ``ordinal`` others."""
+    """One or several consecutive blocks that check out: ``count`` items after ``ordinal`` others."""
 
     offset: int
     length_bytes: int
     ordinal: int
     count: int  # type: ignore[assignment]
     holes: list[int]
-    """Which of the items are none."""
+    """The positions in the block that hold no item."""
 
 
 def find_salt(disk: Disk, path: str, number: int) -> int:
-    """The salt that the file itself names. Raises ``CorruptionError`` where its header does not check out."""
+    """Return the salt in the file's own header. Raises ``CorruptionError`` if the header does not check out."""
     try:
         fd = open_plain(disk, path, READ)
     except FileNotFoundError:
@@ -129,7 +132,7 @@ def find_salt(disk: Disk, path: str, number: int) -> int:
 
 
 def was_published(disk: Disk, path: str) -> bool:
-    """Whether the file is one that was published, or may be. Raises ``OSError``."""
+    """Return whether the file was published, or may have been, since its header is damaged. Raises ``OSError``."""
     fd = open_plain(disk, path, READ)
     try:
         return decode_header(read_all(disk, fd, HEADER_BYTES, 0), SEGMENT_MAGIC, path).number == PUBLISHED
@@ -140,7 +143,10 @@ def was_published(disk: Disk, path: str) -> bool:
 
 
 class Segment:
-    """An open data file. ``end`` and ``ordinal`` say where the next block goes, and how many items are before it."""
+    """An open data file.
+
+    ``end`` is the offset of the next block, and ``ordinal`` is the number of items before it.
+    """
 
     def __init__(self, disk: Disk, path: str, fd: int, number: int, salt: int, capacity_bytes: int) -> None:
         self._disk = disk
@@ -154,33 +160,39 @@ class Segment:
         self.dirty = False
         """Whether there are blocks that were not synced."""
         self.recycled = False
-        """Whether the file was written before, all of it."""
+        """Whether the whole file was written before."""
         self.is_read_only = False
-        """Whether the file is another user's, who published it: whoever serves it need not write to it."""
+        """Whether the file belongs to another user, whose process published it. It need not be written."""
         self.deferred_bytes = 0
-        """How many bytes of blocks ``write`` still has to write."""
+        """Bytes of the blocks that ``write`` still has to write."""
         self._deferred: tuple[int, list[bytes]] = (0, [])
-        """Where the blocks begin that are in memory so far, and they: all up to ``end``. A reader takes the pair at
-        once; it is only added to, or replaced when it is in the file, so that one of both always has the bytes."""
+        """The offset of the blocks that are only in memory so far, and these blocks: all up to ``end``. A reader takes
+        the pair in one step. The list only grows, and is replaced when its blocks are in the file, so one of both
+        always has the bytes.
+        """
 
     @classmethod
     def create(cls, disk: Disk, path: str, number: int, capacity_bytes: int) -> Segment:
-        """Make the file and reserve room for it. It is durable after ``sync``, its name after its directory's.
+        """Make the file and reserve space for it.
 
-        Raises ``OSError``, leaving no file behind.
+        The file is durable after ``sync``, its name after a sync of its directory. If it raises ``OSError``, no file is
+        left.
         """
         return cls.recreate(disk, path, number, _new_salt(disk), capacity_bytes)
 
     @classmethod
     def reuse(cls, disk: Disk, path: str, number: int, size_bytes: int) -> Segment:
-        """Make a segment of the file of this size that was put there. Raises like ``create``."""
+        """Make a segment of the existing file of this size at the path. Raises like ``create``."""
         return cls.recreate(disk, path, number, _new_salt(disk), size_bytes - HEADER_BYTES, recycled=True)
 
     @classmethod
     def recreate(
         cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, recycled: bool = False
     ) -> Segment:
-        """Make the file that the log knows by this salt and that is not there any more. Raises like ``create``."""
+        """Make the file that the log knows by this salt and that is missing. Raises like ``create``.
+
+        With ``recycled`` the file exists, and is written anew.
+        """
         fd = -1
         try:
             fd = disk.open(path, WRITE if recycled else CREATE_NEW, 0o600)
@@ -193,23 +205,26 @@ class Segment:
             if fd >= 0:
                 disk.close(fd)
             if fd >= 0 or recycled:
-                with suppress(OSError):  # the first failure is the one to tell; the next opening sweeps the file
+                with suppress(OSError):  # the first failure is reported; the next opening sweeps the file
                     disk.unlink(path)
             raise
         return segment
 
     @classmethod
     def open(cls, disk: Disk, path: str, number: int, salt: int, capacity_bytes: int, trusted: bool = False) -> Segment:
-        """Open an existing file. What the log says of it is believed; the header must agree, unless ``trusted``.
+        """Open an existing file with the values that the log gives. Its header must agree with them, unless
+        ``trusted``.
 
-        Raises ``CorruptionError`` when it does not, or when the file is missing.
+        Raises ``CorruptionError`` if the header does not agree, or if the file is missing.
         """
         return cls._open(disk, [path], WRITE, number, salt, capacity_bytes, trusted)
 
     @classmethod
     def open_to_read(cls, disk: Disk, paths: Sequence[str], number: int, salt: int) -> Segment:
-        """The same at the first of these paths where there is a file, and only to read it: beside an owner, who may
-        rename it meanwhile, from each to the next."""
+        """Open the first of these paths that is a file, only to read it. Raises like ``open``.
+
+        For a process beside the owner, which may rename the file meanwhile, from each path to the next one.
+        """
         return cls._open(disk, paths, READ, number, salt, 0)
 
     @classmethod
@@ -246,20 +261,23 @@ class Segment:
         return segment
 
     def close(self) -> None:
-        """Close the file. The object is of no use afterwards."""
+        """Close the file. The object cannot be used afterwards."""
         self._disk.close(self._fd)
 
     def has_room(self, staged_bytes: int, length_bytes: int) -> bool:
-        """Whether a block of this length fits behind the staged ones; the first block of a segment always does."""
+        """Return whether a block of this length fits after the staged ones.
+
+        The first block of a segment always fits.
+        """
         used_bytes = self.end + staged_bytes - HEADER_BYTES
         return used_bytes == 0 or used_bytes + length_bytes <= self.capacity_bytes
 
     def defer(self, blocks: list[bytes], length_bytes: int, count: int) -> None:
-        """Append blocks, which the log carries too, and leave their writing to the next ``write``."""
+        """Append blocks that the log carries too, and leave their writing to the next ``write``."""
         if not self.deferred_bytes:
             self._deferred = (self.end, [])
         deferred = self._deferred[1]
-        # From here on without a call: nothing interrupts that.
+        # The rest makes no call, so no signal handler interrupts it.
         deferred += blocks
         self.deferred_bytes += length_bytes
         self.end += length_bytes
@@ -269,11 +287,11 @@ class Segment:
     def write(
         self, blocks: list[bytes], length_bytes: int, count: int, start_sync_bytes: int = START_SYNC_BYTES
     ) -> None:
-        """Append blocks, and write them with those that were deferred, in one call, not durably.
+        """Append blocks, and write them and the deferred ones in one call, not durably.
 
-        When this raises the blocks were not appended, and those that were deferred still are.
+        If it raises, these blocks are not appended, and the deferred ones are still deferred.
         """
-        if self.deferred_bytes:  # one long buffer is written at a third of what thousands cost
+        if self.deferred_bytes:  # one long buffer costs a third of thousands of short ones
             blocks = [b"".join(self._deferred[1]), *blocks]
         start, end = self.end - self.deferred_bytes, self.end + length_bytes
         write_all(self._disk, self._fd, blocks, end - start, start)
@@ -286,31 +304,32 @@ class Segment:
         self.dirty = True
 
     def write_header(self) -> None:
-        """Write what tells the file from others."""
+        """Write the header, which identifies the file."""
         header = Header(0, self.number, self.salt, self._disk.time_ns(), HEADER_BYTES + self.capacity_bytes)
         write_all(self._disk, self._fd, [encode_header(SEGMENT_MAGIC, header)], HEADER_BYTES, 0)
         self.dirty = True
 
     def redo(self, offset: int, blocks: Sequence[bytes]) -> None:
-        """Write blocks once more that the log carries."""
+        """Write blocks again that the log carries."""
         write_all(self._disk, self._fd, blocks, sum(map(len, blocks)), offset)
         self.dirty = True
 
     def rewrite(self, offset: int, length_bytes: int) -> None:
-        """Write once more what the file holds there."""
+        """Write the bytes again that the file holds there."""
         for at in range(offset, offset + length_bytes, READ_AHEAD_BYTES):
             data = read_all(self._disk, self._fd, min(READ_AHEAD_BYTES, offset + length_bytes - at), at)
             write_all(self._disk, self._fd, [data], len(data), at)
 
     def sync(self) -> None:
-        """Make what was written durable."""
+        """Make the written bytes durable."""
         self._disk.fdatasync(self._fd)
         self.dirty = False
 
     def seal(self) -> None:
-        """Give back the room behind the last block: there will be no other.
+        """Give back the space after the last block: no other block will follow.
 
-        A little of it stays in a file that is to be recycled again, for which its size must not change.
+        If the file is recycled and the space is little, it stays: the file can be recycled again if its size does not
+        change.
         """
         if self.is_read_only:
             return
@@ -328,12 +347,12 @@ class Segment:
         ahead: Ahead = NO_BOUND,
         envelopes: Envelopes = PLAIN,
     ) -> Loaded:
-        """Read the blocks from the one with ``wanted`` on, at least that one, as far as one reading goes.
+        """Read blocks from the one with ``wanted`` on: at least that block, and more as far as one reading goes.
 
-        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, ``wanted`` among them. Stops at
-        the first damage: with items before it in ``items`` if there are any that are wanted, else reporting how many
-        items from ``next_ordinal`` on are lost. Stops in the same way at what ``envelopes`` cannot open, but then
-        nothing is lost: raises ``MissingExtraError`` and ``WrongKeyError``.
+        ``offset … end`` hold the items ``ordinal … end_ordinal - 1`` of this segment, with ``wanted`` among them. The
+        reading stops at the first damage. If it has read wanted items before, it returns them. Otherwise it reports how
+        many items from ``next_ordinal`` on are lost. It also stops at a block that ``envelopes`` cannot open. Then
+        nothing is lost: without items before, it raises ``MissingExtraError`` or ``WrongKeyError``.
         """
         window = self._window(end)
         items: list[bytes] = []
@@ -341,7 +360,7 @@ class Segment:
         limit = None
         length_bytes, has_sought = 0, False
         try:
-            # What comes next is likely as long as the last block: without room for that its header is not even read.
+            # The next block is probably as long as the last one. If that does not fit, not even its header is read.
             while offset < end and (limit is None or offset + length_bytes <= limit):
                 header = self._header(window, offset, ordinal, end, end_ordinal)
                 behind, next_ordinal = offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
@@ -381,7 +400,7 @@ class Segment:
         return Loaded(first, items, offset, ordinal, None, 0, last_offset, last_ordinal, cost_bytes)
 
     def checksums(self, offset: int, end: int) -> tuple[int, int]:
-        """Check every block in ``offset … end``; their combined checksum and the number of their items.
+        """Check every block in ``offset … end``; return their combined checksum and the number of their items.
 
         Raises ``CorruptionError`` at the first block that does not check out.
         """
@@ -398,9 +417,11 @@ class Segment:
     def blocks(
         self, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int, envelopes: Envelopes = PLAIN
     ) -> Iterator[tuple[BlockHeader, list[bytes]]]:
-        """The blocks from the one with ``wanted`` on, each checked, with their headers; the other arguments are those
-        of ``load``. Raises ``CorruptionError`` at the first of them that does not check out, and what ``load``
-        raises."""
+        """Yield the blocks from the one with ``wanted`` on, each checked, with their headers.
+
+        The other arguments are those of ``load``. Raises ``CorruptionError`` at the first of these blocks that does not
+        check out. Also raises what ``load`` raises.
+        """
         window = self._window(end)
         if wanted > ordinal:
             offset, ordinal = self._seek(window, offset, ordinal, end, end_ordinal, wanted)
@@ -437,11 +458,14 @@ class Segment:
         return header
 
     def _peek_bytes(self, window: _Window, offset: int, header: BlockHeader) -> int:
-        """The bytes of the items, as the envelope says, unchecked: this only tells how far to read ahead."""
+        """Return the bytes of the items according to the envelope, unchecked.
+
+        They only decide how far to read ahead.
+        """
         return peek_payload_bytes(window.read(offset + BLOCK_HEADER_BYTES, RAW_LENGTH_BYTES), header)
 
     def _check(self, window: _Window, offset: int, header: BlockHeader) -> None:
-        """Raise ``CorruptionError`` for a body that does not check out. Opens no envelope."""
+        """Raise ``CorruptionError`` if the body does not check out. This opens no envelope."""
         if header.flags & ENVELOPED:
             try:
                 decode_envelope(self._stored(window, offset, header), header, offset, self.path)
@@ -451,14 +475,17 @@ class Segment:
             self._body(window, offset, header, PLAIN)
 
     def _stored(self, window: _Window, offset: int, header: BlockHeader) -> bytes:
-        """The body as it is stored, checked. Raises ``CorruptionError`` and ``MemoryError``."""
+        """Return the body as it is stored, checked. Raises ``CorruptionError`` and ``MemoryError``."""
         data = window.read(offset + BLOCK_HEADER_BYTES, header.body_bytes)
         check_body(data, header, self.salt, offset, self.path)
         return data
 
     def _body(self, window: _Window, offset: int, header: BlockHeader, envelopes: Envelopes) -> list[bytes]:
-        """The items. Raises ``MemoryShortageError`` where there is no memory for a large block: it is told by name, so
-        that it does not keep what lies behind it."""
+        """Return the items of the block.
+
+        Raises ``MemoryShortageError`` if there is no memory for a large block. This error names the block, so that the
+        items after it can still be read.
+        """
         try:
             return self._read_body(window, offset, header, envelopes)
         except MemoryError as error:
@@ -472,7 +499,7 @@ class Segment:
         if header.flags & ENVELOPED:
             return envelopes.open(self._stored(window, offset, header), header, offset, self.path)
         if header.count == 1 and header.body_bytes >= _DIRECT_BYTES:
-            # A large item is read into the object that is handed out.
+            # A large item is read directly into the object that is handed out.
             at = offset + BLOCK_HEADER_BYTES
             length = window.read(at, LENGTH_BYTES)
             item = window.read(at + LENGTH_BYTES, header.body_bytes - LENGTH_BYTES)
@@ -481,24 +508,24 @@ class Segment:
         return decode_body(data, 0, header, self.salt, offset, self.path)
 
     def _resume(self, offset: int, ordinal: int, end: int, end_ordinal: int) -> tuple[int, int]:
-        """Where the first valid block behind the damaged one at ``offset`` stands, and its ordinal; else the end."""
+        """Return offset and ordinal of the first valid block after the damaged one at ``offset``, or of the end."""
         window = self._window(end)
         try:
             header = self._header(window, offset, ordinal, end, end_ordinal)
             return offset + BLOCK_HEADER_BYTES + header.body_bytes, ordinal + header.count
         except CorruptionError:
             pass
-        # The header cannot be believed, so neither can its length. Any other valid header tells by its ordinal how
-        # many items are gone.
+        # The header cannot be believed, and neither can its length. The ordinal of the next valid header tells how many
+        # items are lost.
         at, found = self._find_header(window, offset + 1, end, range(ordinal + 1, end_ordinal))
         return (at, found.ordinal) if found is not None else (end, end_ordinal)
 
     def _seek(
         self, window: _Window, offset: int, ordinal: int, end: int, end_ordinal: int, wanted: int
     ) -> tuple[int, int]:
-        """A block not far before the one with ``wanted``, or that one: its offset and its ordinal.
+        """Return offset and ordinal of the block with ``wanted``, or of one not far before it.
 
-        By bisection: a valid header tells by itself what stands before it, wherever it is found.
+        It is found by bisection: a valid header tells how many items are before it, wherever it is found.
         """
         high = end
         while high - offset > _DIRECT_BYTES:
@@ -508,21 +535,21 @@ class Segment:
             if found is not None and found.ordinal <= wanted:
                 offset, ordinal = at, found.ordinal
             elif found is None and stop < high:
-                break  # among items so large there are few headers to go along
+                break  # among such large items there are few headers to read
             else:
                 high = middle
         return offset, ordinal
 
     def _find_header(self, window: _Window, start: int, end: int, ordinals: range) -> tuple[int, BlockHeader | None]:
-        """The first valid header from ``start`` on of a block with one of these ordinals, and its offset.
+        """Return the offset and the first valid header, from ``start`` on, of a block with one of these ordinals.
 
-        Payloads that look like one do not check out, since the checksum covers the offset.
+        Payloads that look like a header do not check out, since the checksum covers the offset.
         """
         size_bytes = _FIRST_READ_BYTES
         while start < end:
             data = window.read_once(start, min(size_bytes + BLOCK_HEADER_BYTES, end - start))
             if not data:
-                break  # a log whose checksums were made to fit may speak of more than there is
+                break  # a forged log may claim more bytes than the file has
             at = -1
             while (at := data.find(BLOCK_MAGIC, at + 1)) >= 0:
                 try:
@@ -536,7 +563,7 @@ class Segment:
         return end, None
 
     def intact(self, offset: int, end: int) -> Iterator[Intact]:
-        """The blocks between these offsets that check out; what lies between them is passed over."""
+        """Yield the blocks between these offsets that check out, and skip anything between them."""
         window = self._window(end)
         while offset < end:
             try:
@@ -556,14 +583,15 @@ class Segment:
             offset += length_bytes
 
     def file_bytes(self) -> int:
-        """How long the file is."""
+        """Return the length of the file."""
         return self._disk.fstat(self._fd).st_size
 
 
 class _Window:
-    """Reads of a file from front to back, through one buffer that moves along and grows as it proves useful.
+    """A window over a file that is read from front to back: one buffer that moves along, and grows while it proves
+    useful.
 
-    From ``deferred_at`` on it is not the file that counts but ``deferred``, if that is not empty.
+    If ``deferred`` is not empty, it replaces the content of the file from ``deferred_at`` on.
     """
 
     __slots__ = (
@@ -586,11 +614,11 @@ class _Window:
         self._ahead_bytes_max = READ_AHEAD_BYTES
 
     def narrow(self, ahead_bytes: int) -> None:
-        """Read ahead no more than about so much, since it would not be looked at."""
+        """Read ahead no more than about this length, since more would not be used."""
         self._ahead_bytes_max = min(max(ahead_bytes, _FIRST_READ_BYTES), READ_AHEAD_BYTES)
 
     def read(self, offset: int, length_bytes: int) -> bytes:
-        """The bytes at ``offset``; fewer where the file or the range ends."""
+        """Return the bytes at ``offset``; fewer if the file or the range ends before."""
         at = offset - self._start
         if at >= 0 and at + length_bytes <= len(self._data):
             return self._data[at : at + length_bytes]
@@ -598,7 +626,7 @@ class _Window:
         if length_bytes >= _DIRECT_BYTES:  # a large body is its own buffer
             return self.read_once(offset, length_bytes)
         if at > len(self._data):
-            # A body was passed over, or was large; what comes next is likely alike: a header is all to read ahead.
+            # A body was skipped, or was large. The next one is probably alike, so only a header is read ahead.
             self._ahead_bytes = _FIRST_READ_BYTES
         ahead_bytes = min(max(min(self._ahead_bytes, self._ahead_bytes_max), length_bytes), self._end - offset)
         self._ahead_bytes = min(self._ahead_bytes * 8, READ_AHEAD_BYTES)
@@ -607,7 +635,7 @@ class _Window:
         return self._data[:length_bytes]
 
     def read_once(self, offset: int, length_bytes: int) -> bytes:
-        """The bytes at ``offset``, past the buffer; fewer where the file ends."""
+        """Return the bytes at ``offset``, without the buffer; fewer if the file ends before."""
         at = offset - self._deferred_at
         if not self._deferred or at + length_bytes <= 0:
             return read_all(self._disk, self._fd, length_bytes, offset)

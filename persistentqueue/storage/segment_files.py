@@ -1,11 +1,11 @@
-"""All data files of one queue: which one is written, which ones are open, what stands where.
+"""All segments of one queue: which one is written, which ones are open, and at which place each block stands.
 
-Blocks are *staged* (encoded, given a place) and then *written*, so that the blocks of a whole group go to disk in one
-call; or *deferred*, where the log carries them too, so that those of many groups do. Staging rolls to a new segment
-where the current one is full.
+Blocks are *staged*: encoded, and given a place. Then they are *written*, so that the blocks of a whole group go to disk
+in one call. Or they are *deferred*, if the log carries them too, so that the blocks of many groups go to disk in one
+call. When the current segment is full, staging continues in a new one.
 
-Threads: everything here belongs to whoever writes, one thread at a time, but for ``pin``, ``pin_pieces``, ``unpin`` and
-``pinned``, which are for whoever holds the mutex. The mutex guards the table of open files and the pins.
+Threads: all calls are for the writer, one thread at a time. Exceptions are ``pin``, ``pin_pieces``, ``unpin`` and
+``pinned``, for a thread that holds the mutex. The mutex guards the table of open files and the pins.
 """
 
 from __future__ import annotations
@@ -30,12 +30,13 @@ from .pool import Pool
 from .segment import Segment, is_little, segment_name, was_published
 
 SEGMENT_BYTES_FIRST = 960 * 1024
-"""The length of the first segment's file, so that a thousand small queues stay small: 3 MiB for each, of which log and
-spare take a mebibyte each, and its directories and its lock file a few blocks."""
+"""Length of the first segment's file, so that a thousand small queues stay small. Each takes 3 MiB: log and spare take
+1 MiB each, and the directories and the lock file a few blocks.
+"""
 OPEN_FILES = 64
-"""How many segments are kept open for reading."""
+"""The number of segments that are kept open for reading."""
 DEFERRED_BYTES = 256 * 1024
-"""Blocks up to this length are deferred, in all."""
+"""Blocks are deferred up to this length in all."""
 
 
 class Piece(NamedTuple):
@@ -48,13 +49,16 @@ class Piece(NamedTuple):
     ordinal: int
     checksum: int
     blocks: list[bytes]
-    """The bytes of the blocks; empty once only the place is of interest."""
+    """The bytes of the blocks; empty when only the place is needed."""
 
 
 class Segments:
-    """The data directory. ``segment_bytes`` is the size that segments' files grow to; ``pool`` has files to make them
-    of, and takes them back, ``wipe`` says whether what they held is overwritten before; ``envelopes`` says what is
-    compressed and encrypted; ``insist`` makes the calls that must not be interrupted."""
+    """The data directory of a queue.
+
+    ``segment_bytes`` is the size that segments' files grow to. ``pool`` provides files for them, and takes the files
+    back; with ``wipe`` they are overwritten before. ``envelopes`` compresses and encrypts. ``shielded`` makes the calls
+    that must not be interrupted.
+    """
 
     def __init__(
         self,
@@ -72,7 +76,7 @@ class Segments:
         self.directory = directory
         self.segment_bytes = segment_bytes
         self.next_number = next_number
-        """That of the next segment that will be made."""
+        """The number of the next new segment."""
         self._mutex = mutex
         self._shielded = shielded
         self._pool = pool
@@ -81,38 +85,39 @@ class Segments:
         self.encode = envelopes.encoder(disk)
         """Encodes the blocks that are staged; for the writer."""
         self.next_bytes = min(SEGMENT_BYTES_FIRST, segment_bytes)
-        """How long the next segment's file will be, its header included."""
+        """The length of the next segment's file, with its header."""
         self._open: OrderedDict[int, Segment] = OrderedDict()
         self._pins: dict[int, int] = {}
         self._staged: list[bytes] = []
         self._staged_bytes = 0
         self._staged_count = 0
         self.touched: set[int] = set()
-        """The segments with blocks of the group under way, which no frame names yet: they are not retired either."""
+        """The segments with blocks of the current group, which no frame names yet. They are not retired either."""
         self.shrinks = False
-        """Whether a segment is made smaller than it should be, where there is no room for a whole one."""
+        """Whether a segment is made smaller than usual if there is no space for a whole one."""
         self.new: list[Segment] = []
         """Segments whose headers and names are not durable yet."""
         self.has_adopted = False
-        """Whether there are segments of which only the names are not."""
+        """Whether there are adopted segments whose names are not durable yet."""
         self._distrusted: set[int] = set()
         self.current: Segment | None = None
         self.unlogged: list[SegmentCreated] = []
-        """Segments that were made and that no frame has told of yet."""
+        """Segments that were made, and that no frame names yet."""
         self.in_inbox: dict[int, str] = {}
-        """Adopted segments that are still named as they were published, by their paths: for a name in the data
-        directory there was no room."""
+        """The paths of adopted segments that keep their published names: there was no space for a name in the data
+        directory.
+        """
         self.syncs = 0
         self.damage = Damage()
-        """What those have found who read."""
+        """The damage that readers have found."""
         self.is_closed = False
 
     # --- writing -----------------------------------------------------------------------------------------------------
 
     def stage(self, items: Sequence[bytes], payload_bytes: int, time_ns: int) -> list[Piece]:
-        """Encode the items as blocks and give each its place, rolling where a segment is full.
+        """Encode the items as blocks and give each block its place, in a new segment when one is full.
 
-        Nothing is written yet, but for what was staged before a roll. Raises ``OSError``.
+        Nothing is written yet, except blocks that were staged before the change of segment. Raises ``OSError``.
         """
         pieces: list[Piece] = []
         for part, part_bytes in split_items(items, payload_bytes):
@@ -140,10 +145,10 @@ class Segments:
         return pieces
 
     def write(self, may_defer: bool = False) -> None:
-        """Write what is staged to the current segment, and what was deferred, in one call, not durably.
+        """Write the staged blocks to the current segment, and the deferred ones, in one call, not durably.
 
-        With ``may_defer``, since the log carries it too, that is left to a later ``write``, if it is not much. Raises
-        ``OSError``; then nothing that was staged counts as written, and ``unstage`` makes the place free again.
+        With ``may_defer``, since the log carries them too, a small amount is left to a later ``write``. If it raises
+        ``OSError``, no staged block counts as written, and ``unstage`` frees their places.
         """
         current = self.current
         if current is None:
@@ -157,14 +162,16 @@ class Segments:
         self._staged_bytes = self._staged_count = 0
 
     def unstage(self) -> None:
-        """Forget what is staged: it was written, or it never will be."""
+        """Forget the staged blocks: they were written, or they never will be."""
         self._staged = []
         self._staged_bytes = self._staged_count = 0
 
     def sync(self) -> None:
-        """Make all blocks written so far, and the names of their files, durable. Never call it again if a sync failed.
+        """Make all blocks written so far durable, and the names of their files. Never call it again after a failed
+        sync.
 
-        For what was deferred, ``write`` must come first. Raises like ``sync_new``; call it again for ``ResourceError``.
+        Deferred blocks need a ``write`` before. Raises like ``sync_new``; after ``ResourceError`` it may be called
+        again.
         """
         with self._mutex:
             dirty = [segment for segment in self._open.values() if segment.dirty]
@@ -176,7 +183,7 @@ class Segments:
     def sync_new(self) -> None:
         """Make the headers and the names of new segments durable, and the names of adopted ones, if there are any.
 
-        Raises ``ResourceError`` if no sync was begun, so that another call may go well, and ``OSError`` otherwise.
+        Raises ``ResourceError`` if no sync was begun, so that another call may succeed, and ``OSError`` otherwise.
         """
         if self.new or self.has_adopted:
             self._shielded(self._sync_new)
@@ -193,10 +200,10 @@ class Segments:
         self.new, self.has_adopted = [], False
 
     def sync_again(self, rows: Mapping[int, SegmentInfo], blocks: Iterable[Enqueue]) -> None:
-        """Write these blocks once more, as they are, and sync them, the files they are in, and the files' names.
+        """Write these blocks again, unchanged, and sync them, the files they are in, and the files' names.
 
-        An earlier owner left them in the page cache. To sync them is not enough: if his sync failed, the system takes
-        the pages for clean, and a second sync would succeed without writing them.
+        An earlier owner left them in the operating system's page cache. A sync alone is not enough. If the sync of that
+        owner failed, the system considers the pages clean, and a second sync succeeds without writing them.
         """
         extents: dict[int, list[tuple[int, int]]] = {}
         for each in blocks:
@@ -217,10 +224,10 @@ class Segments:
             sync_names()
 
     def redo(self, rows: Mapping[int, SegmentInfo], operations: Iterable[Enqueue], are_new: bool) -> int:
-        """Write blocks once more that the log carries, neighbours in one call; only the log is believed.
+        """Write blocks again that the log carries, adjacent ones in one call; return how many bytes they are.
 
-        With ``are_new`` the headers and the names of the files may not be durable either: the former are written once
-        more, and all of it will be synced with the blocks. How many bytes the blocks are.
+        Only the log is believed. With ``are_new``, headers and names of the files may not be durable either. Then the
+        headers are written again, too, and all of it is synced with the blocks.
         """
         runs: list[tuple[int, int, list[bytes]]] = []
         number = end = -1
@@ -242,26 +249,26 @@ class Segments:
         return redone_bytes
 
     def redo_header(self, info: SegmentInfo) -> None:
-        """Write the header of a segment once more; it must be there."""
+        """Write the header of a segment again. Its file must exist."""
         arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
         self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
         if not segment.is_read_only:
             segment.write_header()
 
     def cut(self, rows: Iterable[SegmentInfo]) -> None:
-        """Give back the room behind the last block of the segments, which a crash left reserved in one of them."""
+        """Give back the space after the last block of each segment. A crash left it reserved in one of them."""
         for row in rows:
             if row.live and not is_little(self.file_bytes(row.number), row.end):
-                with suppress(CorruptionError), self._mutex:  # whoever reads from it will hear of it
+                with suppress(CorruptionError), self._mutex:  # a reader of this segment gets the error
                     segment = self._opened(row, first=True)
                     segment.end = max(row.end, HEADER_BYTES)
                     segment.seal()
 
     def adopt(self, number: int, path: str) -> None:
-        """Make a segment of a file that is complete and durable; its new name becomes so by ``sync``.
+        """Make a segment of a complete and durable file. Its new name becomes durable by ``sync``.
 
-        The log has its frame already. Without room for the name the file keeps the one that it has until
-        ``name_adopted``. Raises ``OSError`` for all else.
+        The log has its frame already. If there is no space for the name, the file keeps its present one until
+        ``name_adopted``. Raises ``OSError`` for any other failure.
         """
         try:
             self._disk.rename(path, self.path(number))
@@ -274,9 +281,9 @@ class Segments:
             self.has_adopted = True
 
     def name_adopted(self) -> None:
-        """Give adopted segments the names that they have not got yet. Raises ``OSError``; what is done stays done.
+        """Give adopted segments the names that they still lack. Raises ``OSError``; finished renames stay.
 
-        Before a checkpoint: it knows segments by their numbers only.
+        This comes before a checkpoint, which knows segments by their numbers only.
         """
         for number, path in list(self.in_inbox.items()):
             self._disk.rename(path, join(self.directory, segment_name(number)))
@@ -285,7 +292,7 @@ class Segments:
                 del self.in_inbox[number]
 
     def write_on(self, info: SegmentInfo) -> None:
-        """Go on in the segment that a clean close left half full. Raises ``CorruptionError``."""
+        """Continue in the segment that a clean close left half full. Raises ``CorruptionError``."""
         with self._mutex:
             segment = self._opened(info, first=True)
         segment.end, segment.ordinal = max(info.end, HEADER_BYTES), info.ordinal
@@ -297,12 +304,15 @@ class Segments:
         self.next_bytes = min(self.next_bytes, segment_bytes)
 
     def let_go(self) -> None:
-        """Write on in a new segment, as small as the first one; nothing lives in the current one, or is on its way."""
+        """Leave the current segment, and continue in a new one that is as small as the first.
+
+        The current segment must hold no live item, and must not be about to get one.
+        """
         self.current = None
         self.next_bytes = min(SEGMENT_BYTES_FIRST, self.segment_bytes)
 
     def follow(self, rows: Iterable[SegmentInfo]) -> None:
-        """Size the next segment by the largest of those that exist."""
+        """Set the size of the next segment according to the largest existing one."""
         largest_bytes = max((row.end for row in rows), default=0)
         if largest_bytes > HEADER_BYTES:
             self._size_next(largest_bytes)
@@ -310,40 +320,40 @@ class Segments:
     # --- reading -----------------------------------------------------------------------------------------------------
 
     def pin(self, info: SegmentInfo, first: bool = False) -> Segment:
-        """The open segment, which stays open and is not retired until ``unpin``. Raises ``CorruptionError``.
+        """Return the open segment, which stays open and is not retired until ``unpin``. Raises ``CorruptionError``.
 
-        A damaged header is reported to the first who asks; ``first`` leaves that to the next one.
+        A damaged header is reported once; with ``first``, the next call reports it again.
         """
         segment = self._opened(info, first)
         self._pins[info.number] = self._pins.get(info.number, 0) + 1
         return segment
 
     def pin_pieces(self, pieces: Iterable[Piece]) -> None:
-        """Keep the segments of uncommitted pieces."""
+        """Pin the segments of uncommitted pieces."""
         for piece in pieces:
             self._pins[piece.segment] = self._pins.get(piece.segment, 0) + 1
 
     def unpin(self, numbers: Iterable[int]) -> None:
-        """Take back as many pins."""
+        """Remove one pin for each of these numbers."""
         for number in numbers:
             left = self._pins.pop(number, 0) - 1
             if left > 0:
                 self._pins[number] = left
 
     def unpin_all(self) -> None:
-        """Nobody needs anything any more."""
+        """Remove all pins: no session needs a segment any more."""
         self._pins.clear()
         self.touched = set()
 
     @property
     def pinned(self) -> set[int]:
-        """The numbers of the segments that somebody needs."""
+        """The numbers of the segments that are still needed."""
         return self.touched.union(self._pins)
 
     # --- giving back -------------------------------------------------------------------------------------------------
 
     def retire(self, number: int) -> None:
-        """Close a segment that nothing refers to any more, and forget it; its file is to be deleted."""
+        """Close a segment that nothing refers to any more, and forget it. Its file must then be deleted."""
         with self._mutex:
             segment = self._open.pop(number, None)
             if segment is not None and segment is self.current:
@@ -353,27 +363,28 @@ class Segments:
             segment.close()
 
     def delete(self, number: int) -> None:
-        """Give the file of a retired segment to the pool, or delete it; wiped before, if that is asked for.
+        """Give the file of a retired segment to the pool, or delete it; with ``wipe``, it is wiped before.
 
-        What was published never goes to the pool: written to again, it would seem to be waiting to be adopted once more
-        if a power cut took its new header, and not its new name.
-        For any thread, since nobody else knows the segment any more. Raises ``OSError``.
+        A published file never goes to the pool. Assume that it is written again, and a power cut loses its new header,
+        but not its new name. Then it would seem to wait for another adoption.
+
+        For any thread, since no other thread knows the segment any more. Raises ``OSError``.
         """
         path, pool = self.path(number), self._pool
         if pool is not None and was_published(self._disk, path):
             pool = None
         if self._wipe:
-            with suppress(PermissionError):  # another user's, who published it
+            with suppress(PermissionError):  # another user has published it
                 wipe_file(self._disk, path)
         if pool is None or not pool.give(path):
             self._disk.unlink(path)
 
     def exists(self, number: int) -> bool:
-        """Whether the segment's file is there."""
+        """Return whether the segment's file exists."""
         return self.file_bytes(number) >= 0
 
     def is_plain(self, number: int) -> bool:
-        """Return whether the segment's file is there, and is a plain file."""
+        """Return whether the segment's file exists, and is a plain file."""
         try:
             need_regular(self._disk, self.path(number))
         except (CorruptionError, FileNotFoundError):
@@ -381,27 +392,28 @@ class Segments:
         return True
 
     def file_bytes(self, number: int) -> int:
-        """How long the segment's file is; -1 where there is none."""
+        """Return the length of the segment's file; -1 if there is none."""
         try:
             return self._disk.lstat(self.path(number)).st_size
         except FileNotFoundError:
             return -1
 
     def path(self, number: int) -> str:
-        """The path of a segment."""
+        """Return the path of a segment."""
         if number in self.in_inbox:
             return self.in_inbox[number]
         return join(self.directory, segment_name(number))
 
     def drop_tried(self, first: int) -> None:
-        """Delete the segments from this number on, made for a group that found no room. Nothing is staged."""
+        """Delete the segments from number ``first`` on, made for a group that found no space. Nothing is staged."""
         self.touched = {number for number in self.touched if number < first}
         self.drop_unlogged(first)
 
     def drop_unlogged(self, first: int = 0) -> bool:
-        """Delete the segments that no frame has told of and that nobody needs: only rolled-back blocks are in them.
+        """Delete the unpinned segments that no frame names: they hold only blocks of rollbacks. Return whether there
+        were any.
 
-        Whether there were any, from the number ``first`` on. Not while something is staged.
+        Only segments from number ``first`` on are deleted. Nothing may be staged.
         """
         with self._mutex:
             pinned = self.pinned
@@ -415,8 +427,11 @@ class Segments:
         return bool(dropped)
 
     def close(self) -> None:
-        """Close every file, for good; under ``reading``, unless nobody is left who could. Without the mutex, which a
-        forked child may find taken for ever; nobody else is here."""
+        """Close every file, for good.
+
+        The caller holds ``reading``, unless no thread is left that could read. The mutex is not taken: in a forked
+        child it may be locked for ever, and no other thread is there.
+        """
         self.is_closed = True
         for segment in self._open.values():
             segment.close()
@@ -424,10 +439,10 @@ class Segments:
         self.current = None
 
     def create_aside(self, capacity_bytes: int) -> Segment:
-        """Make a segment that is not the one to write on in; it is the caller's to sync, to log and to close.
+        """Make a segment that does not become the current one. The caller must sync, log and close it.
 
-        Nobody else does: a flush neither waits for its sync nor hears that it failed, and no frame names a segment
-        whose header may not outlive the power. Raises ``OSError``.
+        No flush waits for its sync or notices that it failed. No frame names a segment whose header may not survive a
+        power cut. Raises ``OSError``.
         """
         number = self._free_number()
         segment = Segment.create(self._disk, self.path(number), number, capacity_bytes)
@@ -435,7 +450,7 @@ class Segments:
         return segment
 
     def _roll(self, length_bytes: int) -> Segment:
-        """Begin a new segment, made for a first block of this length at least."""
+        """Begin a new segment, with space for a first block of at least this length."""
         if self.current is not None:
             self.write()
             self.current.seal()
@@ -453,13 +468,16 @@ class Segments:
         return segment
 
     def _free_number(self) -> int:
-        """The next number that no file has: one that could not be made, and not be deleted either, keeps its own."""
+        """Return the next number that no file has.
+
+        A file that could neither be completed nor deleted keeps its number.
+        """
         while self.exists(self.next_number):
             self.next_number += 1
         return self.next_number
 
     def close_idle(self) -> bool:
-        """Close the files that only reading needs, so that others can be opened; whether there were any."""
+        """Close the files that only reading needs, to free descriptors; return whether there were any."""
         with self._mutex:
             return self._evict(0)
 
@@ -468,7 +486,7 @@ class Segments:
         if self._pool is not None:
             least_bytes = max(length_bytes, wanted_bytes // 2)
             size_bytes = None
-            with suppress(OSError):  # a pool that cannot be used is none; what else is wrong a new file will tell
+            with suppress(OSError):  # then without the pool; a new file reports any other error
                 size_bytes = self._pool.take(path, HEADER_BYTES + least_bytes, HEADER_BYTES + wanted_bytes)
             if size_bytes is not None:
                 return Segment.reuse(self._disk, path, number, size_bytes)
@@ -478,7 +496,7 @@ class Segments:
             except OSError as error:
                 if error.errno not in NO_SPACE or wanted_bytes == length_bytes or not self.shrinks:
                     raise
-            # There is no room for a whole segment, but maybe for a part, or for just what is to be written.
+            # There is no space for a whole segment, but perhaps for a smaller one, or just for the block to write.
             wanted_bytes = max(wanted_bytes // 2, length_bytes)
 
     def _size_next(self, used_bytes: int) -> None:
@@ -489,7 +507,7 @@ class Segments:
             arguments = (self._disk, self.path(info.number), info.number, info.salt, info.capacity_bytes)
             is_missing = not self.exists(info.number)
             if is_missing:
-                # What else was in it is lost, and whoever reads it will hear so; what the log carries is not.
+                # The blocks that the log carries are written anew. All others are lost, and a reader gets an error.
                 Segment.recreate(*arguments).close()
             self._open[info.number] = segment = Segment.open(*arguments, trusted=True)
             if is_missing:
@@ -499,7 +517,7 @@ class Segments:
     def _opened(self, info: SegmentInfo, first: bool = False) -> Segment:
         segment = self._open.get(info.number)
         if segment is None:
-            # A damaged header is reported once to who reads; then the log's word for it is enough to read the items.
+            # A damaged header is reported to one reader. Then the values in the log are enough to read the items.
             trusted = info.number in self._distrusted
             try:
                 segment = self._open_file(info, trusted)
@@ -508,13 +526,15 @@ class Segments:
                     self._distrusted.add(info.number)
                 raise
             self._open[info.number] = segment
-        self._open.move_to_end(info.number)  # the youngest use stands last
+        self._open.move_to_end(info.number)  # the most recently used stands last
         self._evict()
         return segment
 
     def _open_file(self, info: SegmentInfo, trusted: bool) -> Segment:
-        """Open the file of a segment, if need be instead of others. Raises ``CorruptionError``, ``ResourceError`` and
-        ``OSError``."""
+        """Open the file of a segment, and close others if descriptors are short.
+
+        Raises ``CorruptionError``, ``ResourceError`` and ``OSError``.
+        """
         path = self.path(info.number)
         while True:
             try:
@@ -528,8 +548,7 @@ class Segments:
                 raise lack from error
 
     def _evict(self, most: int = OPEN_FILES) -> bool:
-        """Close the files that were not used for the longest time, down to so many; whether any was closed. The mutex
-        is held."""
+        """Close the least recently used files, down to ``most``; return whether any was closed. The mutex is held."""
         closed = False
         for number in list(self._open)[: max(len(self._open) - most, 0)]:
             segment = self._open[number]

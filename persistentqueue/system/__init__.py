@@ -1,1 +1,1 @@
-"""The operating system and the interpreter: the door to the disk, and what signals, forks and other users may do."""
+"""The operating system and the interpreter: access to the disk, signals, forks, and the rights of other users."""

@@ -1,14 +1,16 @@
-"""The directories that an owner holds open: a door to the operating system that goes by descriptors, not by names.
+"""Handles of the directories that an owner holds open: calls start at a directory's descriptor, not at its name.
 
-While a queue is open its directory may be renamed or deleted, and another queue may be made under the old name. Through
-this door each path below a held directory is reached from the directory's descriptor. So an owner reaches its own files
-wherever they are, and never those of another queue. Paths stay text: for messages, and as keys.
+While a queue is open, its directory may be renamed or deleted, and another queue may be made under the old name. The
+calls of this module reach each path below a held directory from the descriptor of that directory. So an owner reaches
+its own files wherever they are, and never those of another queue. Paths stay text: for messages, and as keys.
 
-A queue's directory is held from before its lock file is opened until the lock is freed (see ``lock``). An external
-place of segments is held before the id that it bears is read, and a shared pool once it is made. Above these, and
-outside of them, paths go by name. Nothing there is written, but for names of directories that an opening makes.
+The directory of a queue is held before its lock file is opened. It is held until the lock is released (see ``lock``).
+An external location of segments is held before its id is read, and a shared pool when it has been made. Paths above and
+outside of the held directories go by name. Nothing is written there, except the names of directories that an opening
+makes.
 
-Threads: ``hold`` and ``keep`` are for the thread that opens the queue; the calls and ``close`` are for any thread.
+Threads: ``hold`` and ``keep`` are for the thread that opens the queue. ``close`` and the calls of ``disk`` are for any
+thread.
 """
 
 from __future__ import annotations
@@ -20,12 +22,15 @@ from .disk import DIRECTORY, READ, Below, Disk, Root, StatResult, below
 
 
 class Roots:
-    """The directories that one owner holds. ``disk`` is the door that reaches through them; it stays the same."""
+    """The directories that one owner holds.
+
+    ``disk`` reaches paths through these directories. It stays the same object when they change.
+    """
 
     def __init__(self, disk: Disk) -> None:
         self._disk = disk
         self._roots: list[Root] = []
-        # Made by each opening; a frozen dataclass sets its fields one by one, which takes four times as long.
+        # Each opening makes one. The constructor of a frozen dataclass sets field by field: four times as long.
         self.disk = object.__new__(Disk)
         vars(self.disk).update(
             vars(disk),
@@ -42,9 +47,10 @@ class Roots:
         )
 
     def hold(self, path: str, flags: int = DIRECTORY, through: str = "") -> None:
-        """Hold the directory that has this path now, unless the path is held already. Raises ``OSError``.
+        """Hold the directory that this path leads to now, unless the path is held already. Raises ``OSError``.
 
-        Of one above a held directory ``through`` is the way: ``..`` is where that is by now.
+        ``through`` is another way to the directory. For the parent of a held directory it ends in ``..``, which leads
+        to the present parent even after a rename.
         """
         if any(root.path == path for root in self._roots):
             return
@@ -58,28 +64,28 @@ class Roots:
         self._roots.sort(key=lambda root: -len(root.path))  # the innermost first
 
     def keep(self, paths: Container[str]) -> None:
-        """Let go of the directories that are not among these paths."""
+        """Close the held directories whose paths are not among these."""
         gone = [root for root in self._roots if root.path not in paths]
         self._roots = [root for root in self._roots if root.path in paths]
         for root in gone:
             root.close()
 
     def close(self) -> None:
-        """Let go of all directories. What comes later, from another thread, goes nowhere."""
+        """Close all held directories. Later calls below them, from other threads, raise ``ClosedError``."""
         for root in self._roots:
             root.close()
 
     def is_named(self, path: str) -> bool:
-        """Return whether the held directory of this path still has it as its name."""
+        """Return whether this path still leads to the directory that is held under it."""
         found = self._named(path)
         return found is not None and self.is_held(path, found)
 
     def is_held(self, path: str, found: StatResult) -> bool:
-        """Return whether this is the held directory of this path."""
+        """Return whether ``found`` describes the directory that is held under this path."""
         return any(root.path == path and root.is_found(found) for root in self._roots)
 
     def is_deleted(self, path: str) -> bool:
-        """Return whether the held directory of this path was deleted."""
+        """Return whether the directory that is held under this path was deleted."""
         return any(root.path == path and root.is_deleted() for root in self._roots)
 
     def _named(self, path: str) -> StatResult | None:
@@ -97,7 +103,7 @@ class Roots:
                 return below(path, root, ".")
         return path
 
-    # --- the door ----------------------------------------------------------------------------------------------------
+    # --- the calls of ``disk`` ---------------------------------------------------------------------------------------
 
     def _open(self, path: str, flags: int, mode: int) -> int:
         return self._disk.open(self._below(path), flags, mode)
@@ -117,9 +123,10 @@ class Roots:
     def _rmdir(self, path: str) -> None:
         found = self._below(path)
         if type(found) is Below and found.rest == ".":
-            # The name of a held directory is in the one above it. No call removes a name only if it leads here.
+            # The name of a held directory stands in its parent. The system has no call that removes a name only if it
+            # still leads to this directory, so that is checked first.
             if not self.is_named(path):
-                raise FileNotFoundError(errno.ENOENT, "the directory has another name by now", path)
+                raise FileNotFoundError(errno.ENOENT, "the directory was renamed or deleted while it was open", path)
             found = path
         self._disk.rmdir(found)
 

@@ -1,16 +1,16 @@
-"""The only door to the operating system.
+"""The interface to the operating system: files, the clock, randomness and the lock.
 
-Everything above this floor reaches files, the clock, randomness and the lock through one ``Disk``: a bundle of
-callables with the signatures of ``os``. The real one *is* the ``os`` functions, bound once, so that the door costs
-nothing; tests hand in others that fail, crash or forget. Two real ones exist:
+All modules above reach them through one ``Disk``: a bundle of callables with the signatures of ``os``. The real one
+holds the ``os`` functions themselves, bound once, so that the indirection costs nothing. Tests pass others, which fail,
+crash or forget. There are two real ones:
 
-- ``DISK``, what ``import`` chose for this system: ``pwritev`` with ``RWF_DSYNC`` where Linux has it.
-  There calls go from the descriptors of the directories that an owner holds (see ``roots``).
-- ``PORTABLE``, which needs neither and passes the same tests: write, then sync. Before each call below a held directory
-  it looks whether the directory's name still leads there, and raises ``QueueNotFoundError`` otherwise.
+- ``DISK``, which ``import`` selects for this system. It uses ``pwritev`` with ``RWF_DSYNC`` if Linux has it. Its calls
+  start at the descriptors of the directories that an owner holds (see ``directory_handles``), if the system can do so.
+- ``PORTABLE``, which needs neither and passes the same tests. It writes, then syncs. Before each call below a held
+  directory it checks that the name of the directory still leads there. Otherwise it raises ``QueueNotFoundError``.
 
-A ``Disk`` knows nothing of queues. The three helpers below it only spell out what one call of the kernel may leave
-undone: short writes, short reads, and names that are durable only once their directory is synced.
+A ``Disk`` knows nothing of queues. The functions below the class complete what one call of the kernel may leave undone:
+short writes, short reads, and names that are durable only when their directory has been synced.
 """
 
 from __future__ import annotations
@@ -42,30 +42,32 @@ Buffers = Sequence[bytes | bytearray | memoryview]
 
 READ, WRITE = os.O_RDONLY, os.O_RDWR
 CREATE, CREATE_NEW = os.O_RDWR | os.O_CREAT, os.O_RDWR | os.O_CREAT | os.O_EXCL
-"""How ``Disk.open`` is asked for a file: to read, to write, to write and make it if it is missing, to make it."""
+"""Flags of ``Disk.open``: ``READ`` reads, ``WRITE`` also writes, ``CREATE`` also makes a missing file. ``CREATE_NEW``
+makes the file and fails if it exists.
+"""
 DIRECTORY = getattr(os, "O_DIRECTORY", 0)
-"""The same for a directory: to read."""
+"""Flag of ``Disk.open`` beside ``READ``: open a directory."""
 NO_LINK = getattr(os, "O_NOFOLLOW", 0)
-"""Beside ``DIRECTORY``: follow no link at the last component. Files are always opened so."""
+"""Flag of ``Disk.open`` beside ``DIRECTORY``: follow no link at the last component. For files it is always set."""
 StrPath = str | os.PathLike[str]
 StatResult = os.stat_result
 basename, abspath, relpath, fspath = os.path.basename, os.path.abspath, os.path.relpath, os.fspath
-"""Paths are text to everybody above this floor."""
+"""Functions on paths. Above this module paths are text."""
 
 DSYNC = getattr(os, "RWF_DSYNC", 2)
-"""Flag of ``Disk.pwritev``: return only when the bytes, and what is needed to read them back, are durable."""
+"""Flag of ``Disk.pwritev``: return only when the bytes are durable, and all that is needed to read them back."""
 
 NO_SPACE = DiskFullError.errnos
-"""The errors that mean "no room": nothing is wrong with the device, and the same write may succeed later."""
+"""Error numbers that mean "no space". Nothing is wrong with the device, and the same write may succeed later."""
 NO_FILES = TooManyFilesError.errnos
-"""The errors that mean "no descriptor": the call was not begun. No sync and no write raises them."""
+"""Error numbers that mean "no descriptor". The call was not begun. No sync and no write raises them."""
 LACKING = NO_SPACE | NO_FILES | OutOfMemoryError.errnos
-"""The errors that mean that the system lacks something: the same call may succeed later, if it is no sync."""
+"""Error numbers that mean that the system lacks a resource. The same call may succeed later, unless it is a sync."""
 
 # One call takes at most this many buffers (IOV_MAX on Linux) and this many bytes (MAX_RW_COUNT on Linux).
 BUFFERS_PER_CALL = 1024
 PAGE_BYTES = 4096
-"""What direct writes are made of; no disk in use has larger sectors."""
+"""Unit of direct writes, in bytes. No disk in use has larger sectors."""
 _ZEROS = bytes(1024 * 1024)
 _LOWEST_DESCRIPTOR = 3
 _STAT_BLOCK_BYTES = 512
@@ -74,28 +76,35 @@ _clock_ns = time.time_ns
 
 @dataclass(frozen=True)
 class Disk:
-    """The callables that the core may use; signatures and errors are those of ``os`` where it has the name."""
+    """The callables that the package may use.
+
+    A callable that ``os`` also has keeps the signature and the errors of ``os``.
+    """
 
     open: Callable[[str, int, int], int]
-    """``open(path, flags, mode)``. Never returns 0, 1 or 2, and follows no link at the last component, unless it is
-    asked for a ``DIRECTORY``, to sync the names in it: a queue may be made where a link leads."""
+    """``open(path, flags, mode)``: return a descriptor above 2. It follows no link at the last component, except with
+    the flag ``DIRECTORY``, which serves to sync names: a queue may be made where a link leads.
+    """
     open_direct: Callable[[str], int | None]
-    """``open_direct(path)``: open a file to write it past the page cache, in multiples of ``PAGE_BYTES`` at such
-    offsets, out of ``page_memory``; None where that does not go."""
+    """``open_direct(path)``: open a file for writes that bypass the operating system's page cache. Their lengths and
+    offsets are multiples of ``PAGE_BYTES``, and their data lies in ``page_memory``. None if the file cannot be opened
+    so.
+    """
     close: Callable[[int], None]
     pread: Callable[[int, int, int], bytes]
-    """``pread(fd, length_bytes, offset)``; may return less."""
+    """``pread(fd, length_bytes, offset)``; may return fewer bytes."""
     pwritev: Callable[[int, Buffers, int, int], int]
-    """``pwritev(fd, buffers, offset, flags)``; may write less; ``flags`` is 0 or ``DSYNC``."""
+    """``pwritev(fd, buffers, offset, flags)``; may write fewer bytes. ``flags`` is 0 or ``DSYNC``."""
     fdatasync: Callable[[int], None]
     start_sync: Callable[[int, int, int], None]
-    """``start_sync(fd, offset, length_bytes)``: a hint to begin writing these bytes to the device, without waiting, so
-    that a later sync finds less to do. Promises nothing, and may do nothing."""
+    """``start_sync(fd, offset, length_bytes)``: hint that the system should begin to write these bytes to the device.
+    The call does not wait, and a later sync finds less to do. It promises nothing, and may do nothing.
+    """
     fsync: Callable[[int], None]
-    """Used on directories: makes the names in them durable."""
+    """``fsync(fd)`` of a directory: make the names in it durable."""
     ftruncate: Callable[[int, int], None]
     fallocate: Callable[[int, int, int], None]
-    """``fallocate(fd, offset, length_bytes)``: reserve room and extend the size; the new bytes read as zeros."""
+    """``fallocate(fd, offset, length_bytes)``: reserve space and extend the file. The new bytes read as zeros."""
     rename: Callable[[str, str], None]
     unlink: Callable[[str], None]
     mkdir: Callable[[str, int], None]
@@ -104,33 +113,36 @@ class Disk:
     lstat: Callable[[str], os.stat_result]
     fstat: Callable[[int], os.stat_result]
     real_bytes: Callable[[int], int]
-    """``real_bytes(fd)``: how many bytes of the open file are there, without its holes."""
+    """``real_bytes(fd)``: the number of bytes that the open file really stores, without its holes."""
     free_bytes: Callable[[str], int]
-    """``free_bytes(path)``: what the file system of an existing path has free for who is not root."""
+    """``free_bytes(path)``: the bytes that the file system of an existing path has free for processes other than
+    root's.
+    """
     lock: Callable[[int], bool]
-    """``lock(fd)``: take the exclusive lock on the open file without waiting; whether it was free."""
+    """``lock(fd)``: take the exclusive lock on the open file without waiting. Returns whether the lock was free."""
     urandom: Callable[[int], bytes]
     time_ns: Callable[[], int]
-    """Nanoseconds since the epoch, never below 0: for people only, never for an order or a decision."""
+    """Nanoseconds since the epoch, never below 0. The time is information for people, and never decides an order."""
     monotonic: Callable[[], float]
     sleep: Callable[[float], None]
     getpid: Callable[[], int]
     geteuid: Callable[[], int | None]
-    """The user that this process acts for; None if the system has no users."""
+    """The effective user of this process; None if the system has no users."""
     fchmod: Callable[[int, int], None]
     gethostname: Callable[[], str]
     failpoint: Callable[[str], None]
-    """Called with the name of the step that comes next, wherever a crash makes a difference. Does nothing."""
+    """Called with the name of the next step, wherever a crash makes a difference. The real one does nothing."""
     hold: Callable[[str], None] = deque[str](maxlen=0).append
-    """``hold(path)``: from now on reach what is below the path through the directory that it leads to now. Only an
-    owner's door does so (see ``roots``); others do nothing."""
+    """``hold(path)``: from now on, reach all paths below this one through the directory that it leads to now. Only the
+    ``Disk`` of an owner does so (see ``directory_handles``); others do nothing.
+    """
 
 
 class Root:
     """A directory that is held open.
 
-    A thread may use the descriptor while another thread closes the directory: the last one of them closes the
-    descriptor. So its number is not another file's while a call is under way.
+    One thread may use the descriptor while another thread closes the directory. Then the last call that ends closes the
+    descriptor, so its number cannot become that of another file during a call.
     """
 
     __slots__ = ("_calls", "_disk", "_identity", "_is_closed", "_pid", "fd", "path", "prefix")
@@ -162,7 +174,10 @@ class Root:
         self._close()
 
     def close(self) -> None:
-        """Close the descriptor, once no call is under way; in a forked child at once, where there are none."""
+        """Close the descriptor as soon as no call is under way.
+
+        A forked child closes it at once: the threads that were in a call do not exist there.
+        """
         self._is_closed = True
         if not self._calls or self._disk.getpid() != self._pid:
             self._close()
@@ -173,7 +188,7 @@ class Root:
             self._disk.close(fd)
 
     def is_found(self, found: os.stat_result) -> bool:
-        """Return whether this is what was found under a name."""
+        """Return whether ``found`` describes this directory."""
         return (found.st_dev, found.st_ino) == self._identity
 
     def is_deleted(self) -> bool:
@@ -185,8 +200,8 @@ class Root:
 class Below(str):
     """A path below a root, and ``rest``, the way to it from there.
 
-    The calls of a ``Disk`` that take a path go from the root's descriptor if they are given one of these. It is text
-    like any other path to what stands between, as the doors of tests do.
+    The calls of a ``Disk`` that take a path start at the root's descriptor if they get such a path. For code in
+    between, such as the disks of tests, it is text like any other path.
     """
 
     __slots__ = ("rest", "root")
@@ -196,20 +211,20 @@ class Below(str):
 
 
 def below(path: str, root: Root, rest: str) -> Below:
-    """Make the path one below the root."""
+    """Return the path as one below the root."""
     found = Below(path)
     found.root, found.rest = root, rest
     return found
 
 
 def join(directory: str, name: str) -> str:
-    """The path of what has this name, a relative one, in the directory; "" is the current one."""
-    # An opening makes dozens of paths; os.path.join, for any number of parts of any kind, takes four times as long.
+    """Return the path of ``name``, a relative one, in the directory; "" is the current directory."""
+    # An opening makes dozens of paths. os.path.join takes any number of parts of any kind, and four times as long.
     return directory + name if directory[-1:] in {"", "/"} else f"{directory}/{name}"
 
 
 def dirname(path: str) -> str:
-    """What ``join`` joined the last name to."""
+    """Return the directory to which ``join`` added the last name of the path."""
     above, slash, _ = path.rpartition("/")
     return above.rstrip("/") or slash
 
@@ -217,7 +232,7 @@ def dirname(path: str) -> str:
 def write_all(disk: Disk, fd: int, buffers: Buffers, length_bytes: int, offset: int, flags: int = 0) -> None:
     """Write the buffers, ``length_bytes`` in all, one after the other at ``offset``.
 
-    One call of the kernel in the usual case. With ``DSYNC`` in ``flags`` all of it is durable on return.
+    Usually this is one call of the kernel. With ``DSYNC`` in ``flags`` all bytes are durable on return.
     """
     written_bytes = disk.pwritev(fd, buffers, offset, flags) if len(buffers) <= BUFFERS_PER_CALL else 0
     if written_bytes != length_bytes:
@@ -225,7 +240,7 @@ def write_all(disk: Disk, fd: int, buffers: Buffers, length_bytes: int, offset: 
 
 
 def _write_rest(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int, written_bytes: int) -> None:
-    """Go on after a short write, or with more buffers than one call takes."""
+    """Continue after a short write, or write more buffers than one call takes."""
     views: list[memoryview] = []
     skip_bytes = written_bytes
     for buffer in buffers:
@@ -250,7 +265,7 @@ def _write_rest(disk: Disk, fd: int, buffers: Buffers, offset: int, flags: int, 
 
 
 def read_all(disk: Disk, fd: int, length_bytes: int, offset: int) -> bytes:
-    """Read up to ``length_bytes`` at ``offset``; less only where the file ends."""
+    """Read ``length_bytes`` at ``offset``. Return fewer bytes only if the file ends before."""
     data = disk.pread(fd, length_bytes, offset)
     if len(data) == length_bytes or not data:
         return data
@@ -273,7 +288,10 @@ def write_zeros(disk: Disk, fd: int, start: int, end: int) -> None:
 
 
 def copy_file(disk: Disk, source_path: str, target_path: str) -> int:
-    """Make a file with the same content, durable but for its name; how many bytes. Raises ``FileExistsError``."""
+    """Copy the file to a new one and return its length in bytes. Raises ``FileExistsError``.
+
+    The content of the copy is durable on return, its name is not.
+    """
     source = disk.open(source_path, READ, 0)
     try:
         target = disk.open(target_path, CREATE_NEW, 0o600)
@@ -291,9 +309,10 @@ def copy_file(disk: Disk, source_path: str, target_path: str) -> int:
 
 
 def wipe_file(disk: Disk, path: str) -> None:
-    """Write zeros over all that the file holds, durably. Where the device keeps old copies, it keeps them.
+    """Overwrite all bytes of the file with zeros, durably. Old copies that the device itself keeps are not reached.
 
-    Not if it has other names: a power cut can bring an old one back beside that of a file which is needed.
+    A file with several names is not overwritten: a power cut can bring an old name back for a file that is still
+    needed.
     """
     fd = disk.open(path, WRITE, 0)
     try:
@@ -305,21 +324,21 @@ def wipe_file(disk: Disk, path: str) -> None:
 
 
 def page_memory(size_bytes: int) -> memoryview:
-    """Memory for direct writes: zeros, at an address that is a multiple of a page."""
+    """Return memory for direct writes: zeros, at an address that is a multiple of a page."""
     return memoryview(mmap.mmap(-1, size_bytes))
 
 
 def sync_directory(disk: Disk, path: str) -> None:
-    """Make the names in the directory durable: those that came as well as those that went."""
+    """Make the names in the directory durable: that new ones exist, and that removed ones do not."""
     with names_of(disk, path) as sync:
         sync()
 
 
 @contextmanager
 def names_of(disk: Disk, path: str) -> Iterator[Callable[[], None]]:
-    """Yield what makes the names in the directory durable, and needs no descriptor for it any more.
+    """Yield a call that makes the names in the directory durable, and needs no new descriptor.
 
-    A step that must not fail for want of a descriptor opens the directory before it begins.
+    A step that must not fail for lack of a descriptor opens the directory before it begins.
     """
     fd = disk.open(path, READ | DIRECTORY, 0)
     try:
@@ -329,16 +348,20 @@ def names_of(disk: Disk, path: str) -> Iterator[Callable[[], None]]:
 
 
 def make_directory(disk: Disk, path: str) -> None:
-    """Make the directory, and those above it, with mode 0700 where they are missing, and their names durable.
+    """Make the directory and its missing parents, with mode 0700, and make their names durable.
 
-    Refuses a link, or a file, in the place of the directory itself.
+    Raises ``NotADirectoryError`` if a file or a link is in the place of the directory itself.
     """
     if not _has_directory(disk, path):
         _make_missing(disk, path)
 
 
 def make_parts(disk: Disk, paths: Iterable[str]) -> list[str]:
-    """The same for several that have what is above them, but for their names: the directories to sync for these."""
+    """Make the missing directories among these, whose parents exist, and return the directories to sync for their
+    names.
+
+    Raises ``NotADirectoryError`` like ``make_directory``.
+    """
     missing = [path for path in paths if not _has_directory(disk, path)]
     for path in missing:
         _make(disk, path)
@@ -351,12 +374,12 @@ def _has_directory(disk: Disk, path: str) -> bool:
     except FileNotFoundError:
         return False
     if not stat.S_ISDIR(mode):
-        raise NotADirectoryError(errno.ENOTDIR, "expected a directory, and no link to one", path)
+        raise NotADirectoryError(errno.ENOTDIR, "expected a directory, found a file or a link", path)
     return True
 
 
 def _make(disk: Disk, path: str) -> None:
-    with suppress(FileExistsError):  # another process came first
+    with suppress(FileExistsError):  # another process has made it meanwhile
         disk.mkdir(path, 0o700)
 
 
@@ -371,13 +394,13 @@ def _make_missing(disk: Disk, path: str) -> None:
 
 
 def sync_names(disk: Disk, path: str) -> None:
-    """Make durable what is in the directory, its own name, and the names of those above it.
+    """Make durable the names in the directory, its own name, and those of its parents.
 
-    For directories that are there already: whoever made them may have been killed before they were durable. One that
-    cannot be read was not made by us.
+    For directories that exist already: their maker may have been killed before their names were durable. A directory
+    that this process may not read was not made by this package, and is passed over.
     """
     while True:
-        with suppress(PermissionError, FileNotFoundError):  # nor one whose name has changed meanwhile
+        with suppress(PermissionError, FileNotFoundError):  # also one that was renamed meanwhile
             sync_directory(disk, path)
         above = dirname(path.rstrip("/")) or ("/" if path.startswith("/") else ".")
         if path in {"/", "."}:
@@ -386,13 +409,13 @@ def sync_names(disk: Disk, path: str) -> None:
 
 
 def after_fork_in_child(callback: Callable[[], None]) -> None:
-    """Have ``callback`` called in every child that this process forks."""
+    """Register ``callback`` to be called in every child that this process forks."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=callback)
 
 
 def _reach(call: Callable[..., T], path: str, *arguments: object) -> T:
-    """Make the call with the path; below a root, from the root's descriptor."""
+    """Make the call with the path. Below a root, start at the root's descriptor."""
     if type(path) is not Below:
         return call(path, *arguments)
     with path.root as fd:
@@ -404,7 +427,7 @@ def _reach(call: Callable[..., T], path: str, *arguments: object) -> T:
 
 
 def _reach_by_name(call: Callable[..., T], path: str, *arguments: object) -> T:
-    """Make the call with the path; below a root, only if the root's path still leads there."""
+    """Make the call with the path. Below a root, first check that the root's path still leads there."""
     if type(path) is Below:
         _need_name(path.root)
     return call(path, *arguments)
@@ -415,8 +438,8 @@ def _need_name(root: Root) -> None:
         if root.is_found(os.stat(root.path)):
             return
     raise QueueNotFoundError(
-        f"{root.path}: the directory was renamed or deleted while it was open, and on this disk no call can follow it: "
-        "close the queue, and open it by the name that it has now"
+        f"{root.path}: the directory was renamed or deleted while it was open, and this system cannot reach it without "
+        "its old name: close the queue, and open it under its present name"
     )
 
 
@@ -430,14 +453,14 @@ def _open_by_name(path: str, flags: int, mode: int) -> int:
 
 def _flags(flags: int) -> int:
     no_link = 0 if flags & DIRECTORY else NO_LINK
-    # Whoever puts a pipe where a file should be makes an error of it, and nobody wait.
+    # O_NONBLOCK: a pipe in the place of a file causes an error, and not an endless wait.
     return flags | os.O_CLOEXEC | os.O_NONBLOCK | no_link
 
 
 def _checked(fd: int) -> int:
     if fd >= _LOWEST_DESCRIPTOR:
         return fd
-    # With a standard stream closed, a file of ours would take its number, and a stray print would write into it.
+    # If a standard stream is closed, a file of the queue would get its number, and a stray print would write into it.
     try:
         return fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, _LOWEST_DESCRIPTOR)
     finally:
@@ -447,7 +470,7 @@ def _checked(fd: int) -> int:
 def _open_direct(path: str) -> int | None:
     try:
         return _open(path, os.O_RDWR | os.O_DIRECT, 0)
-    except OSError:  # not on this file system; whatever else is wrong the usual way will tell
+    except OSError:  # this file system cannot; the usual way reports any other error
         return None
 
 
@@ -487,7 +510,7 @@ def _names_at(path: str | int) -> list[str]:
 
 
 def _with_directory(call: Callable[[str | int], T], path: str) -> T:
-    """Make a call that takes a path or a descriptor, and no path from a descriptor."""
+    """Make a call that takes a path or a descriptor, but no path relative to a descriptor."""
     if type(path) is not Below:
         return call(path)
     fd = _open(path, READ | DIRECTORY, 0)
@@ -515,14 +538,14 @@ def _real_bytes(fd: int) -> int:
     found = os.fstat(fd)
     if found.st_blocks * _STAT_BLOCK_BYTES >= found.st_size:
         return found.st_size
-    # Some file systems count blocks late, or compressed, or not at all: those that know of holes are asked.
+    # Some file systems count blocks late, or compressed, or not at all. Then the holes are found by lseek.
     real_bytes = end = 0
     try:
         while True:
             start = os.lseek(fd, end, os.SEEK_DATA)
             end = os.lseek(fd, start, os.SEEK_HOLE)
             real_bytes += end - start
-    except OSError as error:  # nothing but holes from here on, or nobody knows
+    except OSError as error:  # ENXIO: only a hole follows; else unknown
         return real_bytes if error.errno == errno.ENXIO else found.st_size
 
 
@@ -536,13 +559,13 @@ def _free_bytes_at(path: str | int) -> int:
 
 
 def _time_ns() -> int:
-    """Return the time; 0 if the clock is set to before 1970, since no format has a sign for it."""
+    """Return the time, or 0 if the clock is set to before 1970, since no format has a sign for it."""
     now_ns = _clock_ns()
-    return now_ns if now_ns > 0 else 0  # max() takes as long as the clock
+    return now_ns if now_ns > 0 else 0  # max() takes as long as the clock itself
 
 
 def _start_sync(fd: int, offset: int, length_bytes: int) -> None:
-    # Linux answers "not needed any more" by beginning to write what is dirty; what is being written stays in memory.
+    # On POSIX_FADV_DONTNEED Linux begins to write dirty pages. Pages that are being written stay in memory.
     os.posix_fadvise(fd, offset, length_bytes, os.POSIX_FADV_DONTNEED)
 
 
@@ -551,7 +574,7 @@ def _lock(fd: int) -> bool:
         portalocker.lock(fd, portalocker.LockFlags.EXCLUSIVE | portalocker.LockFlags.NON_BLOCKING)
     except (portalocker.AlreadyLocked, BlockingIOError):
         return False
-    except portalocker.LockException as error:  # not held by anybody, but refused
+    except portalocker.LockException as error:  # the lock is free, but the system refused it
         raise next((each for each in error.args if isinstance(each, OSError)), OSError(str(error))) from None
     return True
 
@@ -564,7 +587,9 @@ def _portable_pwritev(fd: int, buffers: Buffers, offset: int, flags: int) -> int
 
 
 def _portable_sync(fd: int) -> None:
-    """``fsync``, and on macOS the call that also empties the drive's cache, where the file system has it."""
+    """Sync the file: by ``fsync``, or on macOS by the call that also empties the drive's cache, if the file system has
+    it.
+    """
     full_sync = getattr(fcntl, "F_FULLFSYNC", None)
     if full_sync is not None:
         try:
@@ -606,7 +631,7 @@ PORTABLE = Disk(
     geteuid=getattr(os, "geteuid", lambda: None),
     fchmod=os.fchmod,
     gethostname=socket.gethostname,
-    failpoint=deque[str](maxlen=0).append,  # takes anything, keeps nothing, and is no function of Python's
+    failpoint=deque[str](maxlen=0).append,  # takes anything and keeps nothing, at C speed
 )
 
 DISK = PORTABLE

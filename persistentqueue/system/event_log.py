@@ -1,15 +1,15 @@
-"""The one logger of the package, ``persistentqueue``, and what is said there at which level.
+"""The logger of the package, ``persistentqueue``, and the events that it reports at each level.
 
 - ``INFO``: the report of an opening that had something to recover.
-- ``WARNING``: what a crash has left that somebody may want to know: a transaction that was in doubt, a torn tail, what
-  a ``sync=False`` queue lost; maintenance that fails, once for each cause; a publication that can never fit.
-- ``ERROR``: damage, each once, with file and offset: a block or a header that cannot be read, a log that cannot, or
-  that was cut, a file that is moved aside, a publication that does not check out; and a queue that is broken since a
-  sync failed.
+- ``WARNING``: effects of a crash that may interest the user: a transaction that was in doubt, a torn tail, the loss of
+  a ``sync=False`` queue. Also maintenance that fails, once for each cause, and a publication that can never fit.
+- ``ERROR``: damage, each once, with file and offset: a block, a header or a log that cannot be read, or a log that was
+  cut. Also a file that is set aside, a publication that does not check out, and a queue that is broken since a sync
+  failed.
 
-Nothing else is said, so that a queue that is well is silent. Whatever is raised as an error is raised all the same. No
-handler is added: in a program that configures no logging, Python prints warnings and errors, and only these, to
-``stderr``, and damage is not to be overlooked.
+Nothing else is logged, so a healthy queue is silent. An error is raised whether it is logged or not. The package adds
+no handler. If a program configures no logging, Python prints warnings and errors to ``stderr``, and only these, so that
+damage is not overlooked.
 """
 
 from __future__ import annotations
@@ -25,16 +25,19 @@ LOGGER = logging.getLogger("persistentqueue")
 
 @contextmanager
 def telling() -> Iterator[None]:
-    """Log the damage that ends what is done here; whoever began it hears of it as well."""
+    """Log the ``CorruptionError`` that ends this block, and raise it again."""
     try:
         yield
     except CorruptionError as error:
-        LOGGER.error("%s", error)  # noqa: TRY400 - the traceback is for whoever catches it
+        LOGGER.error("%s", error)  # noqa: TRY400 - the caller gets the traceback
         raise
 
 
 class Damage:
-    """What was found damaged since a queue was opened. For any thread, without the mutex: to log may take its time."""
+    """The damage that was found since a queue was opened.
+
+    For any thread, without the mutex, since logging may take long.
+    """
 
     def __init__(self) -> None:
         self._found: dict[tuple[str, int], object] = {}
@@ -43,7 +46,10 @@ class Damage:
         return len(self._found)
 
     def tell(self, error: CorruptionError | MemoryShortageError) -> None:
-        """Log it, unless it was: others meet the same damage, one for each subscription, and a compaction."""
+        """Log the damage, unless it was logged already.
+
+        Several readers may meet the same damage: each subscription, and a compaction.
+        """
         first = object()
         if self._found.setdefault((error.file, error.offset), first) is first:
             LOGGER.error("%s", error)

@@ -1,15 +1,19 @@
-"""What the files of a queue may take of the disk: a door to the operating system that lets them grow up to a limit.
+"""The quota of a queue: a ``Disk`` that lets the files of the queue grow only up to a limit.
 
-A limit is a disk that is full earlier. Who makes a file longer through this door is refused like by a full file system,
-so all that a queue does on one it does at its limits: it gives back what it can, takes a smaller segment, keeps a part
-of the log for dequeues, and then refuses the transaction. Where the file system's own errors are handled these are too.
+A limit acts like a disk that is full earlier. A call that would make a file too long is refused as a full file system
+would refuse it. So the queue does at its limit what it does on a full disk. It gives back what it can, takes a smaller
+segment, keeps a part of the log for dequeues, and then refuses the transaction. Code that handles the errors of the
+file system handles these too.
 
-Two grades. What enqueues need must leave ``reserve_bytes`` of the limit and ``min_free_bytes`` of the file system; what
-the next checkpoint needs at least (``pressing``), without which nothing could be dequeued, may take both, and more:
-many gaps between small items take more than the items did, and what cannot be drained never gets smaller.
+There are two grades:
 
-Threads: for any thread. ``mutex`` is held while room is taken, never over a call; who makes a file longer does not
-hold it.
+- Space for enqueues must leave ``reserve_bytes`` of the limit, and ``min_free_bytes`` of the file system.
+- The least space that the next checkpoint needs (``pressing``) may use both, and more. Without it nothing could be
+  dequeued. Many gaps between small items take more space than the items did, and a segment that cannot be drained never
+  gets smaller.
+
+Threads: for any thread. ``mutex`` is held while space is counted, and never during the call that makes a file longer.
+The caller of that call must not hold it.
 """
 
 from __future__ import annotations
@@ -27,8 +31,10 @@ _FREE = nullcontext()
 
 
 class OverLimitError(OSError):
-    """A file in ``directory`` would have grown beyond ``limit``, a setting. For the rooms above; users get
-    ``QueueFullError``."""
+    """A file in ``directory`` would have grown beyond ``limit``, the name of a setting.
+
+    Internal: the user gets ``QueueFullError``.
+    """
 
     def __init__(self, limit: str, directory: str) -> None:
         super().__init__(errno.EDQUOT, f"the queue's own {limit}")
@@ -36,7 +42,7 @@ class OverLimitError(OSError):
 
 
 class _File:
-    """A file that counts. Its path may change; this does not."""
+    """A file that counts. This object stays the same when the path of the file changes."""
 
     __slots__ = ("directory", "size_bytes")
 
@@ -45,7 +51,10 @@ class _File:
 
 
 class Quota:
-    """The files of one queue. ``disk`` is the door that counts, or, without limits, the one that there was."""
+    """The files of one queue, and what they take.
+
+    ``disk`` is the interface that counts. Without limits it is the given ``Disk`` itself.
+    """
 
     def __init__(
         self,
@@ -61,7 +70,7 @@ class Quota:
         self.reserve_bytes = 0
         self.pressing = False
         self.refusal: OverLimitError | None = None
-        """The last one."""
+        """The last refusal; None if there was none."""
         self._directories: set[str] = set()
         self._files: dict[str, _File] = {}
         self._opened: dict[int, _File] = {}
@@ -80,11 +89,11 @@ class Quota:
 
     @property
     def used_bytes(self) -> int:
-        """What the files take now."""
+        """Bytes that the counted files take now."""
         return sum(file.size_bytes for file in list(self._files.values()))  # a copy: other threads delete meanwhile
 
     def learn(self, directories: Iterable[str]) -> None:
-        """Count the files that are in these directories, and those that will be."""
+        """Count the files that are in these directories now, and those that will be made in them."""
         if self.disk is self._disk:
             return
         for directory in directories:
@@ -95,15 +104,15 @@ class Quota:
                     self._files[path] = _File(directory, self._disk.lstat(path).st_size)
 
     def take(self, path: str, size_bytes: int, directory: str) -> None:
-        """Count a file of this size that is to be renamed into one of the directories. Raises ``OverLimitError``."""
+        """Count a file of this size before it is renamed into one of the directories. Raises ``OverLimitError``."""
         if directory in self._directories:
             self._files[path] = self._arrived(size_bytes, directory)
 
     def leave(self, path: str) -> None:
-        """Count it no more, since it was not."""
+        """Stop counting this file, because its rename did not happen."""
         self._files.pop(path, None)
 
-    # --- the door ----------------------------------------------------------------------------------------------------
+    # --- the calls of ``disk`` ---------------------------------------------------------------------------------------
 
     def _open(self, path: str, flags: int, mode: int) -> int:
         fd = self._disk.open(path, flags, mode)
@@ -115,7 +124,7 @@ class Quota:
         return fd
 
     def _close(self, fd: int) -> None:
-        self._opened.pop(fd, None)  # first: the number may be another file's as soon as it is closed
+        self._opened.pop(fd, None)  # first: once closed, the number may be another file's
         self._disk.close(fd)
 
     def _pwritev(self, fd: int, buffers: Buffers, offset: int, flags: int) -> int:
@@ -145,7 +154,7 @@ class Quota:
 
     def _rename(self, source: str, target: str) -> None:
         file, directory = self._files.get(source), dirname(target)
-        if file is None and directory in self._directories:  # out of a pool that somebody else filled
+        if file is None and directory in self._directories:  # from a pool that another process filled
             file = self._arrived(self._disk.lstat(source).st_size, directory)
         self._disk.rename(source, target)
         self._files.pop(source, None)
@@ -160,7 +169,9 @@ class Quota:
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _grow(self, file: _File, fd: int, size_bytes: int, call: Callable[[], _Result]) -> _Result:
-        """Let the call make the file so long, if it may be. Raises ``OverLimitError``, and what the call raises."""
+        """Make the call that extends the file to this size, if the limits allow it. Raises ``OverLimitError``, and what
+        the call raises.
+        """
         self._take_room(file, size_bytes)
         try:
             return call()
@@ -169,7 +180,10 @@ class Quota:
             raise
 
     def _arrived(self, size_bytes: int, directory: str) -> _File:
-        """A file that is renamed into the directory: of the file system, which it is on already, it takes nothing."""
+        """Return the record of a file that is renamed into the directory. Raises ``OverLimitError``.
+
+        The file is on the file system already, so the rename takes no free space.
+        """
         file = _File(directory, 0)
         with self._mutex:
             self._check_limit(file, size_bytes)

@@ -1,19 +1,18 @@
-"""Calls that no signal handler interrupts.
+"""Shielded calls: calls that no signal handler interrupts.
 
-CPython runs signal handlers in the main thread only, between two of its instructions, and a handler may raise: the one
-for Ctrl-C does. Whatever changes files, or shared memory in several steps, must not end in the middle. ``shielded``
-therefore makes such a call of the main thread in a helper thread, which no handler ever enters, and waits for it. What
-a handler raises meanwhile is raised when the call is over. Any other thread makes the call itself.
+CPython runs signal handlers in the main thread only, between two of its instructions. A handler may raise, and the one
+for Ctrl-C does. Code that changes files, or changes shared memory in several steps, must not end in the middle. So
+``shielded`` makes such a call of the main thread in a helper thread, which no handler ever enters, and waits for it. An
+exception that a handler raises meanwhile is raised when the call is over. Any other thread makes the call itself.
 
-The hand-over takes some 50 microseconds. The shortest commits and dequeues do without it: they are written so that an
-interruption finds nothing done, or something that a shielded call can finish (see ``commit`` and ``reader``).
+Passing the call to the helper takes some 50 microseconds. The shortest commits and dequeues are not shielded. After an
+interruption they have done nothing, or have left something that a shielded call can finish (see ``commit`` and
+``reader``).
 
-The helper thread lives as long as there is something to do, and ends by itself; it has no queue of its own to close.
+The helper thread starts with the first call, and ends by itself when it is idle. It keeps no reference to a queue.
 
-What the core asks of the threads above it: to make a call that no signal handler interrupts.
-
-The core starts no thread. Its owner hands it an ``Insist`` instead: ``shield.shielded`` in a program, ``call_once``
-where nothing interrupts, as in the tests that simulate a disk.
+The engine below the threads needs shielded calls, too, but starts no thread. Its owner passes it a ``Shielded``:
+``shielded`` in a program, or ``call_once`` if nothing interrupts, for instance in tests that simulate a disk.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ from .disk import after_fork_in_child
 T = TypeVar("T")
 THREAD_NAME = "persistentqueue-shield"
 _IDLE_SECONDS = 0.05
-"""After so long without a call the helper thread ends."""
+"""Idle time after which the helper thread ends, in seconds."""
 
 
 class _Job(Generic[T]):
-    """A call, and what came of it. ``ended`` is released behind it."""
+    """A call and its outcome. ``ended`` is released after the call."""
 
     __slots__ = ("call", "ended", "error", "is_over", "result")
 
@@ -56,29 +55,29 @@ class _Job(Generic[T]):
         self.ended.release()
 
     def wait(self) -> None:
-        """Return when the call is over. Again, if it was interrupted: it may be over then."""
+        """Wait until the call is over. If interrupted, call it again: it returns at once if the call is over."""
         while not self.is_over:
             self.ended.acquire()
 
 
 class _Helper:
-    """The helper thread, which makes one call after the other. Only the main thread asks for any."""
+    """The helper thread, which makes one call after the other. Only the main thread submits calls."""
 
     def __init__(self) -> None:
         self._jobs: SimpleQueue[_Job[Any] | None] = SimpleQueue()
         self._starting = threading.Lock()
         self._is_running = False
         self.main = threading.main_thread().ident
-        """The one thread in which signal handlers run."""
+        """The only thread in which signal handlers run."""
 
     def run(self, job: _Job[Any]) -> None:
-        """Have the job done, and wait for its end, however often this is interrupted; raises the first interruption."""
+        """Have the job done, and wait for its end even if interrupted several times. Raises the first interruption."""
         try:
-            self._jobs.put(job)  # one call of C: an interruption behind it finds the job submitted
+            self._jobs.put(job)  # one call of C: the job is submitted when an interruption comes after it
             self._start()
             job.wait()
         except BaseException:
-            # Between an interruption and the next ``try`` no instruction looks for another one.
+            # Between an interruption and the next ``try`` no instruction checks for another interruption.
             try:
                 self._start()
                 job.wait()
@@ -94,18 +93,18 @@ class _Helper:
             raise
 
     def end(self) -> None:
-        """End the thread as soon as it has nothing to do."""
+        """End the helper thread as soon as it has nothing to do."""
         if self._is_running:
             self._jobs.put(None)
 
     def _start(self) -> None:
-        """Have a thread that takes the job which was submitted."""
+        """Make sure that a thread takes the submitted job; without a new thread, make the call here."""
         with self._starting:
             if self._is_running:
                 return
             self._is_running = True
             try:
-                _thread.start_new_thread(self._begin, ())  # one call of C; Thread.start() must not be interrupted
+                _thread.start_new_thread(self._begin, ())  # one call of C; Thread.start() can be interrupted
             except RuntimeError:  # too many threads, or the interpreter is about to end
                 self._is_running = False
         if not self._is_running:
@@ -115,7 +114,7 @@ class _Helper:
                     job.run()
 
     def _begin(self) -> None:
-        """Start the helper thread, from a thread that is not interrupted."""
+        """Start the helper thread, from a thread that no handler interrupts."""
         try:
             threading.Thread(target=self._work, name=THREAD_NAME, daemon=True).start()
         except RuntimeError:
@@ -131,7 +130,7 @@ class _Helper:
                 job.run()
                 del job  # the thread must not hold a queue that its user has dropped
                 continue
-            with self._starting:  # a job is submitted first, then a thread is asked for
+            with self._starting:  # a job is submitted before ``_start`` looks for a thread
                 if self._jobs.empty():
                     self._is_running = False
                     return
@@ -141,15 +140,16 @@ _HELPER = _Helper()
 
 
 def is_exposed() -> bool:
-    """Return whether signal handlers run in this thread: a call of any other one need not be shielded."""
+    """Return whether signal handlers run in this thread. Calls of other threads need not be shielded."""
     return threading.get_ident() == _HELPER.main
 
 
 def shielded(call: Callable[[], T]) -> T:
-    """Make the call, and return or raise what it does; no signal handler interrupts it.
+    """Make the call without interruption by signal handlers; return its result or raise its error.
 
-    In the main thread, what a handler raises meanwhile is raised behind the call, instead of what the call returns or
-    raises: the caller looks at what the call has changed. The call must wait for no lock that its thread holds.
+    In the main thread, an exception that a handler raises meanwhile is raised after the call. It replaces the result or
+    the error of the call, so the caller must look at what the call has changed. The call must not wait for a lock that
+    the calling thread holds.
     """
     if not is_exposed() or sys.is_finalizing():
         return call()
@@ -165,12 +165,12 @@ def shielded(call: Callable[[], T]) -> T:
 
 
 def end_helper() -> None:
-    """End the helper thread as soon as it has nothing to do; the next shielded call starts another one."""
+    """End the helper thread as soon as it has nothing to do. The next shielded call starts another one."""
     _HELPER.end()
 
 
 def _begin_anew() -> None:
-    # The child has not the thread, and another main thread than its parent, if one of the others has forked it.
+    # The child has no helper thread. If another thread of the parent forked, the child also has another main thread.
     _HELPER.__init__()  # type: ignore[misc]
 
 
@@ -178,20 +178,24 @@ after_fork_in_child(_begin_anew)
 
 
 class Shielded(Protocol):
-    """Makes a call to its end, whatever signal handlers raise meanwhile."""
+    """A callable that makes a call to its end, whatever signal handlers raise meanwhile."""
 
     def __call__(self, call: Callable[[], T], /) -> T:
-        """Make the call; return or raise what it does. What a handler raises is raised behind it, instead."""
+        """Make the call; return its result or raise its error.
+
+        An exception that a handler raises meanwhile is raised after the call, in place of them.
+        """
 
 
 def call_once(call: Callable[[], T], /) -> T:
-    """Make the call."""
+    """Make the call, without a shield."""
     return call()
 
 
 def is_interruption(error: BaseException) -> bool:
-    """Return whether the error may come from a signal handler, and so says nothing of the call that it ended.
+    """Return whether a signal handler may have raised the error, so that it says nothing about the call that it ended.
 
-    An ``OSError`` of the system has a number. One without comes from a handler, as ``TimeoutError`` often does.
+    An ``OSError`` of the system has a number. One without a number comes from a handler, as ``TimeoutError`` often
+    does.
     """
     return not isinstance(error, OSError) or error.errno is None

@@ -1,4 +1,4 @@
-"""The first moments of ``python -m persistentqueue``: Ctrl-C ends it, while the package is still being imported."""
+"""The first moments of ``python -m persistentqueue``: Ctrl-C ends it while the package is still being imported."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ _INTERRUPTED = 130
 
 
 def leave_on_interrupt() -> None:
-    """Let SIGINT end the process with status 130 and no traceback, if the command line is what is being started.
+    """Let SIGINT end the process with status 130 and no traceback, if the command line is being started.
 
-    A process that only imports the package is left as it is, and so is one that ignores SIGINT. ``cli.main`` installs
-    the handler of the verb.
+    A process that only imports the package is left as it is, and so is one that ignores SIGINT. ``cli.main`` later
+    installs the handler of the verb.
     """
     is_command = sys.argv[:1] == ["-m"] and _names_us(sys.orig_argv)
     if is_command and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
@@ -23,7 +23,7 @@ def leave_on_interrupt() -> None:
 
 
 def _names_us(arguments: list[str]) -> bool:
-    """Return whether the interpreter was started for the module of this package."""
+    """Return whether the interpreter was started to run this package as a module."""
     package = __name__.partition(".")[0]
     return f"-m{package}" in arguments or ("-m", package) in pairwise(arguments)
 

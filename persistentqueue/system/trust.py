@@ -1,17 +1,17 @@
-"""What is believed of what a directory holds: plain files, of this user or of root.
+"""The rules for which files and directories a process believes: plain files, of its own user or of root.
 
-Another user that prepares a queue's directory chooses what its next owner reads, deletes and serves. So the directory,
-its parts, and the files in it that say where everything is are *believed* only if
+A user that prepares a queue's directory for another user decides what the next owner reads, deletes and serves. This
+concerns the directory, its parts, and the files in it that say where everything is. They are *believed* only if
 
 - they belong to the effective user of this process, or to root, and
 - others may not write to them. A directory with the sticky bit is an exception: there others can only add names.
 
-The right of a *group* to write is believed: only the owner can have given it, to share the inbox for instance. For root
-the directory of another user is foreign, too: what only looks (``View``, ``check``) opens it, what takes the lock or
-publishes needs ``trust=True``. Where a system has no users, all is believed.
+The right of a *group* to write is believed. Only the user that the files belong to can have given it, for instance to
+share the inbox. For root the directory of another user is foreign, too. Calls that only read (``View``, ``check``) open
+it. Calls that take the lock or publish need ``trust=True``. If a system has no users, everything is believed.
 
-A pipe, a socket, a device, a directory or a link in the place of a queue's file is never opened: to open a device may
-do anything, and to read a pipe waits for a writer. It is damage like any other, so that ``repair`` sets it aside.
+A pipe, a socket, a device, a directory or a link in the place of a queue's file is never opened. To open a device may
+have any effect, and to read a pipe waits for a writer. It is damage like any other, so ``repair`` sets it aside.
 """
 
 from __future__ import annotations
@@ -25,43 +25,42 @@ from .disk import Disk, StatResult
 
 _ROOT = 0
 _ADVICE = (
-    "look at what is there; then give it to this user (chown), take the right to write from others (chmod o-w), or "
-    "accept it with trust=True"
+    "inspect it; then give it to this user (chown), take the right to write from others (chmod o-w), or accept it with "
+    "trust=True"
 )
 
 
 def open_plain(disk: Disk, path: str, flags: int, mode: int = 0) -> int:
     """Open a plain file, or make it if ``flags`` say so; return the descriptor.
 
-    Raises:
-        CorruptionError: Something else has the name.
-        OSError: The file cannot be opened; ``FileNotFoundError`` if there is none.
+    Raises ``CorruptionError`` if the path is not a plain file. Raises ``OSError`` if the file cannot be opened, and
+    ``FileNotFoundError`` if it is missing.
     """
-    with suppress(FileNotFoundError):  # the opening says so, or makes it
+    with suppress(FileNotFoundError):  # the opening below raises this, or makes the file
         need_regular(disk, path)
     return disk.open(path, flags, mode)
 
 
 def need_regular(disk: Disk, path: str) -> int:
-    """Return the size of a plain file, in bytes. Raises ``CorruptionError`` for anything else, and ``OSError``."""
+    """Return the size of a plain file, in bytes. Raises ``CorruptionError`` if it is not one, and ``OSError``."""
     return regular_bytes(disk.lstat(path), path)
 
 
 def regular_bytes(found: StatResult, path: str) -> int:
-    """Return the size of what was found at the path, in bytes. Raises ``CorruptionError`` if that is no plain file."""
+    """Return the size of what was found at the path, in bytes. Raises ``CorruptionError`` if it is not a plain file."""
     if not S_ISREG(found.st_mode):
         raise CorruptionError(path, 0, "a regular file", filemode(found.st_mode))
     return found.st_size
 
 
 def need_trusted(disk: Disk, paths: Iterable[str]) -> None:
-    """Raise ``UntrustedError`` for the first of these that is not believed; what is not there is passed over."""
+    """Raise ``UntrustedError`` for the first of these paths that is not believed. Missing paths are skipped."""
     for error in distrusted(disk, paths):
         raise error
 
 
 def distrusted(disk: Disk, paths: Iterable[str]) -> Iterator[UntrustedError]:
-    """Yield an error for each of the paths that is not believed, and why."""
+    """Yield an error for each of the paths that is not believed, with the reason."""
     user = disk.geteuid()
     for path in paths:
         try:
@@ -75,6 +74,6 @@ def distrusted(disk: Disk, paths: Iterable[str]) -> Iterator[UntrustedError]:
 
 
 def _is_writable_to_others(found: StatResult) -> bool:
-    """Return whether others may replace what is there; the mode of a link means nothing."""
+    """Return whether others may replace what is at the path. The mode of a link means nothing."""
     is_sticky = S_ISDIR(found.st_mode) and bool(found.st_mode & S_ISVTX)
     return bool(found.st_mode & S_IWOTH) and not is_sticky and not S_ISLNK(found.st_mode)

@@ -1,4 +1,4 @@
-"""Objects that belong to one process, or to one place in it: a copy would close the files of the original."""
+"""Objects that cannot be copied: they belong to one process, and a copy would close the files of the original."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ R = TypeVar("R")
 
 
 class Uncopyable:
-    """Refuse ``copy.copy``, ``copy.deepcopy`` and ``pickle`` with a ``TypeError`` that says what to do instead."""
+    """A base class that refuses ``copy.copy``, ``copy.deepcopy`` and ``pickle`` with a ``TypeError`` and advice."""
 
     __slots__ = ()
     _elsewhere: ClassVar[str]
-    """What to do instead of taking a copy."""
+    """Advice for the error message: what to do instead of taking a copy."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
-        """Raise ``TypeError``: ``copy`` and ``pickle`` ask this method."""
+        """Raise ``TypeError``: ``copy`` and ``pickle`` call this method."""
         kind = f"{type(self).__module__}.{type(self).__qualname__}"
         raise TypeError(f"a {kind} cannot be copied, pickled or sent to another process: {self._elsewhere}")
 
@@ -31,7 +31,7 @@ class UncopyableBlock(Uncopyable, _GeneratorContextManager[R]):
 
 
 def uncopyable_block(make: Callable[P, Iterator[R]]) -> Callable[P, UncopyableBlock[R]]:
-    """Do what ``contextlib.contextmanager`` does, for a block that refuses to be copied."""
+    """Decorate a generator like ``contextlib.contextmanager``; the block that it makes refuses to be copied."""
 
     @wraps(make)
     def block(*arguments: P.args, **named: P.kwargs) -> UncopyableBlock[R]:

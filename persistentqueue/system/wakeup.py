@@ -1,11 +1,11 @@
-"""What wakes a thread when another process has put a file into a directory, or another thread rings.
+"""The wake-up of a waiting thread: by a file that another process puts into a directory, or by another thread.
 
-Where Linux has it (``inotify``, and ``eventfd``) that takes no processor time and no time; elsewhere, and where the
-system gives no more of them to this user, the thread looks every 50 ms. This is a door to the operating system, as
-``disk`` is.
+If Linux offers ``inotify`` and ``eventfd``, waiting costs no processor time, and the thread wakes at once. Otherwise,
+and if the system grants this user no more of them, the thread looks every 50 ms. Like ``disk``, this module calls the
+operating system directly.
 
 The directory is watched by its descriptor, through ``/proc``, since another directory may have its name by now. When
-the directory is deleted the system ends the watch; from then on the thread looks every 50 ms.
+the directory is deleted, the system ends the watch. From then on the thread looks every 50 ms.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from contextlib import suppress
 
 POLL_SECONDS = 0.05
 LONGEST_SECONDS = 86_400.0
-"""No single wait is longer: the system counts milliseconds in 31 bits."""
+"""The longest single wait, in seconds. The system counts milliseconds in 31 bits."""
 _IN_MOVED_TO = 0x00000080
 _IN_IGNORED = 0x00008000
 _EVENT = struct.Struct("=iIII")
@@ -26,10 +26,10 @@ _EVENTS_BYTES = 64 * 1024
 
 
 class Wakeup:
-    """Rings when a file is renamed into the directory, and by ``ring``. One thread waits at a time.
+    """A wake-up that comes when a file is renamed into the directory, or by ``ring``. One thread waits at a time.
 
-    ``directory`` is a descriptor of the directory, which the bell does not need any longer than its making takes.
-    Raises ``OSError`` where the process has no descriptors left.
+    ``directory`` is a descriptor of the directory, which is needed only while this object is made. Raises ``OSError``
+    if the process has no descriptors left.
     """
 
     def __init__(self, directory: int) -> None:
@@ -46,7 +46,9 @@ class Wakeup:
                 self._poll.register(fd, select.POLLIN)
 
     def wait(self, timeout_seconds: float) -> None:
-        """Return when it rings, or has rung since the last time, when the time is over, or before."""
+        """Return at a wake-up, at one that came since the last call, or when the time is over. It may also return
+        earlier.
+        """
         seconds = min(timeout_seconds, LONGEST_SECONDS if self._watch >= 0 else POLL_SECONDS)
         for fd, _ in self._poll.poll(1000 * seconds):
             with suppress(BlockingIOError):
@@ -57,15 +59,15 @@ class Wakeup:
                     os.close(fd)
 
     def ring(self) -> None:
-        """Wake who waits, or will. For any thread."""
-        with suppress(BlockingIOError):  # it has rung often enough
+        """Wake the thread that waits, or the next one that will wait. For any thread."""
+        with suppress(BlockingIOError):  # full: enough wake-ups are pending
             if self._own >= 0:
                 os.eventfd_write(self._own, 1)
             else:
                 os.write(self._pipe[1], b"\0")
 
     def close(self) -> None:
-        """Close its descriptors; nobody waits, or rings, any more."""
+        """Close the descriptors. No thread may wait or ring any more."""
         for fd in (self._watch, self._own, *self._pipe):
             if fd >= 0:
                 os.close(fd)
@@ -74,7 +76,7 @@ class Wakeup:
 
 
 def _is_over(events: bytes) -> bool:
-    """Return whether the system says among these events that it has ended the watch."""
+    """Return whether one of these events says that the system has ended the watch."""
     at, masks = 0, 0
     while at < len(events):
         _, mask, _, name_bytes = _EVENT.unpack_from(events, at)
@@ -83,7 +85,7 @@ def _is_over(events: bytes) -> bool:
 
 
 def _watch(directory: int) -> int:
-    """A descriptor that can be read when a file was renamed into the directory; -1 where there is none to be had."""
+    """Return a descriptor that is readable once a file is renamed into the directory; -1 if the system gives none."""
     try:
         libc = ctypes.CDLL(None, use_errno=True)
         fd = int(libc.inotify_init1(os.O_NONBLOCK | os.O_CLOEXEC))

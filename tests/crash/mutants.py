@@ -237,7 +237,7 @@ MUTANTS = (
     Mutant("a generation gets its name by its path", "system/directory_handles", "self._disk.rename(self._below(source), self._below(target))", "self._disk.rename(self._below(source), target)", "renames"),
     Mutant("files are opened by their paths", "system/directory_handles", "self._disk.open(self._below(path), flags, mode)", "self._disk.open(path, flags, mode)", "renames"),
     Mutant("an inbox is listed by its path", "system/directory_handles", "self._disk.listdir(self._below(path))", "self._disk.listdir(path)", "renames"),
-    Mutant("a place of segments goes by its name", "storage/locations", "        disk.hold(root)  # what bears", "        pass  # what bears", "renames"),
+    Mutant("a place of segments goes by its name", "storage/locations", "        disk.hold(root)  # the directory", "        pass  # the directory", "renames"),
     Mutant("a shared pool goes by its name", "recovery/opening", "        roots.hold(store.pool.directory)\n", "        pass\n", "renames", 19),
     # --- what others put into an inbox
     Mutant("a producer goes by a relative path", "interprocess/producer", "        self._directory = abspath(queue_directory(path, name))", "        self._directory = queue_directory(path, name)", "tests/misuse/test_inboxes.py::test_row_07_relative_path_of_a_producer"),
@@ -246,7 +246,7 @@ MUTANTS = (
     Mutant("what waits in the inbox is not limited", "engine/inbox_limits", "                if holds + more > most:\n", "                if more > most:\n", "tests/misuse/test_inbox_limits.py::test_row_24_what_waits_is_limited"),
     # --- failing calls
     Mutant("who finds no descriptor breaks the queue", "engine/commit", "            if error.errno not in LACKING:\n", "            if error.errno not in NO_SPACE:\n", "faults", 14),
-    Mutant("a log that finds no room for its name breaks the queue", "storage/log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a renaming that has failed so has not happened\n", "            with ExitStack():\n", "faults"),
+    Mutant("a log that finds no room for its name breaks the queue", "storage/log", "            with unless_lacking(directory, _FOR_ITS_NAME):  # a rename that failed so has not happened\n", "            with ExitStack():\n", "faults"),
     Mutant("a directory that cannot be opened is a sync that failed", "storage/segment_files", "            with unless_lacking(self.directory, \"to sync the names of segments\"):\n", "            with ExitStack():\n", "faults"),
     Mutant("an adopted file that finds no room for its name breaks the queue", "storage/segment_files", "            if error.errno not in LACKING:\n                raise\n            with self._mutex:\n", "            raise\n            with self._mutex:\n", "publishes faults"),
     Mutant("a checkpoint is made before adopted files have their names", "engine/trim", "            self._segments.name_adopted()\n", "            pass\n", "publishes faults"),

@@ -164,7 +164,7 @@ def test_row_23_a_stray_id(tmp_path: Path, directory: Path, open_queue: QueueFac
     shutil.rmtree(directory.parent / "gone")
     left = tmp_path / "other" / "gone"
     shutil.rmtree(left / "data")
-    with pytest.raises(DataPathError, match="the place of segments of"):
+    with pytest.raises(DataPathError, match="the location of the segments of"):
         open_queue(None, path=left)
     report = repair(left)
     assert "set aside" in report.problems[0]

@@ -250,10 +250,10 @@ def test_row_17_a_place_named_like_a_part_of_a_place(tmp_path: Path, open_queue:
     """The place of a queue named ``data`` is not within that of a nameless one, nor around it."""
     place = tmp_path / "place"
     open_queue(None, path=tmp_path / "one", data_path=place)
-    with pytest.raises(DataPathError, match="place of its own"):
+    with pytest.raises(DataPathError, match="location of its own"):
         open_queue("data", path=tmp_path / "two", data_path=place)
     open_queue("data", path=tmp_path / "three", data_path=tmp_path / "other")
-    with pytest.raises(DataPathError, match="place of its own"):
+    with pytest.raises(DataPathError, match="location of its own"):
         open_queue(None, path=tmp_path / "four", data_path=tmp_path / "other")
     with pytest.raises(InvalidNameError):
         open_queue("data", path=place)

@@ -194,7 +194,7 @@ def test_another_data_path_is_refused(root: Path, media: Path, tmp_path: Path) -
     with pytest.raises(DataPathError, match=f"the queue's own directory.*{media}/q"):
         PersistentQueue(root, "q", data_path=root)
     fill(root, "inside")
-    with pytest.raises(DataPathError, match=f"{media}/inside.*in it"):
+    with pytest.raises(DataPathError, match=f"{media}/inside.*in its own directory"):
         PersistentQueue(root, "inside", data_path=media)
     assert tree(root / "q", media) == before
     assert content(root, data_path=media) == content(root, "inside") == ITEMS
@@ -223,7 +223,7 @@ def test_place_that_is_mounted_elsewhere(root: Path, media: Path, tmp_path: Path
 def test_place_is_no_queue(root: Path, media: Path) -> None:
     """Who takes a place of segments for a queue is told whose it is."""
     fill(root, data_path=media)
-    with pytest.raises(DataPathError, match=f"the place of segments of {root}/q"):
+    with pytest.raises(DataPathError, match=f"the location of the segments of {root}/q"):
         PersistentQueue(media, "q")
     assert content(root) == ITEMS
 

@@ -25,12 +25,14 @@ NOT_IMPERATIVE = {
     *("false", "says", "returns", "raises", "gives", "makes", "is", "are", "has"),
 }
 """Words that no function's docstring begins with, since they are no imperative verbs."""
-PEOPLE = re.compile(r"\b(he|him|his|who|whoever|whom|whose|somebody|nobody|anybody|everybody|someone|anyone)\b", re.I)
-OPENINGS = re.compile(r"^(the same\b|likewise\b|what (is|was|has|had|can|could|must|may)\b|as above\b)", re.I)
+PEOPLE = re.compile(r"\b(he|him|his|who|whoever|whom|somebody|nobody|anybody|everybody|someone|anyone)\b", re.I)
+OPENINGS = re.compile(
+    r"^(the same(?= (for|of|as|but|with|in|to)\b|[,.;:])|likewise\b|what (is|was|has|had|can|could|must|may)\b|as above\b)",
+    re.I,
+)
 RETIRED = re.compile(
-    r"``(fsck|pact|bell|insist|shield|seats|waiters|doubt|joint|together|several|fields|delivery|starting|stationary"
-    r"|direct|spare|place|move|bounds|generations|adopt|mend|calls|line|upkeep|meters|remote|parts|pages|envelope"
-    r"|attempts|deadletter|counting|logger|roots|sharing)``(?!=)"
+    r"``(fsck|pact|bell|insist|shield|seats|doubt|joint|together|several|stationary|bounds|adopt|mend|upkeep|deadletter"
+    r"|counting|logger|sharing)``"
 )
 """Names that modules had before they were moved into folders, where they are named as modules."""
 

@@ -220,7 +220,7 @@ def test_standard_streams_are_never_a_queues_file(tmp_path: Path) -> None:
     """With descriptors 0 to 2 closed, no file of a queue takes their numbers."""
     program = f"""
 import os, sys
-sys.path.insert(0, {str(Path(door.__file__).parents[1])!r})
+sys.path.insert(0, {str(Path(door.__file__).parents[2])!r})
 from persistentqueue import PersistentQueue
 out = os.dup(1)
 os.closerange(0, 3)

@@ -9,23 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import (
-    backlog,
-    churn,
-    compaction,
-    counts,
-    harness,
-    idle,
-    large,
-    moves,
-    opening,
-    pool,
-    results,
-    tasks,
-    waiting,
-    warm,
-)
+from . import counts, harness
 from .harness import Row
+from .report import tables
+from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tasks, waiting, warm
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -69,16 +56,16 @@ def main() -> None:
         parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
     chosen = options.only or names
     begun = time.monotonic()
-    found: results.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}
+    found: tables.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}
     with harness.asked_for(options.directory) as directory:
-        found |= {"machine": results.machine(options.directory), "bars": [], "workloads": {}}
+        found |= {"machine": tables.machine(options.directory), "bars": [], "workloads": {}}
         for name in (name for name in named if name in chosen):
             for workload in (each.scaled(options.scale) for each in named[name]):
                 measured = harness.run(workload, directory, options.rounds)
                 costs = {} if options.no_costs else counts.count(workload, directory, options.scale)
-                found["workloads"][workload.name] = recorded = results.record(workload, measured, costs)
+                found["workloads"][workload.name] = recorded = tables.record(workload, measured, costs)
                 found["bars"] += harness.bar_rows(workload, measured)
-                print("\n".join(results.table(recorded)), flush=True)
+                print("\n".join(tables.table(recorded)), flush=True)
         print(harness.table_head(), flush=True)
         print("".join(f"{harness.table_line(row)}\n" for row in found["bars"]), end="", flush=True)
         for name in (name for name in others if name in chosen):
@@ -87,7 +74,7 @@ def main() -> None:
                 print(harness.table_line(row), flush=True)
     found["seconds"] = time.monotonic() - begun
     if options.results:
-        results.save(found, options.results)
+        tables.save(found, options.results)
 
 
 if __name__ == "__main__":

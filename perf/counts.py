@@ -20,8 +20,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from .harness import Runner
-from .peers import is_there
+from .contenders.peers import is_there
+from .harness import ROOT, Runner
 from .workloads import SWEEPS, WORKLOADS, Workload
 
 _MARK = "/perf-mark"
@@ -69,7 +69,7 @@ def _command(workload: Workload, name: str, directory: Path, flushes: int) -> li
 
 def _run(workload: Workload, name: str, directory: Path, flushes: int) -> list[Cost]:
     command = _command(workload, name, directory, flushes)
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=_above()).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
     return [Cost(None, *cost) for cost in json.loads(output)]
 
 
@@ -81,7 +81,7 @@ def _syncs(workload: Workload, name: str, directory: Path, flushes: int) -> list
     trace = directory.with_name("trace")
     command = [strace, "-f", "-qq", "-e", "signal=none", "-e", f"trace={_CALLS}", "-o", str(trace.absolute())]
     command += _command(workload, name, directory, flushes)
-    if subprocess.run(command, check=False, capture_output=True, cwd=_above()).returncode != 0:
+    if subprocess.run(command, check=False, capture_output=True, cwd=ROOT).returncode != 0:
         return []
     done = _done(flushes, workload.entries[name].threads)
     return [syncs / done for syncs in syncs_of(trace.read_text(errors="replace").splitlines())]
@@ -106,10 +106,6 @@ def syncs_of(trace: list[str]) -> Iterator[int]:
                 (syncing.add if re.search(r"O_D?SYNC", line) else syncing.discard)(opened.group(1))
         elif name in {"fsync", "fdatasync"} or re.search(r"RWF_D?SYNC|MS_SYNC", line) or descriptor in syncing:
             syncs += 1
-
-
-def _above() -> Path:
-    return Path(__file__).parent.parent
 
 
 def _done(flushes: int, threads: int) -> int:

@@ -15,9 +15,11 @@ from statistics import median
 from typing import NamedTuple
 
 from .contenders import Lane
-from .peers import is_there
+from .contenders.peers import is_there
 from .workloads import Entry, Workload
 
+ROOT = Path(__file__).parent.parent
+"""Where ``python -m perf…`` can be called."""
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 _WARM_FLUSHES = 20
 

@@ -22,7 +22,7 @@ from .contenders import (
     SQLITE_NORMAL,
     Contender,
 )
-from .peers import (
+from .contenders.peers import (
     LITEQUEUE,
     LMDB,
     PERSIST_QUEUE,

@@ -1,4 +1,4 @@
-"""``python -m perf.spark_rows``: what the data source takes for each row, beside Spark's own files, in 1 to 8 parts.
+"""``python -m perf.studies.spark_rows``: what the data source takes for each row, beside Spark's own files.
 
 All write the same rows, one column ``value`` of 100 B, and read that column back once, in turns, by one Spark with
 eight threads: ours by the format ``persistentqueue``, Spark's own as Parquet and as text. Ours syncs each file that it
@@ -15,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -52,7 +53,7 @@ def once(
     if form == "persistentqueue":
         read = read.option("minPartitions", partitions)
     read_frame = read.load(str(place)).select("value")
-    figures.drop(read_frame)
+    programs.drop(read_frame)
     done = time.perf_counter()
     if checks:
         assert read_frame.rdd.getNumPartitions() in (partitions, partitions + 1)
@@ -72,7 +73,7 @@ def measure(
         once(spark, directory, max(rows // 10, 100), max(partitions), form, checks=True)
     ways = [(form, count) for count in partitions for form in FORMS]
     found: Rounds = {way: [] for way in ways}
-    for which in figures.in_turn(len(ways), rounds):
+    for which in programs.in_turn(len(ways), rounds):
         form, count = ways[which]
         found[ways[which]].append(once(spark, directory, rows, count, form))
     return found
@@ -86,7 +87,7 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
             ours, parquet, text = ([pair[way] for pair in found[form, partitions]] for form in FORMS)
             others = {"Parquet": parquet, "text": text}
             said = f"{rows:,} rows {what} in {partitions} partition{'s' * (partitions > 1)}"
-            yield figures.compared(said, "rows/s", ours, others, BAR, True)
+            yield programs.compared(said, "rows/s", ours, others, BAR, True)
     for way, what in enumerate(("written", "read")):
         scales = []
         for form in FORMS:
@@ -103,7 +104,7 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
 
 def main() -> None:
     """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("spark_rows", __doc__)
+    parser = programs.parser("spark_rows", __doc__)
     parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a DataFrame ({ROWS})")
     parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
     options = parser.parse_args()
@@ -111,7 +112,7 @@ def main() -> None:
     def rows(spark: SparkSession, directory: Path) -> Iterator[Row]:
         yield from lines(measure(spark, directory, options.rows, options.rounds), options.rows)
 
-    figures.run_on_spark("spark_rows", options, rows, spark_master="local[8]")
+    programs.run_on_spark("spark_rows", options, rows, spark_master="local[8]")
 
 
 if __name__ == "__main__":

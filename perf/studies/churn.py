@@ -38,7 +38,7 @@ from persistentqueue.storage.locations import LIMITS_NAME
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
 
-from .harness import Row, met
+from ..harness import Row, met
 
 KIB = 1024
 MIB = 1024 * KIB

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import ast
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -16,26 +18,13 @@ import pytest
 
 from persistentqueue import PersistentQueue
 
-from . import (
-    attempts,
-    backlog,
-    compaction,
-    compare,
-    counts,
-    envelopes,
-    harness,
-    large,
-    moves,
-    opening,
-    results,
-    tasks,
-    waiting,
-    warm,
-)
-from .contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
-from .harness import Measured
-from .peers import is_there
-from .workloads import SWEEPS, WORKLOADS, Entry, Workload
+from .. import compare, counts, harness, older_trees
+from ..contenders import BARE, OURS, OURS_MANY, SQLITE, Contender, Durability, Lane
+from ..contenders.peers import is_there
+from ..harness import ROOT, Measured
+from ..report import tables
+from ..studies import attempts, backlog, compaction, envelopes, large, moves, opening, tasks, waiting, warm
+from ..workloads import SWEEPS, WORKLOADS, Entry, Workload
 
 ALL = [*WORKLOADS, *(workload for sweep in SWEEPS.values() for workload in sweep)]
 SMALL = Workload(
@@ -93,7 +82,7 @@ def test_who_is_not_installed_is_left_out(tmp_path: Path) -> None:
     assert not is_there(absent)
     measured = harness.run(workload, tmp_path, 1)
     assert "absent" not in measured
-    assert "Not installed: absent.\n" in list(results.table(results.record(workload, measured, {})))
+    assert "Not installed: absent.\n" in list(tables.table(tables.record(workload, measured, {})))
 
 
 @pytest.mark.parametrize("pattern", ["in_turn", "restarts", "ahead", "take_batch", "threads"])
@@ -158,22 +147,22 @@ def test_costs_of_one_who_takes_many_at_once(tmp_path: Path) -> None:
 def test_results_are_shown(tmp_path: Path) -> None:
     """What is kept as JSON becomes tables, one for each class, and charts; documents keep what is around theirs."""
     workloads = [*WORKLOADS[:1], *SWEEPS["by-batch"][:2], *(each for each in WORKLOADS if each.name == "batch")]
-    found: results.Found = {"command": "python -m perf", "seconds": 1.0, "bars": [], "workloads": {}}
-    found["machine"] = results.machine(tmp_path)
+    found: tables.Found = {"command": "python -m perf", "seconds": 1.0, "bars": [], "workloads": {}}
+    found["machine"] = tables.machine(tmp_path)
     for number, workload in enumerate(workloads):
         entries = {
             name: entry for name, entry in workload.entries.items() if entry.contender in (OURS, OURS_MANY, BARE)
         }
         small = workload._replace(entries=entries).scaled(0.01)
         measured = harness.run(small, tmp_path / str(number), 1)
-        found["workloads"][workload.name] = results.record(small, measured, {})
+        found["workloads"][workload.name] = tables.record(small, measured, {})
     directory = tmp_path / "perf" / "results"
     directory.mkdir(parents=True)
-    blocks = {"rates": results.rates_block(found), "bars": results.bars_block(found)}
+    blocks = {"rates": tables.rates_block(found), "bars": tables.bars_block(found)}
     documents = {"rates": tmp_path / "README.md", "bars": tmp_path / "perf" / "README.md"}
     for name, document in documents.items():
         document.write_text(f"above\n\n<!-- {name} -->\nold\n<!-- end of {name} -->\n\nbelow\n", encoding="utf-8")
-    results.save(found, directory)
+    tables.save(found, directory)
     for name, document in documents.items():
         assert document.read_text(encoding="utf-8") == f"above\n\n{blocks[name]}\n\nbelow\n"
     shown = (directory / "results.md").read_text(encoding="utf-8")
@@ -184,9 +173,9 @@ def test_results_are_shown(tmp_path: Path) -> None:
 
 def test_two_trees_are_compared(tmp_path: Path) -> None:
     """A round of a tree runs the package of that tree."""
-    found = compare.measure(Path(compare.__file__).parent.parent, tmp_path, "single", 0.01)
+    found = compare.measure(ROOT, tmp_path, "single", 0.01)
     assert set(found) == {"in", "out"} and min(found.values()) > 0
-    found = compare.measure(Path(compare.__file__).parent.parent, tmp_path, "warm", 0.01)
+    found = compare.measure(ROOT, tmp_path, "warm", 0.01)
     assert set(found) == {"1, in", "1, out", "1,000, in", "1,000, out"} and min(found.values()) > 0
     with pytest.raises(subprocess.CalledProcessError):
         compare.measure(tmp_path, tmp_path, "single", 0.01)  # no package there
@@ -199,7 +188,7 @@ def test_an_unknown_workload_is_named() -> None:
         capture_output=True,
         text=True,
         check=False,
-        cwd=Path(harness.__file__).parent.parent,
+        cwd=ROOT,
     )
     assert done.returncode == 2 and "unknown: nothing; there are single," in done.stderr
 
@@ -235,7 +224,7 @@ def test_what_is_asked_for_wrongly_is_told_in_a_line(program: str, arguments: li
     """Neither program answers a slip of its user with a traceback."""
     base = ["HEAD"] if program == "perf.compare" else []
     command = [sys.executable, "-m", program, *base, *arguments]
-    result = subprocess.run(command, capture_output=True, text=True, cwd=Path(__file__).parent.parent, check=False)
+    result = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, check=False)
     assert result.returncode != 0
     assert line in result.stderr.splitlines()[-1]
     assert "Traceback" not in result.stderr
@@ -252,16 +241,15 @@ def test_memory_is_no_disk() -> None:
 
 
 @pytest.mark.parametrize(
-    ("block", "lines", "document"), [(results.bars_block, 40, "perf/README.md"), (results.rates_block, 10, "README.md")]
+    ("block", "lines", "document"), [(tables.bars_block, 40, "perf/README.md"), (tables.rates_block, 10, "README.md")]
 )
 def test_readmes_have_the_tables_of_the_results(
-    block: Callable[[results.Found], str], lines: int, document: str
+    block: Callable[[tables.Found], str], lines: int, document: str
 ) -> None:
     """What the documents say is what the committed results say, line by line."""
-    here = Path(__file__).parent
-    shown = block(json.loads((here / "results" / "results.json").read_text(encoding="utf-8")))
+    shown = block(json.loads((ROOT / "perf" / "results" / "results.json").read_text(encoding="utf-8")))
     assert len(shown.splitlines()) >= lines
-    assert shown in (here.parent / document).read_text(encoding="utf-8")
+    assert shown in (ROOT / document).read_text(encoding="utf-8")
 
 
 def test_compaction_is_measured(tmp_path: Path) -> None:
@@ -318,3 +306,53 @@ def test_tasks_are_measured(tmp_path: Path) -> None:
     assert {way: len(rounds) for way, rounds in found.items()} == dict.fromkeys(found, 2) and len(found) == 5
     assert len(tasks.wake_ups(tmp_path / "wake", 5)) == 5
     assert tasks.idle_seconds(tmp_path / "idle", 20, seconds=0.3) < 0.05
+
+
+def test_tasks_of_two_trees_are_compared(tmp_path: Path) -> None:
+    """There is a rate for each number of tasks and of threads, in and out."""
+    found = compare.measure(ROOT, tmp_path, "tasks", 0.01)
+    assert {"100 tasks, in", "1 task, out", "32 threads, out"} < set(found)
+    assert len(found) == 10 and min(found.values()) > 0
+
+
+IMPORTED = """
+import ast, json, sys
+import perf.compare
+found = set()
+for name, module in list(sys.modules.items()):
+    if name.startswith("perf"):
+        for node in ast.walk(ast.parse(open(module.__file__, encoding="utf-8").read())):
+            if isinstance(node, ast.ImportFrom) and node.level == 0:
+                found.add(node.module)
+print(json.dumps(sorted(found)))
+"""
+
+
+def test_a_tree_without_folders_is_compared(tmp_path: Path) -> None:
+    """Every module in a folder of the package that ``perf.compare`` imports has an alias, which an older tree gets."""
+    done = subprocess.run([sys.executable, "-c", IMPORTED], capture_output=True, text=True, check=True, cwd=ROOT)
+    assert {name for name in json.loads(done.stdout) if name.startswith("persistentqueue.")} == set(older_trees.MOVED)
+    older = tmp_path / "persistentqueue"
+    older.mkdir()
+    (older / "__init__.py").touch()
+    for present, name in older_trees.MOVED.items():
+        (older / f"{name.rpartition('.')[2]}.py").write_text(f"WAS = {present!r}\n", encoding="utf-8")
+    wanted = "".join(f"from {present} import WAS; assert WAS == {present!r}\n" for present in older_trees.MOVED)
+    code = f"from perf.older_trees import alias_moved_modules\nalias_moved_modules()\n{wanted}"
+    path = os.pathsep.join([str(tmp_path), str(ROOT)])
+    subprocess.run([sys.executable, "-c", code], check=True, env={**os.environ, "PYTHONPATH": path}, cwd=tmp_path)
+
+
+def test_imports_go_downward() -> None:
+    """A module imports only from what stands before it in this order; tests import anything."""
+    order = ["older_trees", "contenders", "workloads", "harness", "counts", "report", "studies", "compare", "__main__"]
+    perf = ROOT / "perf"
+    for path in perf.rglob("*.py"):
+        parts = path.relative_to(perf).with_suffix("").parts
+        if parts[0] in ("tests", "__init__"):
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ImportFrom) and node.level == len(parts):
+                names = [node.module.partition(".")[0]] if node.module else [alias.name for alias in node.names]
+                assert all(order.index(name) < order.index(parts[0]) for name in names), (path, names)
+    assert {path.stem for path in perf.iterdir() if path.suffix == ".py" or path.name in order} <= {"__init__", *order}

@@ -1,4 +1,4 @@
-"""``python -m perf.attempts``: what it costs to count attempts, beside the same queue that does not.
+"""``python -m perf.studies.attempts``: what it costs to count attempts, beside the same queue that does not.
 
 A delivery is logged, durably, before the items are handed out, so that a step that dequeues and flushes has two durable
 writes instead of one. Each round takes the same items, of 100 B, out of both, in turn, so many in a step.
@@ -14,7 +14,7 @@ from typing import Any
 
 from persistentqueue import PersistentQueue
 
-from . import harness
+from .. import harness
 
 HEADINGS = ("items in a step", "plain", "counted", "times plain")
 _WAYS: dict[str, dict[str, Any]] = {"plain": {}, "counted": {"max_attempts": 5, "dead_letter": "dead"}}
@@ -47,7 +47,7 @@ def rows(directory: Path, steps: int, rounds: int) -> Iterator[tuple[str, ...]]:
 
 def main() -> None:
     """Measure, and print each line."""
-    parser = harness.parser("perf.attempts", __doc__, rounds=7)
+    parser = harness.parser("perf.studies.attempts", __doc__, rounds=7)
     parser.add_argument("--steps", type=harness.at_least_one, default=500, help="in each round (500)")
     options = parser.parse_args()
     print(harness.table_head(HEADINGS, HEADINGS[:1]))

@@ -1,4 +1,4 @@
-"""``python -m perf.streams``: how long a micro-batch takes, queue to queue beside files to files, by one Spark.
+"""``python -m perf.studies.streams``: how long a micro-batch takes, queue to queue beside files to files, by one Spark.
 
 Each query finds all its input there, has as many rows in every batch, and runs batch after batch without a pause; the
 first ones do not count. Ours reads and writes a queue, once while this process owns both (as the one who enqueues, or
@@ -18,8 +18,9 @@ from typing import TYPE_CHECKING, Any
 
 from persistentqueue import PersistentQueue
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -121,7 +122,7 @@ def measure(
     register(spark)
     found: dict[str, list[Batch]] = {name: [] for name in WAYS}
     names = list(WAYS)
-    for which in figures.in_turn(len(WAYS), rounds):
+    for which in programs.in_turn(len(WAYS), rounds):
         name = names[which]
         place = directory / name
         place.mkdir()
@@ -136,7 +137,7 @@ def lines(found: dict[str, list[Batch]], rows: int) -> Iterator[Row]:
     whole = {name: [each["triggerExecution"] for each in rounds] for name, rounds in found.items()}
     files = {name: whole[name] for name in ("Parquet", "text")}
     for name, what in (("owned", "its owner at work"), ("unowned", "nobody owns it")):
-        yield figures.compared(
+        yield programs.compared(
             f"A batch of {rows:,} rows from queue to queue, {what}", "ms", whole[name], files, BAR, False
         )
     for step in STEPS[:-1]:
@@ -148,7 +149,7 @@ def lines(found: dict[str, list[Batch]], rows: int) -> Iterator[Row]:
 
 def main() -> None:
     """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("streams", __doc__)
+    parser = programs.parser("streams", __doc__)
     parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a batch ({ROWS})")
     parser.add_argument("--batches", type=harness.at_least_one, default=BATCHES, help=f"of a query ({BATCHES})")
     parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
@@ -158,7 +159,7 @@ def main() -> None:
         found = measure(spark, directory, options.batches, options.rows, options.rounds, WARM)
         yield from lines(found, options.rows)
 
-    figures.run_on_spark("streams", options, rows, spark_sql_streaming_numRecentProgressUpdates="10000")
+    programs.run_on_spark("streams", options, rows, spark_sql_streaming_numRecentProgressUpdates="10000")
 
 
 if __name__ == "__main__":

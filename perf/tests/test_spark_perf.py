@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from . import figures, harness, manifests, planning, soak, spark_rows, stages, streams
-from .harness import Row
+from .. import harness
+from ..harness import ROOT, Row
+from ..report import programs
+from ..studies import manifests, planning, soak, spark_rows, stages, streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
 is_rehearsal = pytest.mark.skipif(
     not os.environ.get("EVERY_PLACE"), reason="a rehearsal of make perf: make kills has it"
 )
@@ -36,21 +37,21 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
-@pytest.mark.parametrize("name", figures.NAMES)
+@pytest.mark.parametrize("name", programs.NAMES)
 def test_readme_has_the_table_of_the_results(name: str) -> None:
     """What the document says is what the committed results say, line by line; until there are any, there is a place."""
-    document = (HERE / "README.md").read_text(encoding="utf-8")
-    path = HERE / "results" / f"{name}.json"
+    document = (ROOT / "perf" / "README.md").read_text(encoding="utf-8")
+    path = ROOT / "perf" / "results" / f"{name}.json"
     if path.exists():
-        assert figures.table(name, json.loads(path.read_text(encoding="utf-8"))) in document
+        assert programs.table(name, json.loads(path.read_text(encoding="utf-8"))) in document
     assert document.index(f"<!-- {name} -->\n") < document.index(f"<!-- end of {name} -->\n")
 
 
 def test_a_line_is_judged_by_the_first_it_is_compared_with() -> None:
     """The bar is the least, or the most, that the median of the ratios may be."""
     ours, others = [1.0, 3.0, 2.0], {"one": [2.0, 6.0, 1.0], "two": [1.0, 1.0, 1.0]}
-    assert figures.compared("what", "ms", ours, others, 0.5, True).met == "yes"
-    line = figures.compared("what", "ms", ours, others, 0.4, False)
+    assert programs.compared("what", "ms", ours, others, 0.5, True).met == "yes"
+    line = programs.compared("what", "ms", ours, others, 0.4, False)
     assert line == Row(
         "what",
         "2 ms",
@@ -59,12 +60,12 @@ def test_a_line_is_judged_by_the_first_it_is_compared_with() -> None:
         "0.4 × one at most",
         "**no**",
     )
-    assert figures.compared("what", "ms", ours, others, None, True)[-2:] == ("", "")
+    assert programs.compared("what", "ms", ours, others, None, True)[-2:] == ("", "")
 
 
 def test_everybody_has_as_many_turns() -> None:
     """The order turns round from one round to the next."""
-    assert list(figures.in_turn(3, 2)) == [2, 1, 0, 0, 1, 2]
+    assert list(programs.in_turn(3, 2)) == [2, 1, 0, 0, 1, 2]
 
 
 def test_manifests_are_measured(tmp_path: Path) -> None:
@@ -95,7 +96,7 @@ def test_stages_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypatch:
     put, take, both = stages.rows(spark, tmp_path, 1000, 1)
     assert "put" in put.what and "take" in take.what and not put.met
     assert (both.bar, both.met) == ("0 × at most", harness.met(False))
-    block = figures.table("stages", {"command": "python -m perf.stages", "rows": [put, take, both]})
+    block = programs.table("stages", {"command": "python -m perf.studies.stages", "rows": [put, take, both]})
     assert block.startswith("<!-- stages -->\n") and block.endswith("<!-- end of stages -->")
     assert block.count("× Parquet") == 3
 

@@ -22,7 +22,7 @@ from typing import Any
 from persistentqueue import PersistentQueue
 from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
 
-from .harness import Row, spread
+from ..harness import Row, spread
 
 _MIB = 1024 * 1024
 _PER_SEGMENT = 3

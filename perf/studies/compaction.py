@@ -29,8 +29,8 @@ from persistentqueue import PersistentQueue, Session
 from persistentqueue.engine import compaction
 from persistentqueue.engine.transaction import Settings
 
-from .harness import Row, met
-from .workloads import ITEM_BYTES, ITEMS
+from ..harness import Row, met
+from ..workloads import ITEM_BYTES, ITEMS
 
 SEGMENTS = 100
 THREADS = 4

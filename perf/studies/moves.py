@@ -13,8 +13,8 @@ from statistics import median
 
 from persistentqueue import PersistentQueue, transaction
 
-from .harness import Row, met, spread
-from .workloads import random_items
+from ..harness import Row, met, spread
+from ..workloads import random_items
 
 BAR = 0.7
 """Times the rate of two flushes."""

@@ -1,4 +1,4 @@
-"""``python -m perf.planning``: what it takes to plan a read of a queue with a hundred thousand segments.
+"""``python -m perf.studies.planning``: what it takes to plan a read of a queue with a hundred thousand segments.
 
 The planner of the data source looks into the log (``look``), plans what to read (``plan``) and makes partitions of it;
 it opens no segment that the log says is written. The seconds, and by how much Python's objects grew meanwhile
@@ -22,8 +22,9 @@ from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.splits import look, partition, plan
 from persistentqueue.system.disk import DISK
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 SEGMENTS = 100_000
 PARTITIONS = 64
@@ -96,12 +97,12 @@ def rows(directory: Path, data: Path, segments: int, rounds: int) -> Iterator[Ro
 
 def main() -> None:
     """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("planning", __doc__)
+    parser = programs.parser("planning", __doc__)
     parser.add_argument("--data", type=Path, default=Path("/dev/shm"), help="where the segments are (/dev/shm)")
     parser.add_argument("--segments", type=harness.at_least_one, default=SEGMENTS, help=f"({SEGMENTS})")
     parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
     options = parser.parse_args()
-    figures.run("planning", options, lambda where: rows(where, options.data, options.segments, options.rounds))
+    programs.run("planning", options, lambda where: rows(where, options.data, options.segments, options.rounds))
 
 
 if __name__ == "__main__":

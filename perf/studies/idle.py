@@ -1,8 +1,8 @@
 """A thousand idle queues in one process: what each takes of the disk, of memory, of descriptors, and how many threads.
 
-All happens in a process of its own, ``python -m perf.idle <directory> <count> <item bytes>``, with room for 8,192
-descriptors. Each queue is opened with default settings, items are put, half of them are taken, and it stays open. What
-it takes is measured once maintenance has nothing to do any more; memory by what the process grew after the first
+All happens in a process of its own, ``python -m perf.studies.idle <directory> <count> <item bytes>``, with room for
+8,192 descriptors. Each queue is opened with default settings, items are put, half of them are taken, and it stays open.
+What it takes is measured once maintenance has nothing to do any more; memory by what the process grew after the first
 queues. Then the rest of the items is taken and compared.
 """
 
@@ -22,8 +22,8 @@ from persistentqueue import PersistentQueue
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
 
+from ..harness import ROOT, Row, met
 from .churn import descriptors_below, give_heap_back, other_threads, rss_bytes
-from .harness import Row, met
 
 DISK_BYTES_BAR = 3 * 1024 * 1024
 MEMORY_BYTES_BAR = 100 * 1024
@@ -124,7 +124,7 @@ def measure_apart(directory: Path, count: int, item_bytes: int) -> Idle:
     """The same in a process of its own, with room for 8,192 descriptors."""
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", __spec__.name, str(directory.absolute()), str(count), str(item_bytes)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return Idle(*json.loads(output.stdout))
 
 

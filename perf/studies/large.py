@@ -18,7 +18,7 @@ from typing import NamedTuple
 from persistentqueue import PersistentQueue
 from persistentqueue.core.checksum import crc32
 
-from .harness import Row, met, spread
+from ..harness import Row, met, spread
 
 _SEED = 20081114
 _LEAST_BYTES, _MOST_BYTES = 512 * 1024, 1024 * 1024

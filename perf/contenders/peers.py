@@ -32,7 +32,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from .contenders import Contender, Durability, Lane, Opener
+from . import Contender, Durability, Lane, Opener
 
 _MAP_BYTES = 1 << 36
 _START_SECONDS = 10.0

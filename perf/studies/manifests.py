@@ -1,4 +1,4 @@
-"""``python -m perf.manifests``: what the driver's step of a write takes, by how many parts it publishes.
+"""``python -m perf.studies.manifests``: what the driver's step of a write takes, by how many parts it publishes.
 
 The parts are tiny, of one item, as the tasks of a job would have written them; making them is not measured. The
 driver's step is ``publish_parts`` alone: it looks whether each part is there, writes the manifest and syncs it. Then an
@@ -18,8 +18,9 @@ from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.storage.publication import Part
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 COUNTS = (1, 10, 100, 1_000, 10_000)
 BAR = 1.25
@@ -53,7 +54,7 @@ def once(directory: Path, count: int) -> tuple[float, float]:
 def rows(directory: Path, counts: tuple[int, ...], rounds: int) -> Iterator[Row]:
     """A line for each number of parts; the bar is that what it costs to publish a part does not grow."""
     found: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
-    for which in figures.in_turn(len(counts), rounds):
+    for which in programs.in_turn(len(counts), rounds):
         found[counts[which]].append(once(directory / "queue", counts[which]))
     before: list[float] | None = None
     for count in counts:
@@ -78,12 +79,12 @@ def rows(directory: Path, counts: tuple[int, ...], rounds: int) -> Iterator[Row]
 
 def main() -> None:
     """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("manifests", __doc__)
+    parser = programs.parser("manifests", __doc__)
     parser.add_argument("--most", type=harness.at_least_one, default=COUNTS[-1], help=f"parts ({COUNTS[-1]})")
     parser.add_argument("--rounds", type=harness.at_least_one, default=3, help="of each (3)")
     options = parser.parse_args()
     counts = tuple(count for count in COUNTS if count <= options.most)
-    figures.run("manifests", options, lambda directory: rows(directory, counts, options.rounds))
+    programs.run("manifests", options, lambda directory: rows(directory, counts, options.rounds))
 
 
 if __name__ == "__main__":

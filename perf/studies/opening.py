@@ -1,7 +1,7 @@
 """Opening a queue of many items: how long it takes, and how much memory beyond that of an empty one.
 
-Each opening happens in a process of its own, ``python -m perf.opening <directory>``. Two queues are opened that hold
-the same items, and an empty one beside each:
+Each opening happens in a process of its own, ``python -m perf.studies.opening <directory>``. Two queues are opened that
+hold the same items, and an empty one beside each:
 
 - closed cleanly;
 - crashed with a log of one megabyte that flushes of one item have filled, which is the longest to read.
@@ -23,8 +23,8 @@ from typing import NamedTuple
 from persistentqueue import PersistentQueue
 from persistentqueue.core.checksum import crc32
 
-from .harness import Row, met
-from .workloads import ITEMS
+from ..harness import ROOT, Row, met
+from ..workloads import ITEMS
 
 SECONDS_BAR = 0.2
 MEMORY_MIB_BAR = 64.0
@@ -76,7 +76,7 @@ def crash(directory: Path, flushes_max: int) -> None:
 def measure(directory: Path) -> Opening:
     """Open the queue in a process of its own, which closes it cleanly."""
     command = [sys.executable, "-m", __spec__.name, str(directory.absolute())]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return Opening(*json.loads(output.stdout))
 
 

@@ -1,9 +1,9 @@
 """A queue far larger than memory: what it takes of it, how fast it goes on, and how long opening takes.
 
-A process of its own, ``python -m perf.backlog <directory> <items>``, puts the items of 20 B in flushes of 10,000, takes
-some and gives them back, browses some, and says how much memory it had at most. The items stay queued: behind them, and
-behind 10,000 items in another queue, flushes of 100 and of 1,000 are put and taken in turn. Those 10,000 are in memory,
-the others are read from files.
+A process of its own, ``python -m perf.studies.backlog <directory> <items>``, puts the items of 20 B in flushes of
+10,000, takes some and gives them back, browses some, and says how much memory it had at most. The items stay queued:
+behind them, and behind 10,000 items in another queue, flushes of 100 and of 1,000 are put and taken in turn. Those
+10,000 are in memory, the others are read from files.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from statistics import median
 
 from persistentqueue import PersistentQueue
 
+from ..harness import ROOT, Row, met, spread
+from ..workloads import BATCH, ITEMS
 from . import opening
-from .harness import Row, met, spread
-from .workloads import BATCH, ITEMS
 
 ITEM_BYTES = 20
 NEAR_ITEMS = 10_000
@@ -64,7 +64,7 @@ def _new_items(count: int) -> list[bytes]:
 def measure(directory: Path, items: int) -> float:
     """Fill the queue in a process of its own: the most memory that this has taken, in MiB."""
     command = [sys.executable, "-m", __spec__.name, str(directory.absolute()), str(items)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return float(json.loads(output.stdout))
 
 

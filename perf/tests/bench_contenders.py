@@ -1,6 +1,6 @@
 """Every workload under pytest-benchmark, each contender that is installed beside the others.
 
-``python -m pytest perf --benchmark-only --benchmark-enable`` times them; the tables with the ratios are those of
+``python -m pytest perf/tests --benchmark-only --benchmark-enable`` times them; the tables with the ratios are those of
 ``python -m perf``, which lets the contenders take turns. Without benchmarks every workload runs once at its smallest,
 so that none rots.
 """
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Runner
-from .peers import is_there
-from .workloads import WORKLOADS, Workload
+from ..contenders.peers import is_there
+from ..harness import Runner
+from ..workloads import WORKLOADS, Workload
 
 SMOKE_SCALE = 0.005
 TIMED_SCALE = 0.1

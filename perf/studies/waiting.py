@@ -19,7 +19,7 @@ from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.system.disk import DISK, Disk
 
-from .harness import Row, met, percentile
+from ..harness import Row, met, percentile
 
 HALF_MS_BAR = 0.2
 MOST_MS_BAR = 2.0

@@ -11,18 +11,19 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import harness, results
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from . import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES = ("stages", "spark_rows", "streams", "manifests", "planning", "soak")
-"""The programs ``python -m perf.…``; of each there may be ``results/….json``, and a table in ``README.md``."""
+"""The programs ``python -m perf.studies.…``; of each there may be ``results/….json``, and a table in ``README.md``."""
 _HEADINGS = ("what", "ours", "ratio", "bar", "met?")
 
 
-def table(name: str, found: results.Found) -> str:
+def table(name: str, found: tables.Found) -> str:
     """The table of such a program for ``README.md``, with the two lines that say where it begins and ends."""
     lines = (harness.table_line((row[0], row[1], *row[3:])) for row in found["rows"])
     head = harness.table_head(_HEADINGS)
@@ -31,25 +32,25 @@ def table(name: str, found: results.Found) -> str:
 
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
     """The options that all have."""
-    made = harness.parser(f"perf.{name}", doc)
+    made = harness.parser(f"perf.studies.{name}", doc)
     made.add_argument("--results", type=Path, help="a directory for JSON; the README.md above it gets the table")
     return made
 
 
 def run(name: str, options: argparse.Namespace, rows: Callable[[Path], Iterator[Row]]) -> None:
     """Measure in a directory of its own, print the lines, and write JSON and the table if that is asked for."""
-    command = shlex.join(["python", "-m", f"perf.{name}", *sys.argv[1:]])
-    found: results.Found = {"command": command, "machine": {}, "rows": []}
+    command = shlex.join(["python", "-m", f"perf.studies.{name}", *sys.argv[1:]])
+    found: tables.Found = {"command": command, "machine": {}, "rows": []}
     print(harness.table_head(), flush=True)
     with harness.asked_for(options.directory) as directory:
-        found["machine"] = results.machine(directory)
+        found["machine"] = tables.machine(directory)
         for row in rows(directory.resolve()):
             found["rows"].append(row)
             print(harness.table_line(row), flush=True)
     if options.results:
         options.results.mkdir(parents=True, exist_ok=True)
         (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        results.replace(table(name, found), options.results.absolute().parent / "README.md")
+        tables.replace(table(name, found), options.results.absolute().parent / "README.md")
 
 
 def run_on_spark(
@@ -61,7 +62,7 @@ def run_on_spark(
     """The same, with a local Spark."""
     from persistentqueue.spark import local_session
 
-    spark = local_session(f"perf.{name}", {key.replace("_", "."): value for key, value in config.items()})
+    spark = local_session(f"perf.studies.{name}", {key.replace("_", "."): value for key, value in config.items()})
     try:
         run(name, options, lambda directory: rows(spark, directory))
     finally:

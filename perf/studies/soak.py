@@ -1,4 +1,4 @@
-"""``python -m perf.soak --minutes 20``: a stream from queue to queue for a long time, and whether anything grows.
+"""``python -m perf.studies.soak --minutes 20``: a stream from queue to queue for a long time. Does anything grow?
 
 A process enqueues all the while, as a producer beside the owner. A query, triggered twice a second, reads that queue
 and writes another one. This process owns both: it answers the requests of the query, and takes out what arrives, and of
@@ -26,9 +26,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Producer
 
-from . import figures, harness
+from .. import harness
+from ..harness import Row
+from ..report import programs
 from .churn import file_sizes
-from .harness import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -122,9 +123,9 @@ class Soak:
         with ExitStack() as stack:
             source, target = (stack.enter_context(PersistentQueue(self._directory, name)) for name in ("in", "out"))
             source.subscribe("spark")
-            command = [sys.executable, "-m", "perf.soak", "--produce", str(self._directory), "--rate", str(rate)]
-            above = Path(__file__).parent.parent
-            producer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=above)
+            command = [sys.executable, "-m", "perf.studies.soak", "--produce", str(self._directory)]
+            command += ["--rate", str(rate)]
+            producer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=harness.ROOT)
             query = self._start()
             try:
                 end = time.monotonic() + seconds
@@ -275,7 +276,7 @@ def lines(soak: Soak) -> Iterator[Row]:
 
 def main() -> None:
     """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("soak", __doc__)
+    parser = programs.parser("soak", __doc__)
     parser.add_argument("--minutes", type=float, default=20.0, help="(20)")
     parser.add_argument("--rate", type=float, default=RATE, help=f"items a second ({RATE})")
     parser.add_argument("--produce", help="be the producer for the queue below this directory")
@@ -289,7 +290,7 @@ def main() -> None:
         soak.run(options.minutes * 60, SAMPLE_SECONDS, options.rate)
         yield from lines(soak)
 
-    figures.run_on_spark("soak", options, rows)
+    programs.run_on_spark("soak", options, rows)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""``python -m perf.envelopes``: what compression and encryption cost, and gain, beside the same queue without them.
+"""``python -m perf.studies.envelopes``: what compression and encryption cost, and gain.
 
 The items are lines of a log in JSON, of 150 to 200 bytes, no two alike. Each round puts and takes them once in each
 way, in turn; they are taken by another opening without memory, so that all of them are read.
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from persistentqueue import Encryption, PersistentQueue
 
-from . import harness
+from .. import harness
 
 _ENCRYPTION = Encryption("perf", {"perf": os.urandom(32)}.__getitem__)
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -98,7 +98,7 @@ def rows(found: Mapping[str, list[Round]], what: str) -> Iterator[tuple[str, ...
 
 def main() -> None:
     """Measure, and print each line as soon as it is known."""
-    parser = harness.parser("perf.envelopes", __doc__, rounds=5)
+    parser = harness.parser("perf.studies.envelopes", __doc__, rounds=5)
     parser.add_argument("--items", type=harness.at_least_one, default=100_000, help="in each round (100,000)")
     options = parser.parse_args()
     items = lines(options.items)

@@ -1,6 +1,6 @@
 """What a run found: kept as JSON, shown as Markdown and as charts.
 
-``python -m perf.results perf/results/results.json`` shows it again, writing beside it, and its tables into both
+``python -m perf.report.tables perf/results/results.json`` shows it again, writing beside it, and its tables into both
 ``README.md``. Nothing is measured here.
 """
 
@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .contenders import BARE, SQLITE, Durability
-from .counts import Cost
-from .harness import Measured, file_system, percentile, ratios, spread, table_head, table_line
-from .peers import LMDB, PYTHON_PEERS, SERVERS
-from .workloads import Workload
+from ..contenders import BARE, SQLITE, Durability
+from ..contenders.peers import LMDB, PYTHON_PEERS, SERVERS
+from ..counts import Cost
+from ..harness import Measured, file_system, percentile, ratios, spread, table_head, table_line
+from ..workloads import Workload
 
 _PARTS = (0.5, 0.9, 0.99, 1.0)
 _COLUMNS = (
@@ -289,7 +289,7 @@ def replace(block: str, document: Path) -> None:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m perf.results", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perf.report.tables", description=__doc__)
     parser.add_argument("results", type=Path)
     show(parser.parse_args().results)
 

@@ -14,8 +14,8 @@ from pathlib import Path
 from persistentqueue import PersistentQueue
 from persistentqueue.system.disk import DISK, Buffers
 
-from .harness import Row, met
-from .workloads import ITEM_BYTES
+from ..harness import Row, met
+from ..workloads import ITEM_BYTES
 
 FLUSHES = 200
 ONE_ITEM_BAR = 10.0

@@ -16,8 +16,8 @@ from statistics import median
 
 from persistentqueue import PersistentQueue, aio
 
-from .harness import Row, met, percentile, spread
-from .workloads import ITEMS
+from ..harness import Row, met, percentile, spread
+from ..workloads import ITEMS
 
 TASKS = 100
 BAR = 5.0

@@ -1,0 +1,1 @@
+"""Keeps what was measured as JSON, and shows it as Markdown tables and charts."""

@@ -1,4 +1,4 @@
-"""``python -m perf``: who is how fast, with bars; writes JSON, Markdown and charts where ``--results`` says."""
+"""``python -m perf``: measures all contenders against the bars. ``--results`` writes JSON, Markdown and charts."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ LARGE_ITEMS = 5_000
 
 
 def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[Row]]]:
-    """What is no flush of a workload: lines with a bar each."""
+    """Return the measurements that are not workloads. Each yields lines of the table of bars."""
     scale, rounds = options.scale, options.rounds
     items = max(round(OPENING_ITEMS * scale), 10_000)
     return {
@@ -40,20 +40,20 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
 
 
 def main() -> None:
-    """Run what was asked for, and print each line as soon as it is known."""
+    """Run the chosen measurements, and print each line as soon as it is known."""
     parser = harness.parser("perf", __doc__, rounds=9)
-    parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of churn (60)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the real sizes (1.0)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these workloads and measurements")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of churn in seconds (60)")
     parser.add_argument("--results", type=Path, help="a directory for JSON, Markdown and charts")
-    parser.add_argument("--no-costs", action="store_true", help="count neither syncs, bytes, processor nor memory")
+    parser.add_argument("--no-costs", action="store_true", help="do not count syncs, bytes, processor time and memory")
     options = parser.parse_args()
     others = _others(options)
     named = {workload.name: [workload] for workload in WORKLOADS} | SWEEPS
     names = [*named, *others]
     unknown = set(options.only or ()) - set(names)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        parser.error(f"unknown NAME: {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
     chosen = options.only or names
     begun = time.monotonic()
     found: tables.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}

@@ -1,7 +1,7 @@
-"""Lets the harness run with a package from before its modules were moved into folders.
+"""Lets ``perf.compare`` measure a commit from before the modules of the package were moved into folders.
 
-The harness imports a few modules of the package beside its public names. An older tree has them under other names.
-This module imports nothing of ``perf`` or of the package when it is loaded: aliases must exist before the harness does.
+The harness imports a few internal modules of the package. An older tree has these modules under other names. This
+module imports nothing of ``perf``, because the aliases must exist before the harness is imported.
 """
 
 from __future__ import annotations
@@ -14,16 +14,16 @@ MOVED = {
     "persistentqueue.core.checksum": "persistentqueue.checksum",
     "persistentqueue.system.disk": "persistentqueue.disk",
 }
-"""Modules that ``perf.compare`` and its imports name, by their present names, and their names in an older tree."""
+"""The modules that ``perf.compare`` and its imports need: their present names, and their names in an older tree."""
 
 
 def alias_moved_modules() -> None:
-    """Make the modules of an older tree importable by their present names; do nothing in a present tree.
+    """Make the modules of an older tree importable by their present names. Do nothing in a present tree.
 
-    The package must be importable. An entry of ``sys.modules`` is enough: ``from a.b.c import d`` looks there first.
+    The package must be importable. An entry in ``sys.modules`` suffices: ``from a.b.c import d`` looks there first.
     """
     tree = Path(str(importlib.import_module("persistentqueue").__file__)).parent.parent
     for present, older in MOVED.items():
-        # An attempt to import it would not tell: an editable installation finds it in the tree that is installed.
+        # Importing it would not tell: an editable installation finds it in the installed tree.
         if not tree.joinpath(*present.split(".")).with_suffix(".py").exists():
             sys.modules[present] = importlib.import_module(older)

@@ -1,1 +1,4 @@
-"""Keeps what was measured as JSON, and shows it as Markdown tables and charts."""
+"""Writes measurements as JSON, Markdown tables and charts.
+
+``tables`` does so for ``python -m perf``, ``programs`` for the programs of the section "Spark" of ``README.md``.
+"""

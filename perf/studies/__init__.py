@@ -1,1 +1,4 @@
-"""Measurements other than the workloads. Each module is one program, or one part of ``python -m perf``."""
+"""Measurements that are not workloads.
+
+Each module is a program of its own, a part of ``python -m perf``, or both.
+"""

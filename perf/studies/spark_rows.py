@@ -1,9 +1,11 @@
-"""``python -m perf.studies.spark_rows``: what the data source takes for each row, beside Spark's own files.
+"""``python -m perf.studies.spark_rows``: measures the data source, row by row, beside Spark's own files.
 
-All write the same rows, one column ``value`` of 100 B, and read that column back once, in turns, by one Spark with
-eight threads: ours by the format ``persistentqueue``, Spark's own as Parquet and as text. Ours syncs each file that it
-writes, checks each block that it reads, and has what is published adopted before it is read, within the time of
-reading. Spark's own syncs nothing. What is read is dropped. As many tasks write, and read, as there are partitions.
+Three formats write rows of one column, ``value`` of 100 B, and read them back once. They take turns, in one Spark with
+eight threads. The number of tasks that write, and that read, is the number of partitions: 1 to 8. The rows that are
+read are discarded.
+
+The format ``persistentqueue`` syncs each file that it writes and checks each block that it reads. The published files
+are adopted before the read, and the time of reading includes this. Spark's Parquet and text formats sync nothing.
 """
 
 from __future__ import annotations
@@ -27,11 +29,11 @@ BAR = 0.5
 PARTITIONS = (1, 2, 4, 8)
 FORMS = ("persistentqueue", "parquet", "text")
 Rounds = dict[tuple[str, int], list[tuple[float, float]]]
-"""The rows a second of each round, in and out, by format and partitions."""
+"""The rows per second of each round, in and out, by format and number of partitions."""
 
 
 def frame(spark: SparkSession, rows: int, partitions: int, form: str) -> DataFrame:
-    """So many rows, made where they are written: digits that do not compress well."""
+    """Return rows of digits that do not compress well. The tasks that write the rows also make them."""
     digits = ", ".join(f"hex(xxhash64(id, {n}))" for n in range(7))
     value = f"substring(concat({digits}), 1, 100)"
     return spark.range(0, rows, 1, partitions).selectExpr(
@@ -42,9 +44,11 @@ def frame(spark: SparkSession, rows: int, partitions: int, form: str) -> DataFra
 def once(
     spark: SparkSession, directory: Path, rows: int, partitions: int, form: str, checks: bool = False
 ) -> tuple[float, float]:
-    """Write and read them; the rows a second of both. What ``checks`` looks at them once more."""
+    """Write and read the rows, and return the rows per second of both. With ``checks``, count the rows again."""
     place = directory / form
-    spark.conf.set("spark.sql.leafNodeDefaultParallelism", partitions)  # into how many partitions files are cut
+    spark.conf.set(
+        "spark.sql.leafNodeDefaultParallelism", partitions
+    )  # the number of partitions that files are split into
     written = frame(spark, rows, partitions, form).write.format(form).mode("append")
     begun = time.perf_counter()
     written.save(str(place))
@@ -65,7 +69,7 @@ def once(
 def measure(
     spark: SparkSession, directory: Path, rows: int, rounds: int, partitions: Sequence[int] = PARTITIONS
 ) -> Rounds:
-    """All of them, in turn; before that a tenth of the rows warms up Spark, and is checked."""
+    """Measure all formats and numbers of partitions in turn. A tenth of the rows, which is checked, warms up Spark."""
     from persistentqueue.spark import register
 
     register(spark)
@@ -80,7 +84,7 @@ def measure(
 
 
 def lines(found: Rounds, rows: int) -> Iterator[Row]:
-    """A line for each number of partitions, in and out, with its bar; and how each scales."""
+    """Yield a line with a bar for each direction and number of partitions, and then the lines on scaling."""
     counts = sorted({partitions for _, partitions in found})
     for way, what in enumerate(("written", "read")):
         for partitions in counts:
@@ -103,10 +107,12 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
+    """Measure and print the table. With ``--results``, also write JSON."""
     parser = programs.parser("spark_rows", __doc__)
-    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a DataFrame ({ROWS})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"rows of a DataFrame ({ROWS})")
+    parser.add_argument(
+        "--rounds", type=harness.at_least_one, default=5, help="rounds of each format and number of partitions (5)"
+    )
     options = parser.parse_args()
 
     def rows(spark: SparkSession, directory: Path) -> Iterator[Row]:

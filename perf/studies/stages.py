@@ -1,8 +1,9 @@
-"""``python -m perf.studies.stages``: what a hand-off of whole DataFrames costs beside plain Parquet, and nothing else.
+"""``python -m perf.studies.stages``: measures a hand-off of whole DataFrames beside plain Parquet.
 
-Both write the same rows, by one Spark, with as many tasks, and read them back once, in turns: plain Parquet by
-``df.write.parquet`` and ``spark.read.parquet``; ours by ``put`` and ``take``, which also sync every file and directory,
-measure them, and commit the manifest, then check the files and remove them. What is read is dropped.
+Both ways write the same rows and read them back once, in turns, with one Spark and the same number of tasks. Plain
+Parquet uses ``df.write.parquet`` and ``spark.read.parquet``. The hand-off uses ``put``, which also syncs and measures
+every file and directory and commits the manifest, and ``take``, which also checks the files and removes them. The rows
+that are read are discarded.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ BAR = 1.2
 
 
 def frame(spark: SparkSession, rows: int) -> DataFrame:
-    """So many rows of a number, a fraction and a text, made where they are written."""
+    """Return rows of a number, a fraction and a text. The tasks that write the rows also make them."""
     columns = ("id", "rand(7) AS fraction", "concat('carrier ', id % 1000) AS name")
     return spark.range(0, rows, 1, 4).selectExpr(*columns)
 
@@ -57,10 +58,10 @@ def _handed_over(spark: SparkSession, directory: Path, rows: int) -> tuple[float
 
 
 def rows(spark: SparkSession, directory: Path, count: int, rounds: int) -> Iterator[Row]:
-    """A line for the writing, one for the reading and one for both."""
+    """Yield a line for writing, a line for reading, and a line for both."""
     directory = directory.resolve()
     ways = (_handed_over, _plain)
-    for way in ways:  # Java learns how while it runs
+    for way in ways:  # Java compiles the code while it runs
         way(spark, directory, max(count // 10, 1000))
     found: list[list[tuple[float, float]]] = [[], []]
     for which in programs.in_turn(len(ways), rounds):
@@ -76,10 +77,10 @@ def rows(spark: SparkSession, directory: Path, count: int, rounds: int) -> Itera
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
+    """Measure and print the table. With ``--results``, also write JSON."""
     parser = programs.parser("stages", __doc__)
-    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a DataFrame ({ROWS})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"rows of a DataFrame ({ROWS})")
+    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="rounds of each way (5)")
     options = parser.parse_args()
     programs.run_on_spark(
         "stages", options, lambda spark, directory: rows(spark, directory, options.rows, options.rounds)

@@ -146,7 +146,7 @@ lint: $(VENV)/test.installed
 perf: $(VENV)/test.installed
 	$(BIN)/python -m perf --results perf/results
 
-# What Spark has to do with, three quarters of an hour; with the rounds that perf/README.md has.
+# The programs of the section "Spark" of perf/README.md, with its rounds: three quarters of an hour.
 perf-spark: $(VENV)/test.installed
 	$(BIN)/python -m perf.studies.stages --rounds 3 --results perf/results
 	$(BIN)/python -m perf.studies.spark_rows --results perf/results

@@ -1,7 +1,8 @@
 """Large items: 5,000 items of 512 KiB to 1 MiB, put in one flush, closed, reopened, read and compared.
 
 The suite of DiskQueue, the predecessor, has this test. The bare disk writes the same buffers one after the other to a
-new file, with one ``fdatasync`` at the end. Then it reads, checksums and compares them. Both read right after writing, when the system still has part of the data in memory.
+new file, with one ``fdatasync`` at the end. Then it reads, checksums and compares them. Both read right after writing,
+when the system still has part of the data in memory.
 """
 
 from __future__ import annotations

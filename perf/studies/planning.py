@@ -1,8 +1,8 @@
 """``python -m perf.studies.planning``: measures the planning of a read of a queue with a hundred thousand segments.
 
 The planner of the data source reads the log (``look``), plans the splits (``plan``) and combines them to partitions
-(``partition``). It does not open a segment if the log says that the segment is written. Measured are the seconds, and the
-growth of Python's objects (``tracemalloc``, in a run of its own): once while the owner has the queue open, and once
+(``partition``). It does not open a segment if the log says that the segment is written. Measured are the seconds, and
+the growth of Python's objects (``tracemalloc``, in a run of its own): once while the owner has the queue open, and once
 after the owner has closed it.
 
 The queue is made quickly: one item in each segment, no syncs, and the segments in memory (``--data``), where a file is

@@ -2,7 +2,7 @@
 
 A queue that counts attempts logs each delivery durably before it returns the items. A step that dequeues and flushes
 then has two durable writes instead of one. Each round takes items of 100 B from a queue that counts and from one that
-does not, in turn, with a fixed number of items in each step.
+does not, in turn. All steps of a round have the same number of items.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class Churn:
             self._queue.maintain()
 
     def _change(self) -> None:
-        """While no worker runs, start or end holding sessions, clear the queue, or open it again, at random."""
+        """Start or end holding sessions, clear the queue, or open it again, at random. No worker may run."""
         chance = self._random.random()
         if chance < 0.3:
             self._end_holders()

@@ -93,7 +93,7 @@ def rows(directory: Path, data: Path, segments: int, rounds: int) -> Iterator[Ro
         place = stack.enter_context(harness.workspace(data, memory=True))
         with _fill(directory / "queue", place / "data", segments):
             yield _row(directory / "queue", segments, rounds, "beside the owner")
-        yield _row(directory / "queue", segments, rounds, "which nobody owns")
+        yield _row(directory / "queue", segments, rounds, "without an owner")
 
 
 def main() -> None:

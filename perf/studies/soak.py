@@ -5,9 +5,13 @@ first queue and writes the second one. This process owns both queues and answers
 consumes both queues: all items of the second one, and those of the first one as a consumer beside the query. Each item
 has a number. The numbers must arrive in order, so that each item arrives exactly once.
 
-Every ten seconds the program takes a sample: the resident memory of this process, of Python's workers and of Java; the
-time of the query's last calls of ``latestOffset``; and the lengths of the files of both queues, after maintenance has
-freed drained segments. At the end the producer stops and all items are taken; then the files must be at most as long as
+Every ten seconds the program takes a sample:
+
+- the resident memory of this process, of Python's workers and of Java;
+- the time of the query's last calls of ``latestOffset``;
+- the lengths of the files of both queues, after maintenance has freed drained segments.
+
+At the end the producer stops and all items are taken; then the files must be at most as long as
 in the smallest sample. Growth is the slope of a line through the second half of the samples.
 """
 

@@ -1,9 +1,9 @@
 """``python -m perf.studies.streams``: measures micro-batches from queue to queue beside files to files, with one Spark.
 
 All input exists before a query starts. Every batch has the same number of rows, and the batches run without a pause.
-The first batches do not count. Our query reads one queue and writes another: once while this process owns both queues,
-as a process that enqueues or consumes would; and once without an owner, so that the planner opens the queue to adopt
-the published files. Spark's own queries read and write a directory of Parquet or text files, one file for each batch.
+The first batches do not count. Our query reads one queue and writes another. In one way this process owns both queues,
+as a process that enqueues or consumes would. In the other way they have no owner, so that the planner opens the queue
+to adopt the published files. Spark's own queries read and write a directory of Parquet or text files, one file for each batch.
 
 The times are those that Spark reports in the query's progress: the whole batch (``triggerExecution``), and its steps.
 """
@@ -137,7 +137,7 @@ def lines(found: dict[str, list[Batch]], rows: int) -> Iterator[Row]:
     """Yield a line with a bar for each of our ways, and a line without a bar for each step."""
     whole = {name: [each["triggerExecution"] for each in rounds] for name, rounds in found.items()}
     files = {name: whole[name] for name in ("Parquet", "text")}
-    for name, what in (("owned", "its owner at work"), ("unowned", "nobody owns it")):
+    for name, what in (("owned", "its owner at work"), ("unowned", "without an owner")):
         yield programs.compared(
             f"A batch of {rows:,} rows from queue to queue, {what}", "ms", whole[name], files, BAR, False
         )
@@ -145,7 +145,7 @@ def lines(found: dict[str, list[Batch]], rows: int) -> Iterator[Row]:
         middle = {name: median(each[step] for each in rounds) for name, rounds in found.items()}
         ours, unowned, *others = (f"{each:.0f} ms" for each in middle.values())
         beside = f"Parquet {others[0]} · text {others[1]}"
-        yield Row(f"of which {step}", f"{ours}; nobody owns it {unowned}", beside, beside, "", "")
+        yield Row(f"of which {step}", f"{ours}; without an owner {unowned}", beside, beside, "", "")
 
 
 def main() -> None:

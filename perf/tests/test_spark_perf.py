@@ -77,7 +77,7 @@ def test_manifests_are_measured(tmp_path: Path) -> None:
 def test_planning_is_measured(tmp_path: Path) -> None:
     """There is a line with the owner at work and a line without an owner."""
     lines = list(planning.rows(tmp_path, tmp_path, 50, 1))
-    assert [line.what.rpartition(", ")[2] for line in lines] == ["beside the owner", "which nobody owns"]
+    assert [line.what.rpartition(", ")[2] for line in lines] == ["beside the owner", "without an owner"]
 
 
 def test_growth_is_told() -> None:

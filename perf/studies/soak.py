@@ -11,8 +11,8 @@ Every ten seconds the program takes a sample:
 - the time of the query's last calls of ``latestOffset``;
 - the lengths of the files of both queues, after maintenance has freed drained segments.
 
-At the end the producer stops and all items are taken; then the files must be at most as long as
-in the smallest sample. Growth is the slope of a line through the second half of the samples.
+At the end the producer stops and all items are taken; then the files must be at most as long as in the smallest sample.
+Growth is the slope of a line through the second half of the samples.
 """
 
 from __future__ import annotations

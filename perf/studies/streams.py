@@ -3,7 +3,8 @@
 All input exists before a query starts. Every batch has the same number of rows, and the batches run without a pause.
 The first batches do not count. Our query reads one queue and writes another. In one way this process owns both queues,
 as a process that enqueues or consumes would. In the other way they have no owner, so that the planner opens the queue
-to adopt the published files. Spark's own queries read and write a directory of Parquet or text files, one file for each batch.
+to adopt the published files. Spark's own queries read and write a directory of Parquet or text files, one file for
+each batch.
 
 The times are those that Spark reports in the query's progress: the whole batch (``triggerExecution``), and its steps.
 """

@@ -34,7 +34,7 @@ COVERING += $(patsubst %,tests/misuse/test_%.py,corners sessions scarce_resource
 FLIGHTS := tests/examples/test_flights_killed.py tests/examples/test_flights_pipeline.py
 # The processes of Spark, killed; what they call; what only rehearses make perf.
 KILLS := tests/spark/test_killed.py tests/spark/test_tasks_that_run_twice.py tests/examples/test_streaming_pipeline.py \
-	tests/spark/test_processes.py perf/test_spark_perf.py
+	tests/spark/test_processes.py perf/tests/test_spark_perf.py
 # The tests of other queues, on each Python there is; a crawl; a terminal, a browser; other surroundings; hostile files
 # of any size; files flipped at every bit; kills at every step, of one process and of many; disks that are full, fail,
 # and lack something at every call; streams of Spark, and the README on Spark.
@@ -145,14 +145,14 @@ lint: $(VENV)/test.installed
 perf: $(VENV)/test.installed
 	$(BIN)/python -m perf --results perf/results
 
-# What Spark has to do with, three quarters of an hour; with the rounds that perf/README.md has.
+# The programs of the section "Spark" of perf/README.md, with its rounds: three quarters of an hour.
 perf-spark: $(VENV)/test.installed
-	$(BIN)/python -m perf.stages --rounds 3 --results perf/results
-	$(BIN)/python -m perf.spark_rows --results perf/results
-	$(BIN)/python -m perf.streams --batches 20 --rounds 3 --results perf/results
-	$(BIN)/python -m perf.manifests --rounds 3 --results perf/results
-	$(BIN)/python -m perf.planning --rounds 3 --results perf/results
-	$(BIN)/python -m perf.soak --minutes 20 --results perf/results
+	$(BIN)/python -m perf.studies.stages --rounds 3 --results perf/results
+	$(BIN)/python -m perf.studies.spark_rows --results perf/results
+	$(BIN)/python -m perf.studies.streams --batches 20 --rounds 3 --results perf/results
+	$(BIN)/python -m perf.studies.manifests --rounds 3 --results perf/results
+	$(BIN)/python -m perf.studies.planning --rounds 3 --results perf/results
+	$(BIN)/python -m perf.studies.soak --minutes 20 --results perf/results
 
 $(VENV)/%.installed: setup.cfg pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -1,4 +1,4 @@
-"""``python -m perf``: who is how fast, with bars; writes JSON, Markdown and charts where ``--results`` says."""
+"""``python -m perf``: measures all contenders against the bars. ``--results`` writes JSON, Markdown and charts."""
 
 from __future__ import annotations
 
@@ -9,23 +9,10 @@ import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from . import (
-    backlog,
-    churn,
-    compaction,
-    counts,
-    harness,
-    idle,
-    large,
-    moves,
-    opening,
-    pool,
-    results,
-    tasks,
-    waiting,
-    warm,
-)
+from . import counts, harness
 from .harness import Row
+from .report import tables
+from .studies import backlog, churn, compaction, idle, large, moves, opening, pool, tasks, waiting, warm
 from .workloads import SWEEPS, WORKLOADS
 
 BACKLOG_ITEMS = 100_000_000
@@ -34,7 +21,7 @@ LARGE_ITEMS = 5_000
 
 
 def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[Row]]]:
-    """What is no flush of a workload: lines with a bar each."""
+    """Return the measurements that are not workloads. Each yields lines of the table of bars."""
     scale, rounds = options.scale, options.rounds
     items = max(round(OPENING_ITEMS * scale), 10_000)
     return {
@@ -53,32 +40,32 @@ def _others(options: argparse.Namespace) -> dict[str, Callable[[Path], Iterator[
 
 
 def main() -> None:
-    """Run what was asked for, and print each line as soon as it is known."""
+    """Run the chosen measurements, and print each line as soon as it is known."""
     parser = harness.parser("perf", __doc__, rounds=9)
-    parser.add_argument("--scale", type=float, default=1.0, help="times the real sizes (1.0)")
-    parser.add_argument("--only", nargs="+", metavar="NAME", help="some of the workloads")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of churn (60)")
+    parser.add_argument("--scale", type=float, default=1.0, help="factor of the real sizes (1.0)")
+    parser.add_argument("--only", nargs="+", metavar="NAME", help="run only these workloads and measurements")
+    parser.add_argument("--seconds", type=float, default=60.0, help="duration of churn in seconds (60)")
     parser.add_argument("--results", type=Path, help="a directory for JSON, Markdown and charts")
-    parser.add_argument("--no-costs", action="store_true", help="count neither syncs, bytes, processor nor memory")
+    parser.add_argument("--no-costs", action="store_true", help="do not count syncs, bytes, processor time and memory")
     options = parser.parse_args()
     others = _others(options)
     named = {workload.name: [workload] for workload in WORKLOADS} | SWEEPS
     names = [*named, *others]
     unknown = set(options.only or ()) - set(names)
     if unknown:
-        parser.error(f"unknown: {', '.join(sorted(unknown))}; there are {', '.join(names)}")
+        parser.error(f"unknown NAME: {', '.join(sorted(unknown))}; choose from {', '.join(names)}")
     chosen = options.only or names
     begun = time.monotonic()
-    found: results.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}
+    found: tables.Found = {"command": shlex.join(["python", "-m", "perf", *sys.argv[1:]])}
     with harness.asked_for(options.directory) as directory:
-        found |= {"machine": results.machine(options.directory), "bars": [], "workloads": {}}
+        found |= {"machine": tables.machine(options.directory), "bars": [], "workloads": {}}
         for name in (name for name in named if name in chosen):
             for workload in (each.scaled(options.scale) for each in named[name]):
                 measured = harness.run(workload, directory, options.rounds)
                 costs = {} if options.no_costs else counts.count(workload, directory, options.scale)
-                found["workloads"][workload.name] = recorded = results.record(workload, measured, costs)
+                found["workloads"][workload.name] = recorded = tables.record(workload, measured, costs)
                 found["bars"] += harness.bar_rows(workload, measured)
-                print("\n".join(results.table(recorded)), flush=True)
+                print("\n".join(tables.table(recorded)), flush=True)
         print(harness.table_head(), flush=True)
         print("".join(f"{harness.table_line(row)}\n" for row in found["bars"]), end="", flush=True)
         for name in (name for name in others if name in chosen):
@@ -87,7 +74,7 @@ def main() -> None:
                 print(harness.table_line(row), flush=True)
     found["seconds"] = time.monotonic() - begun
     if options.results:
-        results.save(found, options.results)
+        tables.save(found, options.results)
 
 
 if __name__ == "__main__":

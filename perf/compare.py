@@ -1,7 +1,8 @@
-"""``python -m perf.compare BASE HEAD``: two commits of this package, in turn, on the same workloads.
+"""``python -m perf.compare BASE HEAD``: compares two commits of this package, in turn, on the same workloads.
 
-Both are checked out beside each other and timed by the harness of the present tree, round by round, each round a
-process of its own; a ratio is taken within each round. ``HEAD`` may be left out: the present tree.
+Both commits are checked out beside each other. The harness of the present tree times them round by round. Each round
+is a process of its own, and each ratio is taken within a round. Without ``HEAD`` the present tree is measured. A commit
+from before the modules were moved into folders can be measured as well: see ``older_trees``.
 """
 
 from __future__ import annotations
@@ -16,34 +17,41 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from . import harness, warm
+from . import harness
+from .harness import ROOT
+from .studies import tasks, warm
 from .workloads import WORKLOADS
 
-_ROOT = Path(__file__).parent.parent
 _NAMES = ("single", "threads-8", "batch", "plain", "unsynced")
 _WARM = "warm"
-"""No workload: what Python alone takes, by the quickest flush of many. It is compared as flushes a second."""
+"""Not a workload: the processor time of Python alone, by the quickest flush of many, as flushes per second."""
 _WARM_ROUNDS = 20
+_TASKS = "tasks"
+"""Not a workload: flushes per second of ``asyncio`` tasks, and of threads beside them."""
+_TASK_FLUSHES = 5_000
 
 
 @contextmanager
 def checked_out(commit: str, above: Path) -> Iterator[Path]:
-    """A work tree of the commit."""
+    """Check out the commit in a work tree, and remove the work tree at the end."""
     tree = above.absolute() / commit.replace("/", "-")
-    command = ["git", "-C", str(_ROOT), "worktree", "add", "--quiet", "--detach", str(tree), commit]
+    command = ["git", "-C", str(ROOT), "worktree", "add", "--quiet", "--detach", str(tree), commit]
     if subprocess.run(command, check=False).returncode:
-        raise SystemExit(f"{commit} cannot be checked out")
+        raise SystemExit(f"{commit} cannot be checked out: name a commit of this repository")
     try:
         yield tree
     finally:
-        subprocess.run(["git", "-C", str(_ROOT), "worktree", "remove", "--force", str(tree)], check=True)
+        subprocess.run(["git", "-C", str(ROOT), "worktree", "remove", "--force", str(tree)], check=True)
 
 
 def measure(tree: Path, directory: Path, name: str, scale: float) -> dict[str, float]:
-    """One round with the package of that tree: items a second, in and out."""
-    # The harness is this one, which is imported first; the package is that of the tree.
-    code = "import sys, perf; sys.path.insert(0, sys.argv[4]); from perf.compare import child; child()"
-    environment = {**os.environ, "PYTHONPATH": str(_ROOT)}
+    """Measure one round with the package of a tree, and return the rate of each direction, per second."""
+    # ``perf`` is imported before the tree is on the path: the harness is this one, and the queue is that of the tree.
+    code = (
+        "import sys; from perf.older_trees import alias_moved_modules; sys.path.insert(0, sys.argv[4]); "
+        "alias_moved_modules(); from perf.compare import child; child()"
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     command = [sys.executable, "-c", code, str(directory.absolute()), name]
     command += [str(scale), str(tree.absolute())]
     output = subprocess.run(command, check=True, capture_output=True, text=True, env=environment, cwd=directory)
@@ -52,16 +60,22 @@ def measure(tree: Path, directory: Path, name: str, scale: float) -> dict[str, f
 
 
 def child() -> None:
-    """In the process of its own."""
+    """Measure one round in this process, and print the rates as JSON."""
     import persistentqueue
 
     directory, name, scale, tree = Path(sys.argv[1]), sys.argv[2], float(sys.argv[3]), Path(sys.argv[4])
     if Path(persistentqueue.__file__).parent.parent != tree:
-        raise SystemExit(f"{persistentqueue.__file__} is not of {tree}")
+        raise SystemExit(f"{tree} has no package persistentqueue: found {persistentqueue.__file__}")
     if name == _WARM:
         with harness.workspace(directory, memory=True) as own:
             found = warm.best(own, max(round(_WARM_ROUNDS * scale), 1))
         print(json.dumps({f"{count:,}, {way}": 1 / seconds for (count, way), seconds in found.items()}))
+        return
+    if name == _TASKS:
+        with harness.workspace(directory, memory=True) as own:
+            rates = tasks.rates(own, max(round(_TASK_FLUSHES * scale), tasks.TASKS), 1)
+        pairs = {who: {"in": rounds[0][0], "out": rounds[0][1]} for who, rounds in rates.items()}
+        print(json.dumps({f"{who}, {way}": each for who, ways in pairs.items() for way, each in ways.items()}))
         return
     workload = next(each for each in WORKLOADS if each.name == name).scaled(scale)
     ours = next(iter(workload.entries))
@@ -72,18 +86,19 @@ def child() -> None:
 
 
 def main() -> None:
-    """Print a line for each way of each workload."""
+    """Print a line for each direction of each workload."""
     parser = harness.parser("perf.compare", __doc__, rounds=9)
     parser.add_argument("base")
     parser.add_argument("head", nargs="?")
-    parser.add_argument("--only", nargs="+", choices=[*(each.name for each in WORKLOADS), _WARM], default=_NAMES)
+    names = [*(each.name for each in WORKLOADS), _WARM, _TASKS]
+    parser.add_argument("--only", nargs="+", choices=names, default=_NAMES)
     parser.add_argument("--scale", type=float, default=1.0)
     options = parser.parse_args()
     head = options.head or "the present tree"
     headings = ("what", options.base, head, f"{head} is")
     with harness.asked_for(options.directory) as directory, checked_out(options.base, directory) as base:
         if options.head is None:
-            _compare(base, _ROOT, directory, options, headings)
+            _compare(base, ROOT, directory, options, headings)
         else:
             with checked_out(options.head, directory) as tree:
                 _compare(base, tree, directory, options, headings)

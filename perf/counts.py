@@ -1,8 +1,9 @@
-"""What a flush costs whatever the day: syncs, bytes, processor time, memory, each contender in a process of its own.
+"""Counts the costs of a flush that do not depend on the speed of the disk: syncs, bytes, processor time and memory.
 
-``python -m perf.counts WORKLOAD CONTENDER DIRECTORY FLUSHES`` runs one, and so do the servers that it starts. It runs
-twice: once under ``strace``, where there is one, which tells the calls that wait for the disk; once without, for the
-rest, which the system tells (``/proc``). What restarts, or is put ahead, is not counted.
+Each contender runs in a process of its own, ``python -m perf.counts WORKLOAD CONTENDER DIRECTORY FLUSHES``. The servers
+that this process starts count as well. It runs twice: once under ``strace``, if that is installed, to count the calls
+that wait for the disk; once without it, to read the other costs from ``/proc``. Workloads that restart, or put flushes
+ahead, are not counted.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ from itertools import chain
 from pathlib import Path
 from typing import NamedTuple
 
-from .harness import Runner
-from .peers import is_there
+from .contenders.peers import is_there
+from .harness import ROOT, Runner
 from .workloads import SWEEPS, WORKLOADS, Workload
 
 _MARK = "/perf-mark"
@@ -32,7 +33,10 @@ _FLUSHES_TRACED = 100
 
 
 class Cost(NamedTuple):
-    """Per flush, but for the memory, which is by how much the processes grew at most. None: not known here."""
+    """The costs per flush, except ``memory_bytes``: the growth of the highest memory use of the processes.
+
+    ``syncs`` is None if it could not be counted.
+    """
 
     syncs: float | None
     written_bytes: float
@@ -41,11 +45,13 @@ class Cost(NamedTuple):
 
 
 def count(workload: Workload, directory: Path, scale: float = 1.0) -> dict[str, dict[str, Cost]]:
-    """For each way the costs of each contender that is there."""
+    """Return the costs of each installed contender, by direction."""
     if workload.restarts or workload.ahead:
         return {}
     found: dict[str, dict[str, Cost]] = {way: {} for way in ("in", "out")[: 1 + (not workload.in_turn)]}
-    least = max(_known(workload.name).take_batch // workload.batch, 1)  # what one flush takes must have been put
+    least = max(
+        _known(workload.name).take_batch // workload.batch, 1
+    )  # one flush may take several batches, which must have been put
     for name, entry in workload.entries.items():
         if is_there(entry.contender):
             flushes = max(round(min(_FLUSHES, workload.flushes) * scale), least)
@@ -58,7 +64,7 @@ def count(workload: Workload, directory: Path, scale: float = 1.0) -> dict[str, 
 
 
 def _known(name: str) -> Workload:
-    """The workload at its real size."""
+    """Return the workload of this name, at its real size."""
     return next(each for each in (*WORKLOADS, *chain.from_iterable(SWEEPS.values())) if each.name == name)
 
 
@@ -69,26 +75,26 @@ def _command(workload: Workload, name: str, directory: Path, flushes: int) -> li
 
 def _run(workload: Workload, name: str, directory: Path, flushes: int) -> list[Cost]:
     command = _command(workload, name, directory, flushes)
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=_above()).stdout
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT).stdout
     return [Cost(None, *cost) for cost in json.loads(output)]
 
 
 def _syncs(workload: Workload, name: str, directory: Path, flushes: int) -> list[float]:
-    """The syncs of each flush, one way after the other; none where nobody can count them."""
+    """Return the syncs per flush for each direction, or an empty list if ``strace`` cannot count them."""
     strace = shutil.which("strace")
     if strace is None:
         return []
     trace = directory.with_name("trace")
     command = [strace, "-f", "-qq", "-e", "signal=none", "-e", f"trace={_CALLS}", "-o", str(trace.absolute())]
     command += _command(workload, name, directory, flushes)
-    if subprocess.run(command, check=False, capture_output=True, cwd=_above()).returncode != 0:
+    if subprocess.run(command, check=False, capture_output=True, cwd=ROOT).returncode != 0:
         return []
     done = _done(flushes, workload.entries[name].threads)
     return [syncs / done for syncs in syncs_of(trace.read_text(errors="replace").splitlines())]
 
 
 def syncs_of(trace: list[str]) -> Iterator[int]:
-    """Between two marks each, the calls that return when the disk has something."""
+    """Yield, for each pair of consecutive marks in the trace, the number of calls that wait for the disk."""
     syncing: set[str] = set()
     syncs, marks = 0, 0
     for line in trace:
@@ -108,12 +114,8 @@ def syncs_of(trace: list[str]) -> Iterator[int]:
             syncs += 1
 
 
-def _above() -> Path:
-    return Path(__file__).parent.parent
-
-
 def _done(flushes: int, threads: int) -> int:
-    """Each lane does the same number of so many flushes."""
+    """Return the number of flushes that are done: each lane does the same number of them."""
     return max(round(flushes / threads), 1) * threads
 
 
@@ -121,7 +123,7 @@ def _done(flushes: int, threads: int) -> int:
 
 
 def _family() -> Iterator[Path]:
-    """This process and its children, as the system tells of them."""
+    """Yield the directories in ``/proc`` of this process and of its children."""
     own = os.getpid()
     yield Path("/proc/self")
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -131,12 +133,15 @@ def _family() -> Iterator[Path]:
 
 
 def _fields(status: Path) -> list[str]:
-    """What stands behind the name of the program, which may have spaces."""
+    """Return the fields of a ``stat`` file after the program's name. The name may contain spaces."""
     return status.read_text().rpartition(")")[2].split()
 
 
 def _now() -> tuple[int, float, int]:
-    """The bytes written and the most memory so far, of the family, and the seconds of processors, of the children."""
+    """Return the bytes written, the processor seconds, and the sum of the highest memory use of each process.
+
+    Bytes and memory are those of this process and its children. The seconds are those of the children.
+    """
     written_bytes, ticks, memory_bytes = 0, 0, 0
     for process in _family():
         written_bytes += int(re.findall(r"^write_bytes: (\d+)", (process / "io").read_text(), re.MULTILINE)[0])

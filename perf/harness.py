@@ -1,4 +1,7 @@
-"""Runs what contends in turn and compares it: in one run, on one disk, so that noise hits all alike."""
+"""Runs the contenders of a workload in turn and compares them.
+
+All run in one process, on one disk, so that noise affects all contenders alike.
+"""
 
 from __future__ import annotations
 
@@ -15,15 +18,20 @@ from statistics import median
 from typing import NamedTuple
 
 from .contenders import Lane
-from .peers import is_there
+from .contenders.peers import is_there
 from .workloads import Entry, Workload
 
+ROOT = Path(__file__).parent.parent
+"""The directory of the repository, from which ``python -m perf`` can be called."""
 _MEMORY_FILE_SYSTEMS = {"tmpfs", "ramfs"}
 _WARM_FLUSHES = 20
 
 
 class Measured(NamedTuple):
-    """What one contender did: ``items`` in and as many out in each round, how long each round took, and each flush."""
+    """The measurement of one contender: the duration of each round and of each flush, in seconds.
+
+    Each round puts ``items`` items and takes as many.
+    """
 
     items: int
     put_seconds: list[float]
@@ -32,21 +40,22 @@ class Measured(NamedTuple):
     take_flushes: array[float]
 
     def rates(self, way: str) -> list[float]:
-        """The items per second, round by round."""
+        """Return the items per second of each round."""
         put = self.put_seconds if "in" in way else [0.0] * len(self.put_seconds)
         take = self.take_seconds if "out" in way else [0.0] * len(self.take_seconds)
         return [self.items / (one + other) for one, other in zip(put, take, strict=True)]
 
     def flush_seconds(self, way: str) -> list[float]:
-        """What the single flushes took, sorted."""
+        """Return the seconds of each flush, sorted."""
         return sorted([*(self.put_flushes if "in" in way else ()), *(self.take_flushes if "out" in way else ())])
 
 
 @contextmanager
 def workspace(above: Path, *, memory: bool = False) -> Iterator[Path]:
-    """A directory for the files of one run, deleted at its end.
+    """Create a directory for the files of one run, and delete it at the end.
 
-    Raises ``ValueError`` where ``above`` is kept in memory, which says nothing of a disk, unless ``memory``.
+    Raises ``ValueError`` if ``above`` is kept in memory, because such a run says nothing about a disk. With ``memory``
+    any directory is accepted.
     """
     if not memory:
         _refuse_memory(above)
@@ -56,9 +65,9 @@ def workspace(above: Path, *, memory: bool = False) -> Iterator[Path]:
 
 @contextmanager
 def asked_for(above: Path) -> Iterator[Path]:
-    """The same, for a program: what is wrong with what its user asked for ends it with a line."""
+    """Create a workspace for a program. If ``above`` cannot be used, print one line and exit."""
     if not above.is_dir():
-        raise SystemExit(f"{above} is no directory")
+        raise SystemExit(f"{above} is not a directory: choose an existing one with --directory")
     try:
         _refuse_memory(above)
     except ValueError as error:
@@ -68,22 +77,24 @@ def asked_for(above: Path) -> Iterator[Path]:
 
 
 def _refuse_memory(above: Path) -> None:
-    """Raises ``ValueError`` where it is kept in memory."""
+    """Raise ``ValueError`` if the directory is kept in memory."""
     if file_system(above) in _MEMORY_FILE_SYSTEMS:
         raise ValueError(f"{above} is kept in memory: choose a directory on a disk")
 
 
 def parser(program: str, doc: str | None, rounds: int | None = None) -> argparse.ArgumentParser:
-    """The options that all programs have: where to measure, and how many rounds, unless that is not asked."""
+    """Return a parser with the options of all programs: the directory and, if a default is given, the rounds."""
     made = argparse.ArgumentParser(prog=f"python -m {program}", description=doc)
-    made.add_argument("--directory", type=Path, default=Path(), help="on the disk to measure (the current one)")
+    made.add_argument(
+        "--directory", type=Path, default=Path(), help="a directory on the disk to measure (the current directory)"
+    )
     if rounds is not None:
-        made.add_argument("--rounds", type=at_least_one, default=rounds, help=f"of each ({rounds})")
+        made.add_argument("--rounds", type=at_least_one, default=rounds, help=f"rounds of each measurement ({rounds})")
     return made
 
 
 def at_least_one(text: str) -> int:
-    """A number of rounds. Raises ``ValueError``."""
+    """Convert an argument to a number. Raises ``ValueError`` if it is less than one."""
     number = int(text)
     if number < 1:
         raise ValueError(text)
@@ -91,9 +102,9 @@ def at_least_one(text: str) -> int:
 
 
 def run(workload: Workload, directory: Path, rounds: int) -> dict[str, Measured]:
-    """Let the contenders put and take in turn, so many times, the order turning round; each in its own directory.
+    """Let the contenders put and take in turn, for this number of rounds, each in a directory of its own.
 
-    Those whose needs are not installed are left out.
+    Each round reverses the order. A contender that is not installed is left out.
     """
     with ExitStack() as stack:
         runners = {}
@@ -110,7 +121,7 @@ def run(workload: Workload, directory: Path, rounds: int) -> dict[str, Measured]
 
 
 class Runner:
-    """One contender in one workload."""
+    """Runs one contender in one workload."""
 
     def __init__(self, workload: Workload, entry: Entry, directory: Path) -> None:
         directory.mkdir(parents=True)
@@ -125,7 +136,7 @@ class Runner:
         self._pool = ThreadPoolExecutor(entry.threads) if entry.threads > 1 else None
 
     def begin(self, stack: ExitStack) -> None:
-        """Open it, warm it up, and put what is to be ahead."""
+        """Open the contender, warm it up, and put the flushes that the workload wants ahead."""
         if self._pool is not None:
             stack.enter_context(self._pool)
         if self._workload.restarts:
@@ -139,13 +150,13 @@ class Runner:
                 lane.put(self._items)
 
     def end(self) -> None:
-        """Take what was put ahead, so that it ends empty."""
+        """Take the items that were put ahead, so that the contender is empty at the end."""
         for lane in self._lanes:
             for _ in range(self._workload.ahead):
                 self._look(lane.take(self._workload.batch), self._workload.batch)
 
     def round(self) -> None:
-        """Put and take once."""
+        """Run one round: put all flushes and take them."""
         if self._workload.in_turn:
             self.measured.put_seconds.append(self.in_turn())
             self.measured.take_seconds.append(0.0)
@@ -154,19 +165,19 @@ class Runner:
             self.measured.take_seconds.append(self._opened(self.take))
 
     def put(self) -> float:
-        """Put all flushes; the seconds that took."""
+        """Put all flushes and return the seconds."""
         return self._share(self._put)
 
     def take(self) -> float:
-        """Take all flushes; the seconds that took."""
+        """Take all flushes and return the seconds."""
         return self._share(self._take)
 
     def in_turn(self) -> float:
-        """Take each flush right after it was put; the seconds that took."""
+        """Put each flush and take it at once. Return the seconds of all."""
         return self._share(self._put_and_take)
 
     def _opened(self, work: Callable[[], float]) -> float:
-        """The seconds that it took, with those of a restart if there are any."""
+        """Do the work and return its seconds. If the workload restarts, they include opening and closing."""
         if not self._workload.restarts:
             return work()
         start = time.perf_counter()
@@ -176,7 +187,7 @@ class Runner:
         return time.perf_counter() - start
 
     def _share(self, work: Callable[[Lane], None]) -> float:
-        """Have it done by each thread at once, the caller being the only one if it is one; the seconds it takes."""
+        """Do the work in all threads at once and return the seconds. A single thread is the calling one."""
         start = time.perf_counter()
         if self._pool is None:
             work(self._lanes[0])
@@ -212,24 +223,26 @@ class Runner:
         self.measured.put_flushes.extend(found)
 
     def _look(self, taken: Sequence[bytes] | None, count: int) -> None:
-        """What was taken is what was put."""
+        """Raise ``AssertionError`` unless the items taken are as many as expected and end with the item put last."""
         if taken is not None and (len(taken) != count or taken[-1] != self._items[-1]):
-            raise AssertionError(f"{self._entry.contender.name} took {len(taken)} items of {count}, or others")
+            raise AssertionError(
+                f"{self._entry.contender.name} took {len(taken)} items instead of {count}, or the last item differs"
+            )
 
 
 def ratios(measured: Mapping[str, Measured], way: str, ours: str, other: str) -> list[float]:
-    """How many times the rate of the other one ours was, round by round."""
+    """Return our rate divided by the rate of the other contender, for each round."""
     pairs = zip(measured[ours].rates(way), measured[other].rates(way), strict=True)
     return [one / beside for one, beside in pairs]
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """The value below which this part of them lies."""
+    """Return the value below which this part of the ordered values lies."""
     return ordered[min(int(part * len(ordered)), len(ordered) - 1)]
 
 
 class Row(NamedTuple):
-    """A line of the table of bars, as it is printed."""
+    """A line of the table of bars, as text."""
 
     what: str
     ours: str
@@ -243,7 +256,7 @@ HEADINGS = Row("what", "ours", "beside", "ratio", "bar", "met?")
 
 
 def bar_rows(workload: Workload, measured: Mapping[str, Measured]) -> Iterator[Row]:
-    """A line for each way of a workload that has a bar."""
+    """Yield a line for each direction of the workload that has a bar."""
     ours = next(iter(workload.entries))
     for way, all_bars in workload.bars.items():
         bars = {name: bar for name, bar in all_bars.items() if name in measured}
@@ -261,35 +274,35 @@ def bar_rows(workload: Workload, measured: Mapping[str, Measured]) -> Iterator[R
 
 
 def rate(measured: Measured, way: str) -> str:
-    """The median of its rates."""
+    """Return the median rate as text."""
     return f"{median(measured.rates(way)):,.0f}/s"
 
 
 def met(is_met: bool) -> str:
-    """The last cell of a line."""
+    """Return the text of a line's last cell."""
     return "yes" if is_met else "**no**"
 
 
 def table_line(cells: Sequence[str]) -> str:
-    """A line of a Markdown table."""
+    """Return a line of a Markdown table."""
     return f"| {' | '.join(cells)} |"
 
 
 def table_head(headings: Sequence[str] = HEADINGS, left: Sequence[str] = ("what", "ratio", "bar", "met?")) -> str:
-    """The first two lines of a Markdown table; figures stand on the right."""
+    """Return the first two lines of a Markdown table. Columns that are not in ``left`` are right-aligned."""
     rule = "|".join("---" if heading in left else "---:" for heading in headings)
     return f"{table_line(headings)}\n|{rule}|"
 
 
 def spread(found: Sequence[float]) -> str:
-    """The median of the rounds' ratios, and between which two the middle half of them lies."""
+    """Return the median of the ratios as text, and in parentheses the two quartiles."""
     ordered = sorted(found)
     quarter = len(ordered) // 4
     return f"{median(ordered):.2f} ({ordered[quarter]:.2f}–{ordered[-1 - quarter]:.2f})"
 
 
 def file_system(directory: Path) -> str:
-    """The type of the file system; empty where the system does not tell."""
+    """Return the type of the file system, or an empty string if the system does not tell it."""
     device = os.stat(directory).st_dev
     wanted = f"{os.major(device)}:{os.minor(device)}"
     try:

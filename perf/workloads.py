@@ -1,6 +1,6 @@
-"""The workloads: who does what, how often, and how many times whom the queue must reach.
+"""The workloads: what each contender does, how often, and the bars that the queue must reach.
 
-Sizes are those of one round. All items are random bytes, the same in each run.
+All sizes are those of one round. The items are random bytes, identical in each run.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .contenders import (
     SQLITE_NORMAL,
     Contender,
 )
-from .peers import (
+from .contenders.peers import (
     LITEQUEUE,
     LMDB,
     PERSIST_QUEUE,
@@ -41,7 +41,7 @@ _ONE_THREAD = "ours, one thread"
 
 
 class Entry(NamedTuple):
-    """Somebody in a workload: with how many threads, and which part of its flushes it does, being too slow for all."""
+    """A contender in a workload: its number of threads, and the part of the flushes that it does if it is too slow."""
 
     contender: Contender
     threads: int = 1
@@ -49,12 +49,15 @@ class Entry(NamedTuple):
 
 
 class Workload(NamedTuple):
-    """``flushes`` of ``batch`` items of ``item_bytes``, put, then taken, ``take_batch`` in each flush if that is given.
+    """``flushes`` of ``batch`` items of ``item_bytes`` each, put and then taken.
 
-    With ``in_turn`` each flush is taken right after it was put. So many flushes ``ahead`` are put before anything is
-    timed, so that what is taken was put long ago. With ``restarts`` each is opened for putting and again for taking,
-    which is timed with it. ``bars`` say for ``in``, ``out`` and ``in and out`` how many times whom the queue, which is
-    the first of ``entries``, must reach.
+    With ``take_batch``, each flush takes that number of items instead of ``batch``. With ``in_turn``, each flush is
+    taken right after it was put. ``ahead`` flushes are put before the timing begins, so that a take reads items that
+    were put long ago. With ``restarts``, the contender is opened for the puts and again for the takes, and the opening
+    is timed as well.
+
+    The queue is the first of ``entries``. ``bars`` maps ``in``, ``out`` and ``in and out`` to the least ratio of the
+    queue's rate to the rate of each named entry.
     """
 
     name: str
@@ -71,18 +74,21 @@ class Workload(NamedTuple):
 
     @property
     def ways(self) -> tuple[str, ...]:
-        """What is told apart."""
+        """The directions that are reported separately."""
         if self.in_turn:
             return ("in and out",)
         return ("in", "out", "in and out") if "in and out" in self.bars else ("in", "out")
 
     def items(self) -> list[bytes]:
-        """The items of one flush."""
+        """Return the items of one flush."""
         some = random_items(min(self.batch, BATCH), self.item_bytes)
         return (some * (self.batch // len(some) + 1))[: self.batch]
 
     def scaled(self, scale: float) -> Workload:
-        """With fewer flushes, but as many as its threads, and with batches that are no larger than sensible."""
+        """Return this workload with fewer flushes, but at least one for each thread.
+
+        A batch shrinks as well if ``scale`` leaves less than one flush.
+        """
         most_threads = max(entry.threads for entry in self.entries.values())
         batch = max(min(self.batch, round(self.batch * scale * self.flushes)), 1)
         return self._replace(
@@ -94,7 +100,7 @@ class Workload(NamedTuple):
 
 
 def random_items(count: int, item_bytes: int) -> list[bytes]:
-    """The same ones each time."""
+    """Return random items, identical at each call with these arguments."""
     source = random.Random(_SEED)
     return [source.randbytes(item_bytes) for _ in range(count)]
 
@@ -117,13 +123,13 @@ _AHEAD = {peer.name: 1.0 for peer in (*PYTHON_PEERS, *SERVERS)}
 
 
 def _threads(count: int) -> dict[str, Entry]:
-    """So many threads of each, beside one of ours."""
+    """Return entries with ``count`` threads each, and the queue with one thread."""
     return {**_several(count), _ONE_THREAD: Entry(OURS)}
 
 
 def _several(count: int) -> dict[str, Entry]:
     entries = {each.name: Entry(each, count) for each in (OURS, BARE)}
-    # Those who wait for SQLite's lock sleep and ask again, the more there are the longer.
+    # A thread that waits for SQLite's lock sleeps and asks again: with more threads it waits longer.
     return {**entries, SQLITE.name: Entry(SQLITE, count, part=min(2 / count, 1.0))}
 
 
@@ -140,14 +146,14 @@ WORKLOADS = (
     ),
     Workload(
         "threads-8",
-        "The same, 8 threads",
+        "One item of 100 B per flush, 8 threads",
         2_000,
         _threads(8),
         {way: {_ONE_THREAD: 3.0, SQLITE.name: 4.0} for way in ("in", "out")},
     ),
     Workload(
         "threads-32",
-        "The same, 32 threads",
+        "One item of 100 B per flush, 32 threads",
         4_000,
         _threads(32),
         {way: {_ONE_THREAD: 5.0} for way in ("in", "out")},
@@ -162,7 +168,7 @@ WORKLOADS = (
     ),
     Workload(
         "plain",
-        "The same, a call for each item",
+        "1,000 items of 100 B per flush, a call for each item",
         100,
         {**_named(OURS, SQLITE), **_named(QUEUELIB)},
         {way: {SQLITE.name: 1.3, QUEUELIB.name: 2.0} for way in ("in", "out")},
@@ -237,7 +243,7 @@ WORKLOADS = (
         take_batch=1_000,
     ),
 )
-"""The tables of README.md. ``large``, ``opening`` and others that are no flushes have modules of their own."""
+"""The workloads in the tables of README.md. The measurements that are not flushes are modules of ``studies``."""
 
 
 def _by_batch(batch: int) -> Workload:
@@ -263,4 +269,4 @@ SWEEPS = {
     "by-size": [_by_size(size) for size in (16, 256, 4_096, 65_536, 1_048_576)],
     "by-threads": [_by_threads(count) for count in (1, 2, 4, 8, 16, 32)],
 }
-"""The charts of README.md: the same for a row of values."""
+"""The workloads of the charts of README.md: one workload for each value of a parameter."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from perf import churn, idle, pool
+from perf.studies import churn, idle, pool
 
 
 def test_idle_queues(tmp_path: Path) -> None:

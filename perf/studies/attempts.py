@@ -1,7 +1,8 @@
-"""``python -m perf.attempts``: what it costs to count attempts, beside the same queue that does not.
+"""``python -m perf.studies.attempts``: measures the cost of counting delivery attempts.
 
-A delivery is logged, durably, before the items are handed out, so that a step that dequeues and flushes has two durable
-writes instead of one. Each round takes the same items, of 100 B, out of both, in turn, so many in a step.
+A queue that counts attempts logs each delivery durably before it returns the items. A step that dequeues and flushes
+then has two durable writes instead of one. Each round takes items of 100 B from a queue that counts and from one that
+does not, in turn. All steps of a round have the same number of items.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from typing import Any
 
 from persistentqueue import PersistentQueue
 
-from . import harness
+from .. import harness
 
 HEADINGS = ("items in a step", "plain", "counted", "times plain")
 _WAYS: dict[str, dict[str, Any]] = {"plain": {}, "counted": {"max_attempts": 5, "dead_letter": "dead"}}
 
 
 def measure(directory: Path, steps: int, many: int, rounds: int) -> dict[str, list[float]]:
-    """The steps a second of each way, round by round, with so many items in each."""
+    """Return the steps per second of each way, round by round, with ``many`` items in each step."""
     found: dict[str, list[float]] = {way: [] for way in _WAYS}
     for number in range(rounds):
         for way in list(_WAYS)[:: 1 if number % 2 else -1]:
@@ -37,7 +38,7 @@ def measure(directory: Path, steps: int, many: int, rounds: int) -> dict[str, li
 
 
 def rows(directory: Path, steps: int, rounds: int) -> Iterator[tuple[str, ...]]:
-    """A line for each size of a step, as soon as it is known."""
+    """Yield a line for each number of items in a step, as soon as it is known."""
     for many in (1, 100, 1_000):
         found = measure(directory / str(many), steps, many, rounds)
         shares = [one / other for one, other in zip(found["counted"], found["plain"], strict=True)]
@@ -46,9 +47,9 @@ def rows(directory: Path, steps: int, rounds: int) -> Iterator[tuple[str, ...]]:
 
 
 def main() -> None:
-    """Measure, and print each line."""
-    parser = harness.parser("perf.attempts", __doc__, rounds=7)
-    parser.add_argument("--steps", type=harness.at_least_one, default=500, help="in each round (500)")
+    """Measure, and print each line as soon as it is known."""
+    parser = harness.parser("perf.studies.attempts", __doc__, rounds=7)
+    parser.add_argument("--steps", type=harness.at_least_one, default=500, help="steps in each round (500)")
     options = parser.parse_args()
     print(harness.table_head(HEADINGS, HEADINGS[:1]))
     with harness.asked_for(options.directory) as directory:

@@ -1,8 +1,8 @@
-"""Waiting: how soon a consumer that waits has what was committed, and what waiting takes of a processor.
+"""Waiting: the time from a commit to the wake-up of a waiting consumer, and the processor time of waiting.
 
-The time is from the moment at which the commit is durable and about to be shown to others (the failpoint of its fourth
-step) to the return of ``dequeue`` in the other thread. The consumer waits again before the next commit. Of what a
-``Producer`` publishes it is from the rename by which others can see it; the owner commits it in between.
+The time begins when the commit is durable and about to become visible (the failpoint of its fourth step). It ends when
+``dequeue`` returns in the other thread. The consumer waits again before the next commit. For an item of a ``Producer``
+the time begins with the rename that publishes the file, and includes the commit by the owner.
 """
 
 from __future__ import annotations
@@ -19,33 +19,33 @@ from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
 from persistentqueue.system.disk import DISK, Disk
 
-from .harness import Row, met, percentile
+from ..harness import Row, met, percentile
 
 HALF_MS_BAR = 0.2
 MOST_MS_BAR = 2.0
 ADOPTED_MS_BAR = 50.0
 IDLE_MS_BAR = 1.0
-"""Of processor time in all the seconds; the calls that measure it take some of it."""
+"""Largest processor time in ``_IDLE_SECONDS``. The measuring calls take part of it."""
 _IDLE_SECONDS = 2.0
 _PAUSE_SECONDS = 0.001
 
 
 def wake_ups(directory: Path, count: int) -> list[float]:
-    """The seconds from commit to wake-up, of so many commits."""
+    """Return the seconds from commit to wake-up for this number of commits, sorted."""
     disk, committed = _recording("commit.4 apply")
     with PersistentQueue(directory, disk=disk) as queue, queue.session() as session:
         return _until_woken(queue, session, committed, count)
 
 
 def adoptions(directory: Path, count: int) -> list[float]:
-    """The seconds from a publication to the wake-up of who waits for it in the owner's process, of so many."""
+    """Return the seconds from a publication to the wake-up of a consumer in the owner's process, sorted."""
     disk, published = _recording("publish.4 sync name")
     with PersistentQueue(directory) as queue, Producer(directory, disk=disk) as producer:
         return _until_woken(queue, producer, published, count)
 
 
 def _recording(name: str) -> tuple[Disk, list[float]]:
-    """A disk, and when the calling thread, and no other one, comes to this failpoint on it."""
+    """Return a disk, and the list of the times at which the calling thread reaches this failpoint."""
     thread = threading.get_ident()
     found: list[float] = []
 
@@ -59,9 +59,9 @@ def _recording(name: str) -> tuple[Disk, list[float]]:
 def _until_woken(
     queue: PersistentQueue, putting: Session | Producer, shown: Sequence[float], count: int
 ) -> list[float]:
-    """Put so many items, each when a consumer waits for it: the seconds from when it was ``shown`` to when he has it.
+    """Put each item when a consumer waits for it. Return the seconds from ``shown`` to the wake-up, sorted.
 
-    Sorted. Raises ``ValueError`` where a flush was recorded twice, or never.
+    Raises ``ValueError`` if a flush was recorded twice, or never.
     """
     woken: list[float] = []
     got = threading.Semaphore(0)
@@ -77,7 +77,7 @@ def _until_woken(
     consumer = threading.Thread(target=consume)
     consumer.start()
     for _ in range(count):
-        time.sleep(_PAUSE_SECONDS)  # until it waits again
+        time.sleep(_PAUSE_SECONDS)  # until the consumer waits again
         putting.enqueue(b"x" * 100)
         putting.flush()
         got.acquire()
@@ -86,8 +86,8 @@ def _until_woken(
 
 
 def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS) -> float:
-    """The processor time of an open queue that nobody uses, or for whose next item somebody waits."""
-    before, maintenance.IDLE_SECONDS = maintenance.IDLE_SECONDS, 0.0  # what comes when it is idle comes at once
+    """Return the processor seconds of an open queue that is not used. With ``waits``, a consumer waits in it."""
+    before, maintenance.IDLE_SECONDS = maintenance.IDLE_SECONDS, 0.0  # maintenance of an idle queue begins at once
     try:
         with PersistentQueue(directory) as queue:
             with queue.transaction() as session:
@@ -115,7 +115,7 @@ def idle_seconds(directory: Path, *, waits: bool, seconds: float = _IDLE_SECONDS
 
 
 def rows(directory: Path, count: int) -> Iterator[Row]:
-    """The lines of the table."""
+    """Yield the lines of the table."""
     seconds = wake_ups(directory / "wake", count)
     half_ms, most_ms = 1e3 * percentile(seconds, 0.5), 1e3 * percentile(seconds, 0.99)
     yield Row(

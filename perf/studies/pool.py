@@ -1,11 +1,11 @@
-"""What the pool gains: segments made of files that were written before, beside fresh ones.
+"""The gain of the pool: segments made from files that were written before, beside new files.
 
-- two queues flush items of 1 MiB in turn, one with a filled pool, one without: the time of a flush that goes into a new
-  segment, and which calls of the disk that took;
-- a file that was written before, and one for which room was only reserved, are written and synced in turn: the time of
-  single calls of ``fdatasync``.
+- Two queues flush items of 1 MiB in turn, one with a filled pool and one without a pool: the time of a flush, and the
+  calls to the disk.
+- Two files are written and synced in turn, one that was written before and one whose space was only reserved: the time
+  of each call of ``fdatasync``.
 
-Every item is read back and compared; so are the files.
+Every item and both files are read back and compared.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from typing import Any
 from persistentqueue import PersistentQueue
 from persistentqueue.system.disk import CREATE_NEW, DISK, Disk, read_all, write_all, write_zeros
 
-from .harness import Row, spread
+from ..harness import Row, spread
 
 _MIB = 1024 * 1024
 _PER_SEGMENT = 3
@@ -31,7 +31,7 @@ _METADATA = ("fallocate", "ftruncate", "unlink", "rename", "fsync")
 
 
 class Watch:
-    """A door to the disk that counts calls, and takes the time of each ``fdatasync``."""
+    """A ``Disk`` that counts calls, and measures the time of each ``fdatasync``."""
 
     def __init__(self) -> None:
         self.calls: Counter[str] = Counter()
@@ -53,7 +53,7 @@ class Watch:
 
 
 class Contender:
-    """A queue whose segments hold a few items of 1 MiB each, and that is drained round by round."""
+    """A queue whose segments hold a few items of 1 MiB each. Each round fills and drains it."""
 
     def __init__(self, directory: Path, segments: int, is_pooled: bool) -> None:
         self.watch = Watch()
@@ -65,7 +65,7 @@ class Contender:
         self.seconds: list[float] = []
 
     def round(self, items: list[bytes]) -> float:
-        """Put them, one per flush, and take them; the seconds of all flushes that put."""
+        """Put the items, one per flush, and take them. Return the seconds of the flushes that put."""
         self.watch.calls.clear()
         seconds = 0.0
         with self.queue.session() as session:
@@ -87,7 +87,7 @@ def _queues(directory: Path, segments: int, rounds: int) -> Iterator[Row]:
     contenders = {name: Contender(directory / name, segments, name == "pooled") for name in ("pooled", "fresh")}
     try:
         for contender in contenders.values():
-            for _ in range(_WARM):  # fills the pool with files that are large enough
+            for _ in range(_WARM):  # these rounds fill the pool with files that are large enough
                 contender.round(items)
             contender.watch.sync_seconds.clear()
         taken = contenders["pooled"].queue.stats().pool_taken
@@ -134,7 +134,7 @@ def _p99(seconds: list[float]) -> float:
 
 
 def _files(directory: Path, pages: int) -> Iterator[Row]:
-    """Small writes, each synced: where the time is that of the sync, and not of the data."""
+    """Sync after each small write, so that the time is that of the sync and not of the data."""
     directory.mkdir(parents=True)
     seconds: dict[str, list[float]] = {"pooled": [], "fresh": []}
     open_files = {}
@@ -159,6 +159,6 @@ def _files(directory: Path, pages: int) -> Iterator[Row]:
 
 
 def rows(directory: Path, segments: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table; "ours" is with the pool, "bare disk" without."""
+    """Yield the lines of the table. Column "ours" is with the pool, column "beside" is without it."""
     yield from _queues(directory / "queues", segments, rounds)
     yield from _files(directory / "files", 128 * segments)

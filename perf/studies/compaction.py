@@ -1,14 +1,14 @@
-"""Compaction: what a few items that nobody takes cost on disk, and what it costs others to have that mended.
+"""Compaction: the disk space that it frees, the space and time that it needs, and its effect on other threads.
 
-- one item left in each of a hundred segments of 10^5 items: the disk before and after, and how long it takes;
-- a quarter left in each of them: the most that the files take beside what they took before, meanwhile;
-- four threads that enqueue and dequeue, one item per flush: how long a flush takes them while segments are compacted,
-  as quickly as maintenance does, beside how long it takes otherwise, in rounds that alternate; and the same where the
-  device is given what is copied in other pieces than it is;
-- a thousand sessions that hold all items, and flush in reverse order, or in any: what memory that takes for each gap,
-  and the disk at the end.
+- One item is left in each of a hundred segments of 10^5 items: the disk use before and after, and the time.
+- A quarter of the items is left in each of twenty segments: the most that the files grow during the compaction.
+- Four threads enqueue and dequeue, one item per flush: the time of a flush while segments are compacted at the rate of
+  maintenance, and the time without compaction, in alternating rounds. This is repeated for other sizes of the pieces
+  in which copied data is given to the device.
+- A thousand sessions hold all items, and flush in reverse order or in random order: the memory for each gap, and the
+  disk use at the end.
 
-Every item that is left is compared with what was put, in its order.
+All items that are left are compared, in order, with the items that were put.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from persistentqueue import PersistentQueue, Session
 from persistentqueue.engine import compaction
 from persistentqueue.engine.transaction import Settings
 
-from .harness import Row, met
-from .workloads import ITEM_BYTES, ITEMS
+from ..harness import Row, met
+from ..workloads import ITEM_BYTES, ITEMS
 
 SEGMENTS = 100
 THREADS = 4
@@ -39,27 +39,30 @@ SEGMENTS_BAR = 2
 SLOWER_BAR = 3.0
 GAP_BYTES_BAR = 256
 PIECES_BYTES = (compaction._START_SYNC_BYTES, 32 * 1024, 128 * 1024, 512 * 1024)
-"""Of what is copied, so much is given to the device at once: what the package does, and others."""
+"""Bytes of copied data that are given to the device at once: first the value of the package, then others."""
 BY_HAND: dict[str, Any] = {"memory_bytes": 0, "compact_below": 0}
-"""Nothing is compacted but by the call that is measured."""
+"""Settings with which only the measured call compacts."""
 _MIB = 1024 * 1024
 _ROUND_SECONDS = 1.0
 
 
 def _item(number: int) -> bytes:
-    """One that tells which it is."""
+    """Return an item that contains its number."""
     return (b"%d " % number).ljust(ITEM_BYTES, b".")
 
 
 def _segment_bytes(per_segment: int) -> int:
-    """So large that the items of a segment fit, and no more."""
+    """Return the segment size that just holds this number of items."""
     return per_segment * (ITEM_BYTES + 1)
 
 
 def _fill(
     queue: PersistentQueue, keeper: Session, segments: int, per_segment: int, kept: int, run: int = 1
 ) -> list[bytes]:
-    """Put so many segments, and let ``keeper`` hold ``kept`` items of each, in runs; all others are consumed."""
+    """Fill this number of segments, and return the items that are left.
+
+    The session ``keeper`` holds ``kept`` items of each segment, in runs. All other items are consumed.
+    """
     left: list[bytes] = []
     every = per_segment // (kept // run)
     for _ in range(segments):
@@ -80,18 +83,18 @@ def _fill(
 
 
 def _data_bytes(directory: Path) -> int:
-    """What the data files take."""
+    """Return the sum of the lengths of the data files."""
     total = 0
     for path in (directory / "data").iterdir():
         try:
             total += path.stat().st_size
-        except FileNotFoundError:  # deleted meanwhile
+        except FileNotFoundError:  # deleted since it was listed
             continue
     return total
 
 
 def _check(directory: Path, left: list[bytes]) -> None:
-    """What is left is what was put, in its order, after reopening, and then nothing is."""
+    """Open the queue, take the items, and raise ``AssertionError`` unless they are ``left``, in order."""
     with PersistentQueue(directory) as queue, queue.transaction() as session:
         assert session.dequeue_many(len(left)) == left
 
@@ -148,7 +151,7 @@ def _room(directory: Path, items: int) -> Iterator[Row]:
 
 
 def _flush(queue: PersistentQueue, go_on: Callable[[], bool]) -> list[float]:
-    """Enqueue and dequeue one item per flush; the seconds of each flush."""
+    """Enqueue and dequeue, one item per flush, while ``go_on`` is true. Return the seconds of each flush."""
     seconds: list[float] = []
     with queue.session() as session:
         while go_on():
@@ -164,7 +167,7 @@ def _flush(queue: PersistentQueue, go_on: Callable[[], bool]) -> list[float]:
 
 
 def _while(queue: PersistentQueue, work: Callable[[], None]) -> list[float]:
-    """The seconds of each flush of the threads while ``work`` goes on."""
+    """Do ``work`` while the threads flush, and return the seconds of each flush."""
     running = threading.Event()
     running.set()
     with ThreadPoolExecutor(THREADS) as pool:
@@ -269,7 +272,7 @@ def _completion(directory: Path, items: int) -> Iterator[Row]:
 
 
 def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table."""
+    """Yield the lines of the table."""
     yield from _orphans(directory / "orphans", items)
     yield from _room(directory / "room", items)
     for piece_bytes in PIECES_BYTES:

@@ -1,9 +1,9 @@
-"""``python -m perf.manifests``: what the driver's step of a write takes, by how many parts it publishes.
+"""``python -m perf.studies.manifests``: measures the driver's step of a write, by the number of parts.
 
-The parts are tiny, of one item, as the tasks of a job would have written them; making them is not measured. The
-driver's step is ``publish_parts`` alone: it looks whether each part is there, writes the manifest and syncs it. Then an
-owner who is at work adopts it: he reads the manifest, looks for the parts, writes one frame and renames each file. In
-the end all items are taken out, in their order.
+Each part has one item, as a task of a job would write it. Making the parts is not measured. The driver's step is
+``publish_parts`` alone: it checks that each part exists, writes the manifest and syncs it. Then an owner that is at
+work adopts the parts: it reads the manifest, looks for the parts, writes one frame and renames each file. At the end
+all items are taken and compared, in order.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.multi_writer import PartWriter, publish_parts
 from persistentqueue.storage.publication import Part
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 COUNTS = (1, 10, 100, 1_000, 10_000)
 BAR = 1.25
-"""What a part may cost to publish, × what it costs in a manifest of a tenth as many: at 1 the whole grows in line."""
+"""Largest ratio of the time per part to that in a manifest with a tenth of the parts. 1 means linear growth."""
 
 
 def _part(directory: Path, number: int) -> Part:
@@ -35,14 +36,14 @@ def _part(directory: Path, number: int) -> Part:
 
 
 def once(directory: Path, count: int) -> tuple[float, float]:
-    """The seconds to publish so many parts, and those to adopt them."""
+    """Return the seconds to publish this number of parts, and the seconds to adopt them."""
     with PersistentQueue(directory) as queue:
         parts = [_part(directory, number) for number in range(count)]
         begun = time.perf_counter()
         assert publish_parts(directory, None, parts, ("job", 1))
         published = time.perf_counter()
         with queue.transaction() as session:
-            first = session.dequeue()  # the owner looks
+            first = session.dequeue()  # the owner scans the inbox
             adopted = time.perf_counter()
             found = [first, *session.dequeue_many(count)]
         assert found == [b"%d" % number for number in range(count)]
@@ -51,9 +52,9 @@ def once(directory: Path, count: int) -> tuple[float, float]:
 
 
 def rows(directory: Path, counts: tuple[int, ...], rounds: int) -> Iterator[Row]:
-    """A line for each number of parts; the bar is that what it costs to publish a part does not grow."""
+    """Yield a line for each number of parts. The bar limits the growth of the time to publish a part."""
     found: dict[int, list[tuple[float, float]]] = {count: [] for count in counts}
-    for which in figures.in_turn(len(counts), rounds):
+    for which in programs.in_turn(len(counts), rounds):
         found[counts[which]].append(once(directory / "queue", counts[which]))
     before: list[float] | None = None
     for count in counts:
@@ -77,13 +78,15 @@ def rows(directory: Path, counts: tuple[int, ...], rounds: int) -> Iterator[Row]
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("manifests", __doc__)
-    parser.add_argument("--most", type=harness.at_least_one, default=COUNTS[-1], help=f"parts ({COUNTS[-1]})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=3, help="of each (3)")
+    """Measure and print the table. With ``--results``, also write JSON."""
+    parser = programs.parser("manifests", __doc__)
+    parser.add_argument(
+        "--most", type=harness.at_least_one, default=COUNTS[-1], help=f"largest number of parts ({COUNTS[-1]})"
+    )
+    parser.add_argument("--rounds", type=harness.at_least_one, default=3, help="rounds of each number of parts (3)")
     options = parser.parse_args()
     counts = tuple(count for count in COUNTS if count <= options.most)
-    figures.run("manifests", options, lambda directory: rows(directory, counts, options.rounds))
+    programs.run("manifests", options, lambda directory: rows(directory, counts, options.rounds))
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""The seed's own test: 5,000 items of 512 KiB to 1 MiB in one flush, closed, reopened, read and compared.
+"""Large items: 5,000 items of 512 KiB to 1 MiB, put in one flush, closed, reopened, read and compared.
 
-The bare disk writes the same buffers one after the other to a new file, with one ``fdatasync`` at the end; it reads,
-checksums and compares them. Both read right after they wrote, what the system still has in memory.
+The suite of DiskQueue, the predecessor, has this test. The bare disk writes the same buffers one after the other to a
+new file, with one ``fdatasync`` at the end. Then it reads, checksums and compares them. Both read right after writing,
+when the system still has part of the data in memory.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from typing import NamedTuple
 from persistentqueue import PersistentQueue
 from persistentqueue.core.checksum import crc32
 
-from .harness import Row, met, spread
+from ..harness import Row, met, spread
 
 _SEED = 20081114
 _LEAST_BYTES, _MOST_BYTES = 512 * 1024, 1024 * 1024
@@ -28,7 +29,7 @@ READ_BAR = 0.8
 
 
 class Contender(NamedTuple):
-    """``put`` puts all items, ``take`` takes and compares them; nothing is left then but files to ``delete``."""
+    """One side. ``put`` puts all items, ``take`` takes and compares them, ``delete`` deletes the files."""
 
     put: Callable[[], None]
     take: Callable[[], None]
@@ -51,7 +52,7 @@ def _queue(directory: Path, items: Callable[[], Iterator[bytes]]) -> Contender:
             assert session.dequeue() is None
 
     def delete() -> None:
-        """Closing gives space back, which maintenance else does behind the flush."""
+        """Close the queue. Closing frees the space; in a running queue maintenance frees it after the flush."""
         while opened:
             opened.pop().close()
 
@@ -78,12 +79,12 @@ def _bare(path: Path, items: Callable[[], Iterator[bytes]]) -> Contender:
 
 
 def rows(directory: Path, count: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table: in, and out."""
+    """Yield the lines of the table: in, and out."""
     source = random.Random(_SEED)
     some = [source.randbytes(source.randint(_LEAST_BYTES, _MOST_BYTES)) for _ in range(min(_DIFFERENT, count))]
 
     def items() -> Iterator[bytes]:
-        """Again and again the same ones, so that nobody is timed making them."""
+        """Repeat a few items, so that making items takes no time of the measurement."""
         return islice(cycle(some), count)
 
     directory.mkdir(parents=True)
@@ -92,8 +93,8 @@ def rows(directory: Path, count: int, rounds: int) -> Iterator[Row]:
     for number in range(rounds):
         for name in list(sides)[:: 1 if number % 2 else -1]:
             side = sides[name]
-            # Once before it is timed, so that each finds the memory as it left it itself: a virtual machine gives free
-            # memory back to its host, and to take it again may cost more than to write to the disk.
+            # One run is not timed: after it, each side finds memory as it left it itself. A virtual machine returns
+            # free memory to its host, and getting it back may cost more time than writing to the disk.
             for is_timed in (False, True):
                 start = time.perf_counter()
                 side.put()

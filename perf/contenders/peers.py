@@ -1,21 +1,22 @@
-"""The other libraries, as their documentation tells to use them, with their own defaults but for what is said here.
+"""The other libraries, used as their documentation says, with their default settings unless this text names others.
 
-Each is left out, with a note, where what it needs is not installed (``pip install '.[peers]'``; Redis and beanstalkd
-are programs of the system). Those without transactions of many items get one call for each item.
+A library that is not installed is left out, and the table says so. ``pip install '.[peers]'`` installs them, except
+Redis and beanstalkd, which are programs of the system. A library without transactions over many items gets one call
+for each item.
 
-Who syncs how often was counted, not believed: ``counts`` does so again in each run.
+The number of syncs was counted, not taken from the documentation. ``counts`` counts again in each run.
 
-- ``LMDB``: one write transaction per flush, ``sync=True``; the keys are numbers.
-- ``persist-queue``: ``SQLiteQueue`` commits each call, ``SQLiteAckQueue`` each acknowledgement as well; the file
-  ``Queue`` syncs a file when it is full, also with ``autosave``, which only writes down how far it was read with each
-  ``get``. To acknowledge, or ``task_done``, is part of a take.
-- ``queuelib``: ``FifoSQLiteQueue`` has a journal that is rolled back, ``FifoDiskQueue`` never syncs.
-- ``litequeue``: WAL and ``synchronous=NORMAL``; ``put`` shares a transaction, ``pop`` brings its own; ``done`` is part
-  of a take.
-- ``diskcache``: ``Deque``, WAL and ``synchronous=NORMAL``; a flush is a transaction.
+- ``LMDB``: one write transaction per flush, ``sync=True``. The keys are numbers.
+- ``persist-queue``: ``SQLiteQueue`` commits each call. ``SQLiteAckQueue`` also commits each acknowledgement. The file
+  ``Queue`` syncs a file when it is full. With ``autosave`` it does the same, and each ``get`` also writes the read
+  position, without a sync. The acknowledgement, or ``task_done``, is part of a take.
+- ``queuelib``: ``FifoSQLiteQueue`` uses a rollback journal. ``FifoDiskQueue`` never syncs.
+- ``litequeue``: WAL and ``synchronous=NORMAL``. The calls of ``put`` share a transaction; each ``pop`` has its own.
+  ``done`` is part of a take.
+- ``diskcache``: ``Deque``, WAL and ``synchronous=NORMAL``. A flush is a transaction.
 - ``huey``: its ``SqliteStorage``.
-- ``Redis``: ``appendonly yes``, ``appendfsync always``, a local socket; ``RPUSH`` of many and ``LPOP`` of many.
-- ``beanstalkd``: ``-b`` and ``-f0``, a local socket; a take reserves and deletes.
+- ``Redis``: ``appendonly yes``, ``appendfsync always``, a local socket. ``RPUSH`` and ``LPOP`` of many items.
+- ``beanstalkd``: ``-b`` and ``-f0``, a local socket. A take reserves and deletes.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
-from .contenders import Contender, Durability, Lane, Opener
+from . import Contender, Durability, Lane, Opener
 
 _MAP_BYTES = 1 << 36
 _START_SECONDS = 10.0
@@ -40,12 +41,12 @@ _JOB_BYTES = 2 * 1024 * 1024
 
 
 def is_there(contender: Contender) -> bool:
-    """Whether what it needs is installed."""
+    """Return whether all modules and programs that the contender needs are installed."""
     return all(shutil.which(needed) or _is_module(needed) for needed in contender.needs)
 
 
 def _one_by_one(put: Callable[[bytes], object], take: Callable[[], bytes]) -> Lane:
-    """A lane of calls for one item each."""
+    """Return a lane that makes one call for each item."""
 
     def put_all(items: Sequence[bytes]) -> None:
         for item in items:
@@ -63,7 +64,7 @@ def _is_module(name: str) -> bool:
 
 @contextmanager
 def lmdb(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """One environment; whoever writes waits for the one who does."""
+    """Open one environment. A writer waits for the previous writer."""
     import lmdb as library
 
     with library.open(str(directory), map_size=_MAP_BYTES) as environment:
@@ -92,7 +93,7 @@ def lmdb(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
 
 def persist_queue(kind: str, **settings: Any) -> Opener:
-    """``SQLiteQueue``, ``SQLiteAckQueue``, or ``Queue``."""
+    """Return an opener of persist-queue's ``SQLiteQueue``, ``SQLiteAckQueue`` or ``Queue``."""
     settings = settings if kind == "Queue" else {"multithreading": True, "auto_commit": True}
 
     @contextmanager
@@ -122,7 +123,7 @@ def persist_queue(kind: str, **settings: Any) -> Opener:
 
 
 def queuelib(kind: str) -> Opener:
-    """``FifoSQLiteQueue`` or ``FifoDiskQueue``; for one thread."""
+    """Return an opener of queuelib's ``FifoSQLiteQueue`` or ``FifoDiskQueue``, for one thread."""
 
     @contextmanager
     def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
@@ -136,7 +137,7 @@ def queuelib(kind: str) -> Opener:
 
 @contextmanager
 def litequeue(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """For one thread."""
+    """Open a ``LiteQueue``, for one thread."""
     import litequeue as library
 
     queue = library.LiteQueue(str(directory / "queue.sqlite"))
@@ -163,7 +164,7 @@ def litequeue(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
 @contextmanager
 def diskcache(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """A ``Deque``."""
+    """Open a ``Deque``."""
     import diskcache as library
 
     queue = library.Deque(directory=str(directory / "queue"))
@@ -182,7 +183,7 @@ def diskcache(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
 @contextmanager
 def huey(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """What a task queue keeps its tasks in."""
+    """Open the storage in which huey, a task queue, keeps its tasks."""
     from huey.storage import SqliteStorage
 
     storage = SqliteStorage(filename=str(directory / "huey.db"), strict_fifo=True)
@@ -195,8 +196,10 @@ def huey(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
 @contextmanager
 def _server(command: Callable[[str], Sequence[str]]) -> Iterator[str]:
-    """Start a server on a local socket, whose address it yields once somebody listens."""
-    with tempfile.TemporaryDirectory() as directory:  # the name of a socket may have 107 bytes
+    """Start a server on a local socket, and yield the address of the socket when the server listens."""
+    with (
+        tempfile.TemporaryDirectory() as directory
+    ):  # a temporary directory: the name of a socket has at most 107 bytes
         address = os.path.join(directory, "socket")
         process = subprocess.Popen(command(address), stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
         try:
@@ -218,7 +221,7 @@ def _server(command: Callable[[str], Sequence[str]]) -> Iterator[str]:
 
 @contextmanager
 def redis(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """A list."""
+    """Open a list of a Redis server."""
     import redis as library
 
     def command(address: str) -> Sequence[str]:
@@ -239,7 +242,7 @@ def redis(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
 @contextmanager
 def beanstalkd(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """A tube; a client for each thread."""
+    """Open a tube of a beanstalkd server, with a client for each thread."""
     import greenstalk as library
 
     def command(address: str) -> Sequence[str]:

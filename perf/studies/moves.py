@@ -1,7 +1,7 @@
-"""Moves from one queue to another: taken and put in one transaction over both, or in a flush of each.
+"""Moves from one queue to another: in one transaction over both queues, or in one flush of each queue.
 
-The two flushes put first, and take after, so that nothing is lost; killed in between, the item is there twice. What the
-one transaction costs beside that is what this figure is of.
+Of the two flushes the put comes first, so that no item is lost. A crash between the two flushes leaves the item in both
+queues. The figure is the cost of the one transaction beside the two flushes.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ from statistics import median
 
 from persistentqueue import PersistentQueue, transaction
 
-from .harness import Row, met, spread
-from .workloads import random_items
+from ..harness import Row, met, spread
+from ..workloads import random_items
 
 BAR = 0.7
-"""Times the rate of two flushes."""
+"""Least ratio to the rate of two flushes."""
 
 
 def together(source: PersistentQueue, target: PersistentQueue, count: int, batch: int) -> None:
-    """Move so many batches, each in one transaction."""
+    """Move ``count`` batches, each in one transaction over both queues."""
     with transaction(source, target) as (taking, putting):
         for _ in range(count):
             putting.enqueue_many(taking.dequeue_many(batch))
@@ -29,7 +29,7 @@ def together(source: PersistentQueue, target: PersistentQueue, count: int, batch
 
 
 def apart(source: PersistentQueue, target: PersistentQueue, count: int, batch: int) -> None:
-    """The same, each in two flushes."""
+    """Move ``count`` batches, each in two flushes."""
     with source.session() as taking, target.session() as putting:
         for _ in range(count):
             putting.enqueue_many(taking.dequeue_many(batch))
@@ -44,7 +44,10 @@ _WAYS: Mapping[str, Callable[[PersistentQueue, PersistentQueue, int, int], None]
 
 
 def rates(directory: Path, count: int, batch: int, rounds: int) -> dict[str, list[float]]:
-    """The items a second of each way, round by round, in turn; each moves them there, and the next round back."""
+    """Return the items per second of each way, round by round. The ways take turns.
+
+    Each round moves all items, and the next round moves them back.
+    """
     found: dict[str, list[float]] = {way: [] for way in _WAYS}
     queues = {way: [PersistentQueue(directory, f"{way}-{end}") for end in ("a", "b")] for way in _WAYS}
     try:
@@ -66,7 +69,7 @@ def rates(directory: Path, count: int, batch: int, rounds: int) -> dict[str, lis
 
 
 def rows(directory: Path, count: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table: one item at a time, and a hundred."""
+    """Yield the lines of the table: one item at a time, and a hundred."""
     for batch in (1, 100):
         found = rates(directory / str(batch), count, batch, rounds)
         ratios = [one / two for one, two in zip(found["together"], found["apart"], strict=True)]

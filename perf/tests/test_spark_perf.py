@@ -1,4 +1,4 @@
-"""What the section "Spark" is made of: each program measures what it says, and the tables are those of the results."""
+"""Tests of the programs of the section "Spark": their measurements at small sizes, and their tables."""
 
 from __future__ import annotations
 
@@ -10,13 +10,14 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from . import figures, harness, manifests, planning, soak, spark_rows, stages, streams
-from .harness import Row
+from .. import harness
+from ..harness import ROOT, Row
+from ..report import programs
+from ..studies import manifests, planning, soak, spark_rows, stages, streams
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-HERE = Path(__file__).parent
 is_rehearsal = pytest.mark.skipif(
     not os.environ.get("EVERY_PLACE"), reason="a rehearsal of make perf: make kills has it"
 )
@@ -24,7 +25,7 @@ is_rehearsal = pytest.mark.skipif(
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[SparkSession]:
-    """One local Spark for all of them; one that others have started is left to them."""
+    """Start one local Spark for all tests of this file. A session that existed before is not stopped."""
     from pyspark.sql import SparkSession
 
     from persistentqueue.spark import local_session
@@ -36,21 +37,21 @@ def spark() -> Iterator[SparkSession]:
         session.stop()
 
 
-@pytest.mark.parametrize("name", figures.NAMES)
+@pytest.mark.parametrize("name", programs.NAMES)
 def test_readme_has_the_table_of_the_results(name: str) -> None:
-    """What the document says is what the committed results say, line by line; until there are any, there is a place."""
-    document = (HERE / "README.md").read_text(encoding="utf-8")
-    path = HERE / "results" / f"{name}.json"
+    """The document contains the table of the committed results, or empty markers if there are none."""
+    document = (ROOT / "perf" / "README.md").read_text(encoding="utf-8")
+    path = ROOT / "perf" / "results" / f"{name}.json"
     if path.exists():
-        assert figures.table(name, json.loads(path.read_text(encoding="utf-8"))) in document
+        assert programs.table(name, json.loads(path.read_text(encoding="utf-8"))) in document
     assert document.index(f"<!-- {name} -->\n") < document.index(f"<!-- end of {name} -->\n")
 
 
 def test_a_line_is_judged_by_the_first_it_is_compared_with() -> None:
-    """The bar is the least, or the most, that the median of the ratios may be."""
+    """The bar limits the median ratio to the first of the others, from below or from above."""
     ours, others = [1.0, 3.0, 2.0], {"one": [2.0, 6.0, 1.0], "two": [1.0, 1.0, 1.0]}
-    assert figures.compared("what", "ms", ours, others, 0.5, True).met == "yes"
-    line = figures.compared("what", "ms", ours, others, 0.4, False)
+    assert programs.compared("what", "ms", ours, others, 0.5, True).met == "yes"
+    line = programs.compared("what", "ms", ours, others, 0.4, False)
     assert line == Row(
         "what",
         "2 ms",
@@ -59,28 +60,28 @@ def test_a_line_is_judged_by_the_first_it_is_compared_with() -> None:
         "0.4 × one at most",
         "**no**",
     )
-    assert figures.compared("what", "ms", ours, others, None, True)[-2:] == ("", "")
+    assert programs.compared("what", "ms", ours, others, None, True)[-2:] == ("", "")
 
 
 def test_everybody_has_as_many_turns() -> None:
-    """The order turns round from one round to the next."""
-    assert list(figures.in_turn(3, 2)) == [2, 1, 0, 0, 1, 2]
+    """Each round reverses the order."""
+    assert list(programs.in_turn(3, 2)) == [2, 1, 0, 0, 1, 2]
 
 
 def test_manifests_are_measured(tmp_path: Path) -> None:
-    """A line for each number of parts, and a bar for each but the first."""
+    """There is a line for each number of parts, and a bar on each line except the first."""
     lines = list(manifests.rows(tmp_path, (1, 10), 1))
     assert [line.bar for line in lines] == ["", f"{manifests.BAR:g} × at most"]
 
 
 def test_planning_is_measured(tmp_path: Path) -> None:
-    """Beside the owner and without him, each segment in a split of its own."""
+    """There is a line with the owner at work and a line without an owner."""
     lines = list(planning.rows(tmp_path, tmp_path, 50, 1))
-    assert [line.what.rpartition(", ")[2] for line in lines] == ["beside the owner", "which nobody owns"]
+    assert [line.what.rpartition(", ")[2] for line in lines] == ["beside the owner", "without an owner"]
 
 
 def test_growth_is_told() -> None:
-    """What climbs is told by how much, whatever one sample says; what stays is not."""
+    """Steady growth is reported in spite of one outlier, and a constant value has growth 0."""
     samples = [soak.Sample(10.0 * n, 100.0 + n, 5.0, 2, 9.0, 0.0, 2.0, 9.0, n) for n in range(10)]
     samples[4] = samples[4]._replace(user_mib=1000.0)
     assert soak.grown(samples, "user_mib") == pytest.approx(9.0)
@@ -90,12 +91,12 @@ def test_growth_is_told() -> None:
 @pytest.mark.spark
 @is_rehearsal
 def test_stages_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hand-off and plain Parquet take turns, with all rows, and the line of both has a bar, and fails it."""
+    """A hand-off and plain Parquet take turns. Only the line of both directions has a bar, and bar 0 is not met."""
     monkeypatch.setattr(stages, "BAR", 0.0)
     put, take, both = stages.rows(spark, tmp_path, 1000, 1)
     assert "put" in put.what and "take" in take.what and not put.met
     assert (both.bar, both.met) == ("0 × at most", harness.met(False))
-    block = figures.table("stages", {"command": "python -m perf.stages", "rows": [put, take, both]})
+    block = programs.table("stages", {"command": "python -m perf.studies.stages", "rows": [put, take, both]})
     assert block.startswith("<!-- stages -->\n") and block.endswith("<!-- end of stages -->")
     assert block.count("× Parquet") == 3
 
@@ -103,7 +104,7 @@ def test_stages_beside_parquet(spark: SparkSession, tmp_path: Path, monkeypatch:
 @pytest.mark.spark
 @is_rehearsal
 def test_rows_beside_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Each format has all rows in each number of partitions; there is a bar for each but the lines of how it scales."""
+    """Each format returns all rows for each number of partitions. Only the lines on scaling have no bar."""
     found = spark_rows.measure(spark, tmp_path, 800, 1, (1, 2))
     lines = list(spark_rows.lines(found, 800))
     assert [line.met != "" for line in lines] == [True] * 4 + [False] * 2
@@ -112,7 +113,7 @@ def test_rows_beside_files(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.spark
 @is_rehearsal
 def test_batches_beside_files(spark: SparkSession, tmp_path: Path) -> None:
-    """Queue to queue, with its owner and without, beside files to files; and each step of a batch."""
+    """There is a line with an owner, a line without one, and a line for each step of a batch."""
     found = streams.measure(spark, tmp_path, 1, 10, 1, 1)
     lines = list(streams.lines(found, 10))
     assert len(lines) == 2 + len(streams.STEPS) - 1
@@ -123,7 +124,7 @@ def test_batches_beside_files(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.spark
 @is_rehearsal
 def test_a_soak_ends_with_each_item_once(spark: SparkSession, tmp_path: Path) -> None:
-    """A few seconds of it: something went through, samples were taken, and the queues are short in the end."""
+    """A soak of two seconds moves items, takes samples, and yields all lines."""
     work = soak.Soak(spark, tmp_path)
     work.run(2.0, 0.5, 200.0)
     assert work.taken > 0 and len(work.samples) > 1

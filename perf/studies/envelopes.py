@@ -1,7 +1,7 @@
-"""``python -m perf.envelopes``: what compression and encryption cost, and gain, beside the same queue without them.
+"""``python -m perf.studies.envelopes``: measures rates and disk use with compression and encryption.
 
-The items are lines of a log in JSON, of 150 to 200 bytes, no two alike. Each round puts and takes them once in each
-way, in turn; they are taken by another opening without memory, so that all of them are read.
+The items are lines of a log in JSON, of 150 to 200 bytes, all different. Each round puts and takes them once in each
+way, in turn. The queue is opened again for the takes, with a memory limit of 0, so that all items are read from files.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 
 from persistentqueue import Encryption, PersistentQueue
 
-from . import harness
+from .. import harness
 
 _ENCRYPTION = Encryption("perf", {"perf": os.urandom(32)}.__getitem__)
 WAYS: Mapping[str, Mapping[str, Any]] = {
@@ -30,7 +30,7 @@ HEADINGS = ("what", "in", "times plain", "out", "times plain", "of the bytes")
 
 
 class Round(NamedTuple):
-    """One round of one way: megabytes of items a second, in and out, and what their blocks took of the disk."""
+    """One round of one way: megabytes of items per second, in and out, and the bytes of their blocks on disk."""
 
     put: float
     taken: float
@@ -38,7 +38,7 @@ class Round(NamedTuple):
 
 
 def lines(count: int) -> list[bytes]:
-    """Items of text as a service writes them, the same in each run."""
+    """Return log lines like those of a service, identical in each run."""
     draw = random.Random(20081114)
     words = [draw.choice("bcdfgklmnprst") + draw.choice("aeiou") + draw.choice("lmnrst") * 2 for _ in range(300)]
     return [
@@ -57,7 +57,7 @@ def lines(count: int) -> list[bytes]:
 
 
 def measure(directory: Path, items: list[bytes], batch: int, rounds: int) -> dict[str, list[Round]]:
-    """What each way did, round by round; so many items in a flush."""
+    """Return the measurement of each way, round by round, with ``batch`` items in each flush."""
     megabytes = sum(map(len, items)) / 1e6
     found: dict[str, list[Round]] = {way: [] for way in WAYS}
     for number in range(rounds):
@@ -81,7 +81,7 @@ def measure(directory: Path, items: list[bytes], batch: int, rounds: int) -> dic
 
 
 def rows(found: Mapping[str, list[Round]], what: str) -> Iterator[tuple[str, ...]]:
-    """A line for each way."""
+    """Yield a line for each way."""
     plain = found["plain"]
     for way, its in found.items():
         puts = [one.put / other.put for one, other in zip(its, plain, strict=True)]
@@ -98,8 +98,8 @@ def rows(found: Mapping[str, list[Round]], what: str) -> Iterator[tuple[str, ...
 
 def main() -> None:
     """Measure, and print each line as soon as it is known."""
-    parser = harness.parser("perf.envelopes", __doc__, rounds=5)
-    parser.add_argument("--items", type=harness.at_least_one, default=100_000, help="in each round (100,000)")
+    parser = harness.parser("perf.studies.envelopes", __doc__, rounds=5)
+    parser.add_argument("--items", type=harness.at_least_one, default=100_000, help="items in each round (100,000)")
     options = parser.parse_args()
     items = lines(options.items)
     print(harness.table_head(HEADINGS, ("what",)))

@@ -1,17 +1,20 @@
-"""Churn: whether anything is left over after a long time of everything at once.
+"""Churn: checks that a long run of all operations at once leaves no file, descriptor, thread or memory behind.
 
-Threads put and take items of random sizes, some larger than a segment, flush or roll back; one compacts, trims and
-resizes segments meanwhile; sessions hold items, and blocks that are not committed, across pauses; the queue is opened
-anew now and then, with other bounds of its pool, and cleared. At each pause, after ``maintain()``:
+Threads put and take items of random sizes, some larger than a segment, and flush or roll back. Another thread compacts,
+trims and resizes segments at the same time. Some sessions hold items, and blocks that are not committed, across pauses.
+Now and then the queue is cleared, or opened again with other bounds of its pool. At each pause, after ``maintain()``:
 
-- the files below the queue's directory are as long as ``stats()`` says that what is in use and the pool are, to the
-  byte; beside them there is the lock;
-- each open descriptor is the lock's, the log's or that of a segment in use, once, and none that of a deleted file;
-- once maintenance has nothing to do there is no thread, and what Python's objects take beside the items that are cached
-  does not grow. What the process takes is told as well: it goes up and down with what the C library's heap, of which
-  each thread has a part, keeps between objects.
+- The lengths of the files below the queue's directory equal what ``stats()`` reports as in use and as pool, to the
+  byte. Only the lock and the stored limits are not counted.
+- Each open descriptor belongs to the lock, to the log, or to a segment in use. No file but the log is open twice, and
+  no descriptor belongs to a deleted file.
+- When maintenance has nothing left to do, no thread is left. The memory of Python's objects, without the cached items,
+  does not grow.
 
-Each item carries a checksum of its own, and what went in equals what came out and what is left.
+The memory of the whole process is reported as well, without a bar. It rises and falls with what the heap of the C
+library keeps between objects; each thread has a part of that heap.
+
+Each item carries a checksum. The items put equal the items taken, and the queue is empty at the end.
 """
 
 from __future__ import annotations
@@ -38,7 +41,7 @@ from persistentqueue.storage.locations import LIMITS_NAME
 from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from persistentqueue.system.signal_shield import end_helper
 
-from .harness import Row, met
+from ..harness import Row, met
 
 KIB = 1024
 MIB = 1024 * KIB
@@ -53,34 +56,34 @@ _SETTINGS: dict[str, Any] = {"log_bytes": 64 * KIB, "memory_bytes": 4 * MIB, "ma
 
 
 class Pause(NamedTuple):
-    """What was found at one pause."""
+    """The state at one pause."""
 
     files_bytes: int
-    """The lengths of all files, but for the lock."""
+    """Sum of the lengths of all files except the lock and the stored limits."""
     used_bytes: int
-    """What ``stats()`` says that segments, log and spare take."""
+    """Bytes of segments, log and spare, from ``stats()``."""
     pool_bytes: int
-    """What it says of the pool."""
+    """Bytes of the pool, from ``stats()``."""
     stray_descriptors: tuple[str, ...]
-    """Open files that are not in use, or twice."""
+    """Open files that are not in use, or that are open too often."""
     descriptors: int
-    """Open files of the queue."""
+    """Number of open files of the queue."""
     threads: int
-    """Beside those that were there at the beginning."""
+    """Number of threads, without those that existed at the beginning."""
     rss_mib: float
     alive_bytes: int
-    """What Python's objects take beside the items that are cached; where it is traced."""
+    """Memory of Python's objects, without the cached items. 0 if it is not traced."""
     sessions: int
-    """That hold something over the pause, also in memory."""
+    """Number of sessions that hold items across the pause. They take memory."""
 
     @property
     def leaked_bytes(self) -> int:
-        """What nobody knows of."""
+        """Bytes of files that ``stats()`` does not report."""
         return self.files_bytes - self.used_bytes - self.pool_bytes
 
 
 def other_threads() -> int:
-    """Return how many threads there are, once the helper of shielded calls, which ends by itself, has ended."""
+    """End the helper thread of shielded calls, and return the number of threads that are left."""
     end_helper()
     for thread in threading.enumerate():
         if thread.name == HELPER_NAME:
@@ -89,25 +92,28 @@ def other_threads() -> int:
 
 
 def rss_bytes() -> int:
-    """What of this process is in memory now."""
+    """Return the resident memory of this process."""
     return int(Path("/proc/self/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 
 
 def give_heap_back() -> None:
-    """Have the C library give back what was freed, so that what is in memory is what is used; where it can."""
+    """Have the C library return freed memory to the system, if it can, so that resident memory is used memory."""
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
         trim(0)
 
 
 def file_sizes(directory: Path) -> dict[str, int]:
-    """The files below the directory. Not by ``Path``, which keeps every name that there ever was in Python's memory."""
+    """Return the lengths of the files below the directory, by path.
+
+    This does not use ``Path``, because ``pathlib`` keeps every name in Python's memory for ever.
+    """
     paths = [os.path.join(above, name) for above, _, names in os.walk(directory.resolve()) for name in names]
     return {path: os.lstat(path).st_size for path in paths}
 
 
 def descriptors_below(directory: Path) -> list[str]:
-    """The targets of this process's open descriptors that lead below the directory."""
+    """Return the targets of this process's open descriptors that lie below the directory."""
     found = []
     for name in os.listdir("/proc/self/fd"):
         with suppress(OSError):
@@ -118,7 +124,7 @@ def descriptors_below(directory: Path) -> list[str]:
 
 
 class Churn:
-    """One queue, and those who work on it, by a seed as far as threads allow."""
+    """One queue and its workers. The seed decides the work; the timing of the threads is not repeatable."""
 
     def __init__(self, directory: Path, seed: int) -> None:
         self._directory = directory
@@ -130,7 +136,7 @@ class Churn:
         self.put = self.taken = self.put_bytes = self.rollbacks = self.openings = self.compactions = 0
 
     def run(self, seconds: float, slice_seconds: float) -> Iterator[Pause]:
-        """Work for so long, with a pause after each slice; ends with an empty queue, closed."""
+        """Work for this time, and yield a pause after each slice. At the end the queue is empty and closed."""
         deadline = time.monotonic() + seconds
         while time.monotonic() < deadline:
             self._work(slice_seconds)
@@ -145,7 +151,7 @@ class Churn:
         self.close()
 
     def close(self) -> None:
-        """End all sessions, close the queue."""
+        """End all sessions and close the queue."""
         self._end_holders()
         self._queue.close()
 
@@ -207,7 +213,7 @@ class Churn:
             self._queue.maintain()
 
     def _change(self) -> None:
-        """Let sessions hold on, or end, open the queue anew, clear it; while nobody else works."""
+        """Start or end holding sessions, clear the queue, or open it again, at random. No worker may run."""
         chance = self._random.random()
         if chance < 0.3:
             self._end_holders()
@@ -241,11 +247,11 @@ class Churn:
         return len(items)
 
     def pause(self) -> Pause:
-        """Look at what is there, while nobody works."""
+        """Return the state of the queue, the files and the process. No worker may run."""
         self._queue.maintain()
         for thread in threading.enumerate():
             if thread.name == THREAD_NAME:
-                thread.join()  # it ends by itself once it has nothing to do
+                thread.join()  # the background thread ends by itself when it has nothing to do
         stats = self._queue.stats()
         assert stats.damaged == 0
         sizes = file_sizes(self._directory)
@@ -282,7 +288,7 @@ class Churn:
 
 
 def _item(chance: Random, size_bytes: int | None = None) -> bytes:
-    """One that can be checked by itself."""
+    """Return a random item that begins with the checksum of the rest."""
     if size_bytes is None:
         size_bytes = _LARGE_BYTES if chance.random() < 0.002 else chance.randint(0, chance.choice(_SIZES))
     body = chance.randbytes(min(size_bytes, KIB)) * (size_bytes // KIB or 1)
@@ -295,8 +301,10 @@ def _check(items: list[bytes]) -> None:
 
 
 def growth(pauses: list[Pause], what: Callable[[Pause], float]) -> float:
-    """How much more it was in the last quarter of the time than in the second one, by median, while no session held
-    anything."""
+    """Return the growth of the median from the second to the last quarter of the pauses.
+
+    Pauses at which a session holds items do not count.
+    """
     quarter = len(pauses) // 4
     second, last = (
         [what(pause) for pause in part if not pause.sessions]
@@ -306,13 +314,13 @@ def growth(pauses: list[Pause], what: Callable[[Pause], float]) -> float:
 
 
 def rows(directory: Path, seconds: float) -> Iterator[Row]:
-    """The line of the table."""
+    """Yield the line of the table."""
     tracemalloc.start()
     churn = Churn(directory, seed=20081114)
     idle_seconds, maintenance.IDLE_SECONDS = (
         maintenance.IDLE_SECONDS,
         0.0,
-    )  # so that no pause waits for what comes when it is idle
+    )  # a pause shall not wait for the maintenance of idle queues
     try:
         pauses = list(churn.run(seconds, min(2.0, seconds / 8)))
     finally:

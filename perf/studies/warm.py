@@ -1,7 +1,7 @@
-"""What a transaction takes of Python alone: the device's calls are replaced by functions that return at once.
+"""The time that Python alone needs for a transaction: calls to the device are replaced by functions that do nothing.
 
-Processor time of the best of many rounds: what is left when nothing waits for the disk, and caches are warm. After a
-sync they are cold, and the same lines take about twice as long.
+The figure is the processor time of the best of many rounds: nothing waits for the disk, and the caches are warm. After
+a real sync the caches are cold, and the code takes about twice as long.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from pathlib import Path
 from persistentqueue import PersistentQueue
 from persistentqueue.system.disk import DISK, Buffers
 
-from .harness import Row, met
-from .workloads import ITEM_BYTES
+from ..harness import Row, met
+from ..workloads import ITEM_BYTES
 
 FLUSHES = 200
 ONE_ITEM_BAR = 10.0
-"""Microseconds: what a sketch of the whole path took."""
+"""Microseconds. A sketch of the whole path took this long."""
 
 
 def _write(_fd: int, buffers: Buffers, _offset: int, _flags: int) -> int:
@@ -56,10 +56,10 @@ def _best_seconds(queue: PersistentQueue, count: int, rounds: int) -> dict[str, 
 
 
 def best(directory: Path, rounds: int) -> dict[tuple[int, str], float]:
-    """Seconds of the quickest flush, by the number of its items and the way: one item and a thousand, in and out."""
+    """Return the least seconds of a flush, averaged over a round: one item and a thousand, in and out."""
     found = {}
     for count in (1, 1_000):
-        # What is taken is in memory: there is no device that it could be read from.
+        # The items taken must be in memory, because no device exists to read them from.
         with PersistentQueue(directory / str(count), disk=_NO_DEVICE) as queue:
             for way, seconds in _best_seconds(queue, count, rounds).items():
                 found[count, way] = seconds
@@ -67,7 +67,7 @@ def best(directory: Path, rounds: int) -> dict[tuple[int, str], float]:
 
 
 def rows(directory: Path, rounds: int) -> Iterator[Row]:
-    """The lines of the table."""
+    """Yield the lines of the table."""
     for (count, way), seconds in best(directory, rounds).items():
         bar = ONE_ITEM_BAR if count == 1 else None
         yield Row(

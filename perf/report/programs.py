@@ -1,4 +1,4 @@
-"""What the programs of the section "Spark" have in common: their options, their JSON, and their tables."""
+"""Options, JSON and README tables that the programs of the section "Spark" of ``README.md`` share."""
 
 from __future__ import annotations
 
@@ -11,45 +11,51 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import harness, results
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from . import tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 NAMES = ("stages", "spark_rows", "streams", "manifests", "planning", "soak")
-"""The programs ``python -m perf.…``; of each there may be ``results/….json``, and a table in ``README.md``."""
+"""The modules of ``studies`` that are such programs.
+
+Each may have a file ``results/<name>.json``, and has a place for its table in ``README.md``.
+"""
 _HEADINGS = ("what", "ours", "ratio", "bar", "met?")
 
 
-def table(name: str, found: results.Found) -> str:
-    """The table of such a program for ``README.md``, with the two lines that say where it begins and ends."""
+def table(name: str, found: tables.Found) -> str:
+    """Return the table of a program for ``README.md``, between its first and last marker line."""
     lines = (harness.table_line((row[0], row[1], *row[3:])) for row in found["rows"])
     head = harness.table_head(_HEADINGS)
     return "\n".join([f"<!-- {name} -->", f"`{found['command']}`:\n", head, *lines, f"<!-- end of {name} -->"])
 
 
 def parser(name: str, doc: str | None) -> argparse.ArgumentParser:
-    """The options that all have."""
-    made = harness.parser(f"perf.{name}", doc)
-    made.add_argument("--results", type=Path, help="a directory for JSON; the README.md above it gets the table")
+    """Return a parser with the options of all these programs."""
+    made = harness.parser(f"perf.studies.{name}", doc)
+    made.add_argument(
+        "--results", type=Path, help="a directory for the JSON; the table goes into the README.md above it"
+    )
     return made
 
 
 def run(name: str, options: argparse.Namespace, rows: Callable[[Path], Iterator[Row]]) -> None:
-    """Measure in a directory of its own, print the lines, and write JSON and the table if that is asked for."""
-    command = shlex.join(["python", "-m", f"perf.{name}", *sys.argv[1:]])
-    found: results.Found = {"command": command, "machine": {}, "rows": []}
+    """Measure in a new directory and print each line. With ``--results``, write the JSON and the table."""
+    command = shlex.join(["python", "-m", f"perf.studies.{name}", *sys.argv[1:]])
+    found: tables.Found = {"command": command, "machine": {}, "rows": []}
     print(harness.table_head(), flush=True)
     with harness.asked_for(options.directory) as directory:
-        found["machine"] = results.machine(directory)
+        found["machine"] = tables.machine(directory)
         for row in rows(directory.resolve()):
             found["rows"].append(row)
             print(harness.table_line(row), flush=True)
     if options.results:
         options.results.mkdir(parents=True, exist_ok=True)
         (options.results / f"{name}.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
-        results.replace(table(name, found), options.results.absolute().parent / "README.md")
+        tables.replace(table(name, found), options.results.absolute().parent / "README.md")
 
 
 def run_on_spark(
@@ -58,10 +64,10 @@ def run_on_spark(
     rows: Callable[[SparkSession, Path], Iterator[Row]],
     **config: str,
 ) -> None:
-    """The same, with a local Spark."""
+    """Call ``run`` with a local Spark session, and stop the session at the end."""
     from persistentqueue.spark import local_session
 
-    spark = local_session(f"perf.{name}", {key.replace("_", "."): value for key, value in config.items()})
+    spark = local_session(f"perf.studies.{name}", {key.replace("_", "."): value for key, value in config.items()})
     try:
         run(name, options, lambda directory: rows(spark, directory))
     finally:
@@ -69,7 +75,7 @@ def run_on_spark(
 
 
 def in_turn(count: int, rounds: int) -> Iterator[int]:
-    """Whose turn it is, of so many, round after round; the order turns round."""
+    """Yield the index of the next of ``count`` ways, round after round. Each round reverses the order."""
     for round_ in range(rounds):
         yield from range(count) if round_ % 2 else reversed(range(count))
 
@@ -77,8 +83,10 @@ def in_turn(count: int, rounds: int) -> Iterator[int]:
 def compared(
     what: str, name: str, ours: list[float], others: dict[str, list[float]], bar: float | None, least: bool
 ) -> Row:
-    """A line with our figure, and its ratios to those of others round by round. The bar is the least that the ratio
-    to the first of them may be, or the most."""
+    """Return a line with our figure and its ratios to the others, taken round by round.
+
+    ``bar`` limits the median ratio to the first of the others: from below if ``least`` is true, else from above.
+    """
     ratios = {each: [one / other for one, other in zip(ours, found, strict=True)] for each, found in others.items()}
     met = ""
     if bar is not None:
@@ -95,5 +103,5 @@ def compared(
 
 
 def drop(df: object) -> None:
-    """Read all of a DataFrame."""
+    """Read all rows of a DataFrame and discard them."""
     df.write.format("noop").mode("overwrite").save()  # type: ignore[attr-defined]

@@ -1,9 +1,11 @@
-"""``python -m perf.spark_rows``: what the data source takes for each row, beside Spark's own files, in 1 to 8 parts.
+"""``python -m perf.studies.spark_rows``: measures the data source, row by row, beside Spark's own files.
 
-All write the same rows, one column ``value`` of 100 B, and read that column back once, in turns, by one Spark with
-eight threads: ours by the format ``persistentqueue``, Spark's own as Parquet and as text. Ours syncs each file that it
-writes, checks each block that it reads, and has what is published adopted before it is read, within the time of
-reading. Spark's own syncs nothing. What is read is dropped. As many tasks write, and read, as there are partitions.
+Three formats write rows of one column, ``value`` of 100 B, and read them back once. They take turns, in one Spark with
+eight threads. The number of tasks that write, and that read, is the number of partitions: 1 to 8. The rows that are
+read are discarded.
+
+The format ``persistentqueue`` syncs each file that it writes and checks each block that it reads. The published files
+are adopted before the read, and the time of reading includes this. Spark's Parquet and text formats sync nothing.
 """
 
 from __future__ import annotations
@@ -15,8 +17,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -26,11 +29,11 @@ BAR = 0.5
 PARTITIONS = (1, 2, 4, 8)
 FORMS = ("persistentqueue", "parquet", "text")
 Rounds = dict[tuple[str, int], list[tuple[float, float]]]
-"""The rows a second of each round, in and out, by format and partitions."""
+"""The rows per second of each round, in and out, by format and number of partitions."""
 
 
 def frame(spark: SparkSession, rows: int, partitions: int, form: str) -> DataFrame:
-    """So many rows, made where they are written: digits that do not compress well."""
+    """Return rows of digits that do not compress well. The tasks that write the rows also make them."""
     digits = ", ".join(f"hex(xxhash64(id, {n}))" for n in range(7))
     value = f"substring(concat({digits}), 1, 100)"
     return spark.range(0, rows, 1, partitions).selectExpr(
@@ -41,9 +44,11 @@ def frame(spark: SparkSession, rows: int, partitions: int, form: str) -> DataFra
 def once(
     spark: SparkSession, directory: Path, rows: int, partitions: int, form: str, checks: bool = False
 ) -> tuple[float, float]:
-    """Write and read them; the rows a second of both. What ``checks`` looks at them once more."""
+    """Write and read the rows, and return the rows per second of both. With ``checks``, count the rows again."""
     place = directory / form
-    spark.conf.set("spark.sql.leafNodeDefaultParallelism", partitions)  # into how many partitions files are cut
+    spark.conf.set(
+        "spark.sql.leafNodeDefaultParallelism", partitions
+    )  # the number of partitions that files are split into
     written = frame(spark, rows, partitions, form).write.format(form).mode("append")
     begun = time.perf_counter()
     written.save(str(place))
@@ -52,7 +57,7 @@ def once(
     if form == "persistentqueue":
         read = read.option("minPartitions", partitions)
     read_frame = read.load(str(place)).select("value")
-    figures.drop(read_frame)
+    programs.drop(read_frame)
     done = time.perf_counter()
     if checks:
         assert read_frame.rdd.getNumPartitions() in (partitions, partitions + 1)
@@ -64,7 +69,7 @@ def once(
 def measure(
     spark: SparkSession, directory: Path, rows: int, rounds: int, partitions: Sequence[int] = PARTITIONS
 ) -> Rounds:
-    """All of them, in turn; before that a tenth of the rows warms up Spark, and is checked."""
+    """Measure all formats and numbers of partitions in turn. A tenth of the rows, which is checked, warms up Spark."""
     from persistentqueue.spark import register
 
     register(spark)
@@ -72,21 +77,21 @@ def measure(
         once(spark, directory, max(rows // 10, 100), max(partitions), form, checks=True)
     ways = [(form, count) for count in partitions for form in FORMS]
     found: Rounds = {way: [] for way in ways}
-    for which in figures.in_turn(len(ways), rounds):
+    for which in programs.in_turn(len(ways), rounds):
         form, count = ways[which]
         found[ways[which]].append(once(spark, directory, rows, count, form))
     return found
 
 
 def lines(found: Rounds, rows: int) -> Iterator[Row]:
-    """A line for each number of partitions, in and out, with its bar; and how each scales."""
+    """Yield a line with a bar for each direction and number of partitions, and then the lines on scaling."""
     counts = sorted({partitions for _, partitions in found})
     for way, what in enumerate(("written", "read")):
         for partitions in counts:
             ours, parquet, text = ([pair[way] for pair in found[form, partitions]] for form in FORMS)
             others = {"Parquet": parquet, "text": text}
             said = f"{rows:,} rows {what} in {partitions} partition{'s' * (partitions > 1)}"
-            yield figures.compared(said, "rows/s", ours, others, BAR, True)
+            yield programs.compared(said, "rows/s", ours, others, BAR, True)
     for way, what in enumerate(("written", "read")):
         scales = []
         for form in FORMS:
@@ -102,16 +107,18 @@ def lines(found: Rounds, rows: int) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("spark_rows", __doc__)
-    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a DataFrame ({ROWS})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    """Measure and print the table. With ``--results``, also write JSON."""
+    parser = programs.parser("spark_rows", __doc__)
+    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"rows of a DataFrame ({ROWS})")
+    parser.add_argument(
+        "--rounds", type=harness.at_least_one, default=5, help="rounds of each format and number of partitions (5)"
+    )
     options = parser.parse_args()
 
     def rows(spark: SparkSession, directory: Path) -> Iterator[Row]:
         yield from lines(measure(spark, directory, options.rows, options.rounds), options.rows)
 
-    figures.run_on_spark("spark_rows", options, rows, spark_master="local[8]")
+    programs.run_on_spark("spark_rows", options, rows, spark_master="local[8]")
 
 
 if __name__ == "__main__":

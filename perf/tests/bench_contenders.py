@@ -1,8 +1,8 @@
-"""Every workload under pytest-benchmark, each contender that is installed beside the others.
+"""Every workload under pytest-benchmark, with each contender that is installed.
 
-``python -m pytest perf --benchmark-only --benchmark-enable`` times them; the tables with the ratios are those of
-``python -m perf``, which lets the contenders take turns. Without benchmarks every workload runs once at its smallest,
-so that none rots.
+``python -m pytest perf/tests --benchmark-only --benchmark-enable`` times them. Tables with ratios come from
+``python -m perf``, in which the contenders take turns. Without benchmarks every workload runs once at its smallest
+size, as a test.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from .harness import Runner
-from .peers import is_there
-from .workloads import WORKLOADS, Workload
+from ..contenders.peers import is_there
+from ..harness import Runner
+from ..workloads import WORKLOADS, Workload
 
 SMOKE_SCALE = 0.005
 TIMED_SCALE = 0.1
@@ -28,7 +28,7 @@ CASES = [
 
 @pytest.mark.parametrize(("workload", "name"), CASES)
 def bench_put_and_take(workload: Workload, name: str, benchmark: Any, tmp_path: Path) -> None:
-    """What is put is taken, as fast as this contender does it."""
+    """Put and take all flushes of the workload with this contender."""
     entry = workload.entries[name]
     if not is_there(entry.contender):
         pytest.skip(f"{name} needs {' and '.join(entry.contender.needs)}: pip install '.[peers]'")

@@ -1,10 +1,12 @@
-"""``python -m perf.streams``: how long a micro-batch takes, queue to queue beside files to files, by one Spark.
+"""``python -m perf.studies.streams``: measures micro-batches from queue to queue beside files to files, with one Spark.
 
-Each query finds all its input there, has as many rows in every batch, and runs batch after batch without a pause; the
-first ones do not count. Ours reads and writes a queue, once while this process owns both (as the one who enqueues, or
-consumes, would), once while nobody does, so that the planner opens the queue to have what is published adopted. Spark's
-own reads and writes a directory of Parquet, or of text, one file for each batch. Times are those that Spark tells in
-the query's progress: the whole of a batch (``triggerExecution``), and its steps.
+All input exists before a query starts. Every batch has the same number of rows, and the batches run without a pause.
+The first batches do not count. Our query reads one queue and writes another. In one way this process owns both queues,
+as a process that enqueues or consumes would. In the other way they have no owner, so that the planner opens the queue
+to adopt the published files. Spark's own queries read and write a directory of Parquet or text files, one file for
+each batch.
+
+The times are those that Spark reports in the query's progress: the whole batch (``triggerExecution``), and its steps.
 """
 
 from __future__ import annotations
@@ -18,8 +20,9 @@ from typing import TYPE_CHECKING, Any
 
 from persistentqueue import PersistentQueue
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -28,16 +31,16 @@ ROWS, BATCHES, WARM = 1000, 40, 8
 BAR = 1.25
 STEPS = ("latestOffset", "walCommit", "getBatch", "queryPlanning", "addBatch", "commitOffsets", "triggerExecution")
 Batch = dict[str, float]
-"""What a batch took, by step, in milliseconds."""
+"""Milliseconds of each step of a batch."""
 
 
 def items(batch: int, rows: int) -> list[bytes]:
-    """What a batch has: 100 B each."""
+    """Return the items of a batch, of 100 B each."""
     return [(b"%d %d " % (batch, row)).ljust(100, b".") for row in range(rows)]
 
 
 def _run(frame: DataFrame, form: str, directory: Path, batches: int, **options: str) -> list[Batch]:
-    """Run the query over all of its input; its batches."""
+    """Run the query over all of its input, and return its batches."""
     writer = frame.writeStream.format(form).option("checkpointLocation", str(directory / "checkpoint"))
     query = writer.options(**options).start(str(directory / "out" if "queue" not in options else directory))
     try:
@@ -45,14 +48,14 @@ def _run(frame: DataFrame, form: str, directory: Path, batches: int, **options: 
         progress: list[Any] = [each for each in query.recentProgress if each["numInputRows"]]
     finally:
         query.stop()
-    assert len(progress) == batches, f"{len(progress)} batches of {batches}"
+    assert len(progress) == batches, f"{len(progress)} batches were run instead of {batches}"
     return [dict(each["durationMs"]) for each in progress]
 
 
 def _queues(spark: SparkSession, directory: Path, batches: int, rows: int, owned: bool) -> list[Batch]:
     with ExitStack() as stack:
         queues = [PersistentQueue(directory, name) for name in ("in", "out")]
-        with queues[0].subscribe("spark").session():  # so that it is there before the items are
+        with queues[0].subscribe("spark").session():  # the subscription must exist before the items
             pass
         for batch in range(batches):
             with queues[0].transaction() as session:
@@ -115,13 +118,13 @@ WAYS: dict[str, Callable[[SparkSession, Path, int, int], list[Batch]]] = {
 def measure(
     spark: SparkSession, directory: Path, batches: int, rows: int, rounds: int, warm: int
 ) -> dict[str, list[Batch]]:
-    """The median batch of each way and round, step by step."""
+    """Return the median batch of each way and round, step by step."""
     from persistentqueue.spark import register
 
     register(spark)
     found: dict[str, list[Batch]] = {name: [] for name in WAYS}
     names = list(WAYS)
-    for which in figures.in_turn(len(WAYS), rounds):
+    for which in programs.in_turn(len(WAYS), rounds):
         name = names[which]
         place = directory / name
         place.mkdir()
@@ -132,33 +135,33 @@ def measure(
 
 
 def lines(found: dict[str, list[Batch]], rows: int) -> Iterator[Row]:
-    """A line for each of ours, with a bar, and one for each step, without."""
+    """Yield a line with a bar for each of our ways, and a line without a bar for each step."""
     whole = {name: [each["triggerExecution"] for each in rounds] for name, rounds in found.items()}
     files = {name: whole[name] for name in ("Parquet", "text")}
-    for name, what in (("owned", "its owner at work"), ("unowned", "nobody owns it")):
-        yield figures.compared(
+    for name, what in (("owned", "its owner at work"), ("unowned", "without an owner")):
+        yield programs.compared(
             f"A batch of {rows:,} rows from queue to queue, {what}", "ms", whole[name], files, BAR, False
         )
     for step in STEPS[:-1]:
         middle = {name: median(each[step] for each in rounds) for name, rounds in found.items()}
         ours, unowned, *others = (f"{each:.0f} ms" for each in middle.values())
         beside = f"Parquet {others[0]} · text {others[1]}"
-        yield Row(f"of which {step}", f"{ours}; nobody owns it {unowned}", beside, beside, "", "")
+        yield Row(f"of which {step}", f"{ours}; without an owner {unowned}", beside, beside, "", "")
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("streams", __doc__)
-    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a batch ({ROWS})")
-    parser.add_argument("--batches", type=harness.at_least_one, default=BATCHES, help=f"of a query ({BATCHES})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    """Measure and print the table. With ``--results``, also write JSON."""
+    parser = programs.parser("streams", __doc__)
+    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"rows of a batch ({ROWS})")
+    parser.add_argument("--batches", type=harness.at_least_one, default=BATCHES, help=f"batches of a query ({BATCHES})")
+    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="rounds of each way (5)")
     options = parser.parse_args()
 
     def rows(spark: SparkSession, directory: Path) -> Iterator[Row]:
         found = measure(spark, directory, options.batches, options.rows, options.rounds, WARM)
         yield from lines(found, options.rows)
 
-    figures.run_on_spark("streams", options, rows, spark_sql_streaming_numRecentProgressUpdates="10000")
+    programs.run_on_spark("streams", options, rows, spark_sql_streaming_numRecentProgressUpdates="10000")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
-"""A thousand idle queues in one process: what each takes of the disk, of memory, of descriptors, and how many threads.
+"""A thousand idle queues in one process: the disk, memory and descriptors of each, and the threads of all.
 
-All happens in a process of its own, ``python -m perf.idle <directory> <count> <item bytes>``, with room for 8,192
-descriptors. Each queue is opened with default settings, items are put, half of them are taken, and it stays open. What
-it takes is measured once maintenance has nothing to do any more; memory by what the process grew after the first
-queues. Then the rest of the items is taken and compared.
+The measurement runs in a process of its own, ``python -m perf.studies.idle <directory> <count> <item bytes>``, which
+may open 8,192 descriptors. Each queue is opened with default settings, and stays open. Ten items are put and five
+taken. The queues are measured when maintenance has nothing left to do. Memory is the growth of the process after the
+first queues. Then the other items are taken and compared.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from persistentqueue import PersistentQueue
 from persistentqueue.runtime import maintenance
 from persistentqueue.runtime.background import THREAD_NAME
 
+from ..harness import ROOT, Row, met
 from .churn import descriptors_below, give_heap_back, other_threads, rss_bytes
-from .harness import Row, met
 
 DISK_BYTES_BAR = 3 * 1024 * 1024
 MEMORY_BYTES_BAR = 100 * 1024
@@ -33,25 +33,25 @@ _SIZES = (100, 6_000)
 
 
 class Idle(NamedTuple):
-    """What idle queues take: the most that one takes, or by average."""
+    """The resources of idle queues: the maximum of all queues, or the average."""
 
     queues: int
     length_bytes: int
-    """The most that the files of a queue are long."""
+    """Maximum of the sum of the file lengths of a queue."""
     allocated_bytes: int
-    """The most that files and directories of a queue take of the file system."""
+    """Maximum of the bytes that the file system has allocated for the files and directories of a queue."""
     memory_bytes: float
-    """By which the process grew for each."""
+    """Average growth of the process for a queue."""
     descriptors: float
-    """For each."""
+    """Average number of open descriptors for a queue."""
     threads_busy: int
-    """The most that were seen beside the first one while items were put."""
+    """Maximum of the additional threads that were seen while the queues were opened and used."""
     threads_idle: int
-    """Those that are there in the end."""
+    """Number of additional threads at the end."""
 
     @property
     def is_met(self) -> bool:
-        """Whether all bars are."""
+        """Whether all bars are met."""
         return (
             max(self.length_bytes, self.allocated_bytes) <= DISK_BYTES_BAR
             and self.memory_bytes <= MEMORY_BYTES_BAR
@@ -62,14 +62,14 @@ class Idle(NamedTuple):
 
 
 def _sizes(directory: Path) -> tuple[int, int]:
-    """The lengths of the files, and what they and the directories take."""
+    """Return the sum of the file lengths, and the bytes allocated for files and directories."""
     found = [directory, *directory.rglob("*")]
     length_bytes = sum(path.stat().st_size for path in found if path.is_file())
     return length_bytes, sum(path.stat().st_blocks * 512 for path in found)
 
 
 def _use(directory: Path, number: int, item_bytes: int) -> tuple[PersistentQueue, list[bytes]]:
-    """Open one, put items and take half of them; the queue, and what is left."""
+    """Open a queue, put items and take half of them. Return the queue and the items that are left."""
     queue = PersistentQueue(directory, f"queue-{number}")
     items = [(b"%d %d " % (number, n)).ljust(item_bytes, b".") for n in range(_ITEMS)]
     for item in items:
@@ -81,8 +81,10 @@ def _use(directory: Path, number: int, item_bytes: int) -> tuple[PersistentQueue
 
 
 def measure(directory: Path, count: int, item_bytes: int) -> Idle:
-    """Open and use so many queues in this process, and look at them when they are idle."""
-    maintenance.IDLE_SECONDS = 0.0  # what comes after ten seconds without a commit comes at once
+    """Open and use this number of queues in this process, and measure them when they are idle."""
+    maintenance.IDLE_SECONDS = (
+        0.0  # maintenance of an idle queue, due after ten seconds without a commit, begins at once
+    )
     first = max(count // 20, 5)
     threads = other_threads()
     threads_busy = 0
@@ -111,7 +113,7 @@ def measure(directory: Path, count: int, item_bytes: int) -> Idle:
 
 
 def _settled_bytes() -> int:
-    """What of this process is in memory once maintenance has nothing to do."""
+    """Wait until maintenance has nothing to do, and return the resident memory of this process."""
     for thread in threading.enumerate():
         if thread.name == THREAD_NAME:
             thread.join()
@@ -121,15 +123,18 @@ def _settled_bytes() -> int:
 
 
 def measure_apart(directory: Path, count: int, item_bytes: int) -> Idle:
-    """The same in a process of its own, with room for 8,192 descriptors."""
+    """Call ``measure`` in a process of its own, which may open 8,192 descriptors."""
     directory.mkdir(parents=True)
     command = [sys.executable, "-m", __spec__.name, str(directory.absolute()), str(count), str(item_bytes)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return Idle(*json.loads(output.stdout))
 
 
 def rows(directory: Path, count: int) -> Iterator[Row]:
-    """The lines of the table: small items, and larger ones, of which a queue at work keeps more in memory."""
+    """Yield the lines of the table, for small and for larger items.
+
+    A queue at work keeps more memory for larger items.
+    """
     for item_bytes in _SIZES:
         idle = measure_apart(directory / str(item_bytes), count, item_bytes)
         yield Row(

@@ -1,16 +1,17 @@
-"""Who contends: the queue, the bare disk, and what else keeps items on a disk, all behind the same two calls.
+"""The contenders: the queue, the bare disk, SQLite and other libraries, all behind the same two calls.
 
-A contender is opened in a directory of its own and gives a ``Lane`` for each thread. A ``put``, and a ``take``, is one
-flush, and what it promises on return is the contender's ``Durability``; only those that promise the same are compared
-in one table.
+A contender is opened in a directory of its own and gives a ``Lane`` to each thread. Each ``put`` and each ``take`` is
+one flush. The contender's ``Durability`` says what a flush promises on return. A table compares only contenders of
+one durability.
 
-- ``queue``: this package; ``face``: its ``compat.Queue``.
-- ``bare``: the same payloads with one durable call per flush (``pwritev`` with ``RWF_DSYNC``) at consecutive offsets of
-  a file that is allocated and written. It keeps no order, no checksum and no space for anybody else: nothing can be
-  faster by much. What is taken of a batch is read and checksummed; then a record of 100 B is written as durably.
+- ``queue``: this package. ``face``: its ``compat.Queue``.
+- ``bare``: the same payloads, with one durable call per flush (``pwritev`` with ``RWF_DSYNC``), at consecutive offsets
+  of a file that is allocated and written. It keeps no order and no checksum, and it reserves no space for other
+  writers: no contender can be much faster. A take of a batch reads and checksums the batch. Then it writes a record of
+  100 B with the same durable call. A take of one item writes only the record.
 - ``sqlite``: a table in WAL mode, one transaction per flush, with ``synchronous=FULL`` or ``NORMAL``.
 
-The others are in ``peers``.
+``peers`` has the other libraries.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ _BUSY_SECONDS = 60.0
 
 
 class Durability(enum.Enum):
-    """What a contender promises when a flush returns."""
+    """The promise of a contender when a flush returns."""
 
     EACH = "synced by each flush"
     SOME = "synced now and then"
@@ -42,10 +43,10 @@ class Durability(enum.Enum):
 
 
 class Lane(NamedTuple):
-    """What one thread does: a call is a flush.
+    """The two calls of one thread. Each call is one flush.
 
-    ``put`` puts these items; ``take`` takes so many, which are gone for good on return. The bare disk, which knows no
-    items, returns None.
+    ``put`` enqueues the given items. ``take`` dequeues that number of items and returns them; on return they are
+    consumed. The bare disk has no items, so that its ``take`` returns None.
     """
 
     put: Callable[[Sequence[bytes]], None]
@@ -53,11 +54,14 @@ class Lane(NamedTuple):
 
 
 Opener = Callable[[Path, int], AbstractContextManager[Sequence[Lane]]]
-"""Opens what is in a directory, or makes it, for so many threads."""
+"""Opens the contender's files in a directory, or creates them, for a number of threads."""
 
 
 class Contender(NamedTuple):
-    """``open`` in a directory that exists. ``needs`` names the modules and the programs without which it cannot."""
+    """A contender. ``open`` expects an existing directory.
+
+    ``needs`` names the modules and programs that must be installed.
+    """
 
     name: str
     durability: Durability
@@ -96,7 +100,7 @@ def _plain(session: Session) -> Lane:
 
 
 def queue(*, many: bool, **settings: Any) -> Opener:
-    """The queue, with a call for all items of a flush, or one call for each of them."""
+    """Return an opener of the queue. With ``many``, one call has all items of a flush; without it, one call each."""
 
     @contextmanager
     def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
@@ -109,14 +113,17 @@ def queue(*, many: bool, **settings: Any) -> Opener:
 
 @contextmanager
 def several_queues(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """A named queue for each thread."""
+    """Open a named queue for each thread."""
     with ExitStack() as stack:
         queues = [stack.enter_context(PersistentQueue(directory, f"q{number}")) for number in range(threads)]
         yield [_plain(stack.enter_context(queue.session())) for queue in queues]
 
 
 def face(**settings: Any) -> Opener:
-    """``compat.Queue``, whose items are pickled, as persist-queue's are; a ``get`` and its ``task_done`` are a take."""
+    """Return an opener of ``compat.Queue``. A take is a ``get`` and its ``task_done``.
+
+    The items are pickled, because persist-queue pickles its items.
+    """
 
     @contextmanager
     def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
@@ -142,7 +149,7 @@ def face(**settings: Any) -> Opener:
 
 
 class _BareLane:
-    """One thread's file: payloads in its first part, records of what was taken in its last one."""
+    """The file of one thread: payloads in its first part, records of takes in its last part."""
 
     def __init__(self, path: Path) -> None:
         self.fd = os.open(path, os.O_RDWR | os.O_CREAT)
@@ -153,9 +160,9 @@ class _BareLane:
         self._grow(0)
 
     def _grow(self, length_bytes: int) -> None:
-        """Make room for two payloads of this length at least."""
+        """Enlarge the first part so that it has room for at least two payloads of this length, and write all pages."""
         self._bytes = max(_BARE_FILE_BYTES, 2 * length_bytes)
-        # Page by page: of what one call writes the system keeps larger pieces, and would write such a piece whole.
+        # Page by page: after one large write the page cache holds larger pieces, and would write such a piece whole.
         for at in range(0, self._bytes + _BARE_FILE_BYTES, _PAGE_BYTES):
             os.pwrite(self.fd, bytes(_PAGE_BYTES), at)
         os.fsync(self.fd)
@@ -180,7 +187,7 @@ class _BareLane:
 
 @contextmanager
 def bare(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
-    """A file for each thread. What is taken must have been put since it was opened."""
+    """Open a file for each thread. A take may only follow a put since the file was opened."""
     lanes = [_BareLane(directory / f"{thread}.bin") for thread in range(threads)]
     try:
         yield [Lane(lane.put, lane.take) for lane in lanes]
@@ -193,7 +200,7 @@ def bare(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:
 
 
 class _SqliteLane:
-    """One connection."""
+    """One connection to a database file."""
 
     def __init__(self, path: Path, synchronous: str) -> None:
         self.connection = sqlite3.connect(
@@ -205,7 +212,7 @@ class _SqliteLane:
 
     def put(self, items: Sequence[bytes]) -> None:
         execute = self.connection.execute
-        if len(items) == 1:  # an insert is a transaction by itself
+        if len(items) == 1:  # a single INSERT is a transaction
             execute("INSERT INTO queue (item) VALUES (?)", (items[0],))
             return
         execute("BEGIN IMMEDIATE")
@@ -222,7 +229,7 @@ class _SqliteLane:
 
 
 def sqlite(synchronous: str, *, apart: bool = False) -> Opener:
-    """A connection for each thread, to one table, or ``apart`` to one each."""
+    """Return an opener of a connection for each thread. All share one table; with ``apart`` each has its own."""
 
     @contextmanager
     def opened(directory: Path, threads: int) -> Iterator[Sequence[Lane]]:

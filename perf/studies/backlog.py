@@ -1,9 +1,10 @@
-"""A queue far larger than memory: what it takes of it, how fast it goes on, and how long opening takes.
+"""A queue far larger than memory: its use of memory, its rates, and the time of opening it.
 
-A process of its own, ``python -m perf.backlog <directory> <items>``, puts the items of 20 B in flushes of 10,000, takes
-some and gives them back, browses some, and says how much memory it had at most. The items stay queued: behind them, and
-behind 10,000 items in another queue, flushes of 100 and of 1,000 are put and taken in turn. Those 10,000 are in memory,
-the others are read from files.
+A process of its own, ``python -m perf.studies.backlog <directory> <items>``, puts the items of 20 B in flushes of
+10,000. Then it takes some items, rolls back, browses some, and prints its highest memory use. The items stay queued.
+
+Then this process puts and takes flushes of 100 and of 1,000 items: in the queue with the backlog, and in turn in a
+queue with 10,000 items. Items of the smaller queue are in memory; those of the larger one are read from files.
 """
 
 from __future__ import annotations
@@ -19,9 +20,9 @@ from statistics import median
 
 from persistentqueue import PersistentQueue
 
+from ..harness import ROOT, Row, met, spread
+from ..workloads import BATCH, ITEMS
 from . import opening
-from .harness import Row, met, spread
-from .workloads import BATCH, ITEMS
 
 ITEM_BYTES = 20
 NEAR_ITEMS = 10_000
@@ -30,19 +31,19 @@ MEMORY_MIB_BAR = 32.0
 GROWTH_MIB_BAR = 1.0
 RATE_BAR = 0.8
 SMALL_PART = 100
-"""The smaller backlog, whose memory is compared, is one part of so many."""
+"""The full backlog is this many times the smaller backlog, whose memory use is compared."""
 _FLUSH_ITEMS = 10_000
 _LOOK_ITEMS = 200_000
 _BATCHES = (100, BATCH)
 _SLICE_FLUSHES = 150
-"""More than one reading ahead lasts for: otherwise most slices read nothing, and some do nothing else."""
+"""More than the system reads ahead at once. With fewer, most slices would read nothing and a few everything."""
 _SLICES = 6
 _RANDOM_BYTES = b"".join(ITEMS)
 _MIB = 1024 * 1024
 
 
 def fill(directory: Path, items: int) -> None:
-    """Put so many items, look at some of them, and close cleanly."""
+    """Put the items, dequeue some and roll back, browse some, and close cleanly."""
     with PersistentQueue(directory, memory_bytes=MEMORY_BYTES) as queue:
         with queue.session() as session:
             for start in range(0, items, _FLUSH_ITEMS):
@@ -57,21 +58,21 @@ def fill(directory: Path, items: int) -> None:
 
 
 def _new_items(count: int) -> list[bytes]:
-    """Objects of their own, so that each that is kept takes memory."""
+    """Return new objects, so that each item that is kept takes memory of its own."""
     return [_RANDOM_BYTES[at : at + ITEM_BYTES] for at in range(count)]
 
 
 def measure(directory: Path, items: int) -> float:
-    """Fill the queue in a process of its own: the most memory that this has taken, in MiB."""
+    """Fill the queue in a process of its own, and return the highest memory use of that process in MiB."""
     command = [sys.executable, "-m", __spec__.name, str(directory.absolute()), str(items)]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return float(json.loads(output.stdout))
 
 
 def rates(
     far: PersistentQueue, near: PersistentQueue, batch: int, rounds: int
 ) -> dict[str, tuple[list[float], list[float]]]:
-    """Items per second, in and out, behind the one backlog and the other, slice by slice in turn."""
+    """Return the items per second of both queues, in and out. The queues take turns, slice by slice."""
     found: dict[str, tuple[list[float], list[float]]] = {"in": ([], []), "out": ([], [])}
     for number in range(rounds * _SLICES):
         for at in (0, 1) if number % 2 else (1, 0):
@@ -92,7 +93,7 @@ def rates(
 
 
 def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table: memory, its growth, in, out, and opening."""
+    """Yield the lines of the table: memory, its growth, in, out, and opening."""
     far, small, empty, near = (directory / name for name in ("far", "small", "empty", "near"))
     empty_mib, small_mib, far_mib = measure(empty, 0), measure(small, items // SMALL_PART), measure(far, items)
     bound_mib = MEMORY_BYTES / _MIB

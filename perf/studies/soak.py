@@ -1,14 +1,18 @@
-"""``python -m perf.soak --minutes 20``: a stream from queue to queue for a long time, and whether anything grows.
+"""``python -m perf.studies.soak --minutes 20``: runs a stream from queue to queue for a long time, and measures growth.
 
-A process enqueues all the while, as a producer beside the owner. A query, triggered twice a second, reads that queue
-and writes another one. This process owns both: it answers the requests of the query, and takes out what arrives, and of
-the first queue also what is put in, as a consumer beside the query. Each item has a number, and the numbers arrive in
-their order, so that each of them is there exactly once.
+A second process enqueues without a pause, as a producer beside the owner. A query, triggered twice a second, reads the
+first queue and writes the second one. This process owns both queues and answers the requests of the query. It also
+consumes both queues: all items of the second one, and those of the first one as a consumer beside the query. Each item
+has a number. The numbers must arrive in order, so that each item arrives exactly once.
 
-Every ten seconds: what of this process, of Python's workers and of Java is in memory, how long the query's
-last looks (``latestOffset``) took, and how long the files of both queues are; drained segments are given back, so that
-the files are short again. In the end the producer stops, all is taken out, and the queues are as long as at first. What
-grows is told by the slope of a line through the second half of the samples.
+Every ten seconds the program takes a sample:
+
+- the resident memory of this process, of Python's workers and of Java;
+- the time of the query's last calls of ``latestOffset``;
+- the lengths of the files of both queues, after maintenance has freed drained segments.
+
+At the end the producer stops and all items are taken; then the files must be at most as long as in the smallest sample.
+Growth is the slope of a line through the second half of the samples.
 """
 
 from __future__ import annotations
@@ -26,9 +30,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from persistentqueue import PersistentQueue, Producer
 
-from . import figures, harness
+from .. import harness
+from ..harness import Row
+from ..report import programs
 from .churn import file_sizes
-from .harness import Row
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,22 +41,22 @@ if TYPE_CHECKING:
 RATE = 2_000
 SAMPLE_SECONDS = 10.0
 GROWTH_MIB_BAR, GROWTH_MS_BAR = 16.0, 5.0
-"""By which the workers and this process may grow in the second half, all told; and a look."""
+"""Largest growth in the second half: memory of this process and of the largest worker, and ``latestOffset``."""
 _FLUSHES = 20
 _PATIENCE_SECONDS = 120.0
 _MIB = 2**20
 
 
 class Sample(NamedTuple):
-    """What was found at one time."""
+    """The measurements of one moment."""
 
     seconds: float
     user_mib: float
     worker_mib: float
-    """Of the largest of Python's workers."""
+    """Memory of the largest of Python's workers."""
     workers: int
     workers_mib: float
-    """Of all of them, which counts what they share as often as there are workers."""
+    """Sum of the memory of all workers. Shared memory counts once for each worker."""
     java_mib: float
     latest_offset_ms: float
     disk_mib: float
@@ -59,7 +64,7 @@ class Sample(NamedTuple):
 
 
 def resident_mib(pid: int) -> float:
-    """What of a process is in memory; 0 where it has gone."""
+    """Return the resident memory of a process in MiB, or 0 if the process has ended."""
     try:
         pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
     except (OSError, IndexError):
@@ -68,10 +73,10 @@ def resident_mib(pid: int) -> float:
 
 
 def below(pid: int) -> Iterator[int]:
-    """The processes that this one has started, and those that they have."""
+    """Yield the ids of all descendants of a process."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has gone
+        with suppress(OSError):  # the process has ended
             children.setdefault(int(path.read_text().rpartition(")")[2].split()[1]), []).append(int(path.parent.name))
     waiting = [pid]
     while waiting:
@@ -88,7 +93,7 @@ def _name(pid: int) -> str:
 
 
 def _produce(directory: str, rate: float) -> None:
-    """Enqueue numbers, until told to stop; then print how many."""
+    """Enqueue numbered items until SIGTERM arrives, then print their number."""
     stopped: list[int] = []
     signal.signal(signal.SIGTERM, lambda number, _frame: stopped.append(number))
     number = 0
@@ -104,7 +109,7 @@ def _produce(directory: str, rate: float) -> None:
 
 
 class Soak:
-    """All of it; ``samples`` has what was found."""
+    """One run. ``samples`` has the measurements."""
 
     def __init__(self, spark: SparkSession, directory: Path) -> None:
         self._spark, self._directory = spark, directory
@@ -115,16 +120,19 @@ class Soak:
         self.batches = 0
 
     def run(self, seconds: float, sample_seconds: float, rate: float) -> None:
-        """Go on for so long, then take out what is left; raises ``AssertionError`` unless each item came once."""
+        """Run for this time, then take the items that are left.
+
+        Raises ``AssertionError`` unless each item arrived exactly once, in order.
+        """
         from persistentqueue.spark import acknowledge, register
 
         register(self._spark)
         with ExitStack() as stack:
             source, target = (stack.enter_context(PersistentQueue(self._directory, name)) for name in ("in", "out"))
             source.subscribe("spark")
-            command = [sys.executable, "-m", "perf.soak", "--produce", str(self._directory), "--rate", str(rate)]
-            above = Path(__file__).parent.parent
-            producer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=above)
+            command = [sys.executable, "-m", "perf.studies.soak", "--produce", str(self._directory)]
+            command += ["--rate", str(rate)]
+            producer = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=harness.ROOT)
             query = self._start()
             try:
                 end = time.monotonic() + seconds
@@ -138,14 +146,14 @@ class Soak:
                 producer.terminate()
                 number = int(producer.communicate()[0])
                 self._take_until(target, source, number)
-                query.processAllAvailable()  # what has arrived is committed before its batch is
+                query.processAllAvailable()  # the items can arrive before the batch is committed
             finally:
                 producer.kill()
                 producer.wait()
                 query.stop()
             acknowledge(query)
             self._settle(source, target)
-        assert self.taken == number, f"{self.taken} items of {number}"
+        assert self.taken == number, f"{self.taken} items arrived of {number}"
 
     def _start(self) -> Any:
         reader = self._spark.readStream.format("persistentqueue").options(queue="in", subscription="spark")
@@ -154,17 +162,20 @@ class Soak:
         return writer.options(**options).trigger(processingTime="500 milliseconds").start(str(self._directory))
 
     def _attend(self, source: PersistentQueue) -> None:
-        """Take for the plain consumer of the first queue what there is, and answer what others ask."""
+        """Take all items of subscription 0 of the first queue, and so answer the requests of other processes."""
         with source.transaction() as session:
             session.dequeue_many(100_000)
 
     def _take(self, target: PersistentQueue) -> None:
-        """Take out what there is, waiting a little for it: each number comes after the one before it."""
+        """Take the items of the second queue, waiting up to 0.1 s for the first of them.
+
+        Raises ``AssertionError`` unless each number follows the number before it.
+        """
         with target.transaction() as session:
             first = session.dequeue(timeout=0.1)
             some = [] if first is None else [first, *session.dequeue_many(100_000)]
         for item in some:
-            assert int(item.split()[0]) == self.taken, f"{item[:20]!r} instead of {self.taken}"
+            assert int(item.split()[0]) == self.taken, f"the item {item[:20]!r} arrived instead of number {self.taken}"
             self.taken += 1
 
     def _take_until(self, target: PersistentQueue, source: PersistentQueue, number: int) -> None:
@@ -174,7 +185,7 @@ class Soak:
             self._take(target)
 
     def _settle(self, source: PersistentQueue, target: PersistentQueue) -> None:
-        """Answer the last request, and see how long the files are when nothing is in the queues."""
+        """Answer the last request, and measure the files when both queues are empty."""
         deadline = time.monotonic() + _PATIENCE_SECONDS
         subscription = source.subscribe("spark")
         while len(subscription) and time.monotonic() < deadline:
@@ -191,7 +202,7 @@ class Soak:
     def _sample(self, query: Any, producer: int, queues: tuple[PersistentQueue, ...]) -> None:
         progress = [each for each in query.recentProgress if "latestOffset" in each["durationMs"]]
         if query.exception() is not None:
-            raise AssertionError(f"the query has failed: {query.exception()}")
+            raise AssertionError(f"the query failed: {query.exception()}")
         others = [pid for pid in below(os.getpid()) if pid != producer]
         java = [pid for pid in others if _name(pid) == "java"]
         workers = [mib for mib in map(resident_mib, set(others) - set(java)) if mib]
@@ -214,7 +225,7 @@ class Soak:
 
 
 def grown(samples: list[Sample], what: str) -> float:
-    """By how much it grew in these samples, by the slope of the line through them (the median of all pairs')."""
+    """Return the growth of a field over the samples, from the median slope of all pairs of samples."""
     slopes = [
         (getattr(later, what) - getattr(sample, what)) / (later.seconds - sample.seconds)
         for number, sample in enumerate(samples)
@@ -224,7 +235,7 @@ def grown(samples: list[Sample], what: str) -> float:
 
 
 def lines(soak: Soak) -> Iterator[Row]:
-    """A line for the whole, one for each that may grow."""
+    """Yield a line for the whole run, and a line for each quantity that may grow."""
     samples = soak.samples
     half = samples[len(samples) // 2 :]
     seconds = samples[-1].seconds
@@ -274,11 +285,11 @@ def lines(soak: Soak) -> Iterator[Row]:
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("soak", __doc__)
-    parser.add_argument("--minutes", type=float, default=20.0, help="(20)")
+    """Measure and print the table. With ``--results``, also write JSON."""
+    parser = programs.parser("soak", __doc__)
+    parser.add_argument("--minutes", type=float, default=20.0, help="duration in minutes (20)")
     parser.add_argument("--rate", type=float, default=RATE, help=f"items a second ({RATE})")
-    parser.add_argument("--produce", help="be the producer for the queue below this directory")
+    parser.add_argument("--produce", help="run only the producer, for the queue below this directory")
     options = parser.parse_args()
     if options.produce:
         _produce(options.produce, options.rate)
@@ -289,7 +300,7 @@ def main() -> None:
         soak.run(options.minutes * 60, SAMPLE_SECONDS, options.rate)
         yield from lines(soak)
 
-    figures.run_on_spark("soak", options, rows)
+    programs.run_on_spark("soak", options, rows)
 
 
 if __name__ == "__main__":

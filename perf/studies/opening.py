@@ -1,12 +1,12 @@
-"""Opening a queue of many items: how long it takes, and how much memory beyond that of an empty one.
+"""Opening a queue of many items: the time, and the memory beyond that of opening an empty queue.
 
-Each opening happens in a process of its own, ``python -m perf.opening <directory>``. Two queues are opened that hold
-the same items, and an empty one beside each:
+Each opening happens in a process of its own, ``python -m perf.studies.opening <directory>``. A queue of many items is
+opened in two states, each time beside an empty queue:
 
-- closed cleanly;
-- crashed with a log of one megabyte that flushes of one item have filled, which is the longest to read.
+- after a clean close;
+- after a crash with a log of one megabyte, filled by flushes of one item, which takes the longest to read.
 
-The bare disk reads and checksums the log: no opening can do less.
+The bare disk reads and checksums the log: every opening must do at least this.
 """
 
 from __future__ import annotations
@@ -23,8 +23,8 @@ from typing import NamedTuple
 from persistentqueue import PersistentQueue
 from persistentqueue.core.checksum import crc32
 
-from .harness import Row, met
-from .workloads import ITEMS
+from ..harness import ROOT, Row, met
+from ..workloads import ITEMS
 
 SECONDS_BAR = 0.2
 MEMORY_MIB_BAR = 64.0
@@ -34,14 +34,14 @@ _MIB = 1024 * 1024
 
 
 class Opening(NamedTuple):
-    """One opening: seconds, and the most memory that the process has taken at its end, in MiB."""
+    """One opening: its seconds, and the highest memory use of the process in MiB."""
 
     seconds: float
     memory_mib: float
 
 
 def fill(directory: Path, items: int) -> None:
-    """Put so many items of 100 B, in flushes of 10,000, and close cleanly."""
+    """Put this number of items of 100 B, in flushes of 10,000, and close cleanly."""
     chunk = ITEMS * (_FLUSH_ITEMS // len(ITEMS))
     with PersistentQueue(directory) as queue, queue.session() as session:
         for start in range(0, items, _FLUSH_ITEMS):
@@ -50,9 +50,9 @@ def fill(directory: Path, items: int) -> None:
 
 
 def crash(directory: Path, flushes_max: int) -> None:
-    """Fill the log of the queue with flushes of one item, up to so many, and end without a close.
+    """Fill the log with flushes of one item, at most ``flushes_max``, and end without a close.
 
-    The files are closed, the lock is free, and nothing is written: as ``kill -9`` leaves it.
+    The files are closed, the lock is free, and nothing is written, as after ``kill -9``.
     """
     queue = PersistentQueue(directory)
     with queue.session() as session:
@@ -62,7 +62,7 @@ def crash(directory: Path, flushes_max: int) -> None:
             session.flush()
             return queue.stats().log_bytes
 
-        first = flush()  # it begins a generation, and may make a segment
+        first = flush()  # this flush begins a generation, and may create a segment
         frame_bytes = flush() - first
         room_bytes = queue.stats().log_capacity_bytes - first - frame_bytes
         for _ in range(min(room_bytes // frame_bytes - 1, flushes_max)):
@@ -70,18 +70,18 @@ def crash(directory: Path, flushes_max: int) -> None:
             session.flush()
         group = queue._open_queue
         assert group is not None
-        group.disown("crashed to measure what opening costs then")
+        group.disown("crashed on purpose, to measure the opening after a crash")
 
 
 def measure(directory: Path) -> Opening:
-    """Open the queue in a process of its own, which closes it cleanly."""
+    """Open the queue in a process of its own, which closes it cleanly afterwards."""
     command = [sys.executable, "-m", __spec__.name, str(directory.absolute())]
-    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=Path(__file__).parent.parent)
+    output = subprocess.run(command, check=True, capture_output=True, text=True, cwd=ROOT)
     return Opening(*json.loads(output.stdout))
 
 
 def bare(directory: Path) -> float:
-    """The seconds that reading and checksumming the log take."""
+    """Read and checksum the log, and return the seconds."""
     log = max((directory / "log").iterdir())
     start = time.perf_counter()
     crc32(log.read_bytes())
@@ -89,7 +89,7 @@ def bare(directory: Path) -> float:
 
 
 def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table: opening after a clean close, and after a crash."""
+    """Yield the lines of the table: opening after a clean close, and after a crash."""
     full, empty = directory / "full", directory / "empty"
     fill(full, items)
     fill(empty, 0)
@@ -114,7 +114,7 @@ def rows(directory: Path, items: int, rounds: int) -> Iterator[Row]:
 
 
 def memory_mib() -> float:
-    """The most memory that this process has taken so far."""
+    """Return the highest memory use of this process so far, in MiB."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024 / _MIB
 

@@ -1,7 +1,7 @@
-"""Tasks of ``asyncio``: how many flushes a second a hundred of them make, beside one, and beside threads.
+"""Tasks of ``asyncio``: the flushes per second of a hundred tasks, beside one task, and beside threads.
 
-Each task, or thread, has a session and makes its part of the flushes, one item each, put and then taken, all durable.
-Whoever contends does so in turn, in each round; ratios are taken within a round.
+Each task or thread has a session and makes its part of the flushes: first all puts, then all takes. A flush has one
+item, and is durable. In each round all ways take turns, and ratios are taken within a round.
 """
 
 from __future__ import annotations
@@ -16,23 +16,23 @@ from statistics import median
 
 from persistentqueue import PersistentQueue, aio
 
-from .harness import Row, met, percentile, spread
-from .workloads import ITEMS
+from ..harness import Row, met, percentile, spread
+from ..workloads import ITEMS
 
 TASKS = 100
 BAR = 5.0
-"""Times the rate of one task."""
+"""Least ratio to the rate of one task."""
 IDLE_MS_BAR = 1.0
 _THREADS = (1, 8, 32)
 _IDLE_SECONDS = 2.0
 _ITEM = ITEMS[0]
 
 Way = Callable[[Path, int], tuple[float, float]]
-"""So many flushes in, and out: the seconds of each."""
+"""Makes this number of flushes in, and out, and returns the seconds of both."""
 
 
 def by_tasks(tasks: int, directory: Path, count: int) -> tuple[float, float]:
-    """So many tasks of one loop."""
+    """Make ``count`` flushes in this number of tasks of one event loop, and return the seconds in and out."""
 
     async def put(queue: aio.PersistentQueue[bytes]) -> None:
         async with queue.session() as session:
@@ -58,7 +58,7 @@ def by_tasks(tasks: int, directory: Path, count: int) -> tuple[float, float]:
 
 
 def by_threads(threads: int, directory: Path, count: int) -> tuple[float, float]:
-    """So many threads, without a loop."""
+    """Make ``count`` flushes in this number of threads, without an event loop, and return the seconds in and out."""
     with PersistentQueue(directory) as queue, ThreadPoolExecutor(threads) as pool:
 
         def put() -> None:
@@ -83,7 +83,7 @@ def by_threads(threads: int, directory: Path, count: int) -> tuple[float, float]
 
 
 def rates(directory: Path, count: int, rounds: int) -> dict[str, list[tuple[float, float]]]:
-    """The flushes a second, in and out, of each, round by round."""
+    """Return the flushes per second, in and out, of each way, round by round."""
     ways: dict[str, tuple[Way, int]] = {f"{n} task{'s' * (n > 1)}": (partial(by_tasks, n), n) for n in (TASKS, 1)}
     ways |= {f"{n} thread{'s' * (n > 1)}": (partial(by_threads, n), n) for n in _THREADS}
     found: dict[str, list[tuple[float, float]]] = {way: [] for way in ways}
@@ -97,7 +97,7 @@ def rates(directory: Path, count: int, rounds: int) -> dict[str, list[tuple[floa
 
 
 def idle_seconds(directory: Path, tasks: int, seconds: float = _IDLE_SECONDS) -> float:
-    """The processor time of so many tasks that wait for an item."""
+    """Return the processor seconds of this number of tasks that wait for an item."""
 
     async def wait(queue: aio.PersistentQueue[bytes]) -> None:
         async with queue.session() as session:
@@ -106,7 +106,7 @@ def idle_seconds(directory: Path, tasks: int, seconds: float = _IDLE_SECONDS) ->
     async def main() -> float:
         async with aio.PersistentQueue(directory) as queue:
             waiting = [asyncio.create_task(wait(queue)) for _ in range(tasks)]
-            await asyncio.sleep(0.1)  # until all do
+            await asyncio.sleep(0.1)  # until all tasks wait
             start = time.process_time()
             await asyncio.sleep(seconds)
             taken_seconds = time.process_time() - start
@@ -119,14 +119,14 @@ def idle_seconds(directory: Path, tasks: int, seconds: float = _IDLE_SECONDS) ->
 
 
 def wake_ups(directory: Path, count: int) -> list[float]:
-    """The seconds from when a task has flushed to when another one, which waited, has the item. Sorted."""
+    """Return the seconds from a task's flush until a waiting task has the item, sorted."""
 
     async def main() -> list[float]:
         woken: list[float] = []
         async with aio.PersistentQueue(directory) as queue, queue.session() as putting, queue.session() as taking:
             for _ in range(count):
                 waiting = asyncio.create_task(taking.dequeue(None))
-                await asyncio.sleep(0.001)  # until it waits
+                await asyncio.sleep(0.001)  # until the task waits
                 await putting.enqueue(_ITEM)
                 await putting.flush()
                 start = time.perf_counter()
@@ -139,7 +139,7 @@ def wake_ups(directory: Path, count: int) -> list[float]:
 
 
 def rows(directory: Path, count: int, rounds: int) -> Iterator[Row]:
-    """The lines of the table."""
+    """Yield the lines of the table."""
     found = rates(directory / "rates", count, rounds)
     many = found[f"{TASKS} tasks"]
     for at, way in enumerate(("in", "out")):

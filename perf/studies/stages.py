@@ -1,8 +1,9 @@
-"""``python -m perf.stages``: what a hand-off of whole DataFrames costs beside plain Parquet, and nothing else.
+"""``python -m perf.studies.stages``: measures a hand-off of whole DataFrames beside plain Parquet.
 
-Both write the same rows, by one Spark, with as many tasks, and read them back once, in turns: plain Parquet by
-``df.write.parquet`` and ``spark.read.parquet``; ours by ``put`` and ``take``, which also sync every file and directory,
-measure them, and commit the manifest, then check the files and remove them. What is read is dropped.
+Both ways write the same rows and read them back once, in turns, with one Spark and the same number of tasks. Plain
+Parquet uses ``df.write.parquet`` and ``spark.read.parquet``. The hand-off uses ``put``, which also syncs and measures
+every file and directory and commits the manifest, and ``take``, which also checks the files and removes them. The rows
+that are read are discarded.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from pathlib import Path
 from statistics import median
 from typing import TYPE_CHECKING
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -25,7 +27,7 @@ BAR = 1.2
 
 
 def frame(spark: SparkSession, rows: int) -> DataFrame:
-    """So many rows of a number, a fraction and a text, made where they are written."""
+    """Return rows of a number, a fraction and a text. The tasks that write the rows also make them."""
     columns = ("id", "rand(7) AS fraction", "concat('carrier ', id % 1000) AS name")
     return spark.range(0, rows, 1, 4).selectExpr(*columns)
 
@@ -35,7 +37,7 @@ def _plain(spark: SparkSession, directory: Path, rows: int) -> tuple[float, floa
     begun = time.perf_counter()
     frame(spark, rows).write.parquet(payload)
     written = time.perf_counter()
-    figures.drop(spark.read.parquet(payload))
+    programs.drop(spark.read.parquet(payload))
     read = time.perf_counter()
     shutil.rmtree(directory / "plain")
     return written - begun, read - written
@@ -51,18 +53,18 @@ def _handed_over(spark: SparkSession, directory: Path, rows: int) -> tuple[float
         with handoff.take() as stage:
             assert stage is not None
             assert stage.manifest.rows == rows
-            figures.drop(stage.df)
+            programs.drop(stage.df)
         return written - begun, time.perf_counter() - written
 
 
 def rows(spark: SparkSession, directory: Path, count: int, rounds: int) -> Iterator[Row]:
-    """A line for the writing, one for the reading and one for both."""
+    """Yield a line for writing, a line for reading, and a line for both."""
     directory = directory.resolve()
     ways = (_handed_over, _plain)
-    for way in ways:  # Java learns how while it runs
+    for way in ways:  # Java compiles the code while it runs
         way(spark, directory, max(count // 10, 1000))
     found: list[list[tuple[float, float]]] = [[], []]
-    for which in figures.in_turn(len(ways), rounds):
+    for which in programs.in_turn(len(ways), rounds):
         found[which].append(ways[which](spark, directory, count))
     for what, pick in (("put, beside a write", 0), ("take, beside a read", 1), ("put and take, beside both", None)):
         ours, plain = ([sum(seconds) if pick is None else seconds[pick] for seconds in each_way] for each_way in found)
@@ -75,12 +77,12 @@ def rows(spark: SparkSession, directory: Path, count: int, rounds: int) -> Itera
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("stages", __doc__)
-    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"of a DataFrame ({ROWS})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    """Measure and print the table. With ``--results``, also write JSON."""
+    parser = programs.parser("stages", __doc__)
+    parser.add_argument("--rows", type=harness.at_least_one, default=ROWS, help=f"rows of a DataFrame ({ROWS})")
+    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="rounds of each way (5)")
     options = parser.parse_args()
-    figures.run_on_spark(
+    programs.run_on_spark(
         "stages", options, lambda spark, directory: rows(spark, directory, options.rows, options.rounds)
     )
 

@@ -1,7 +1,7 @@
-"""What a run found: kept as JSON, shown as Markdown and as charts.
+"""Saves the results of ``python -m perf`` as JSON, and shows them as Markdown tables and charts.
 
-``python -m perf.results perf/results/results.json`` shows it again, writing beside it, and its tables into both
-``README.md``. Nothing is measured here.
+``python -m perf.report.tables perf/results/results.json`` measures nothing. It writes the Markdown and the charts again
+beside the JSON, and the tables of bars and rates into both ``README.md``.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from .contenders import BARE, SQLITE, Durability
-from .counts import Cost
-from .harness import Measured, file_system, percentile, ratios, spread, table_head, table_line
-from .peers import LMDB, PYTHON_PEERS, SERVERS
-from .workloads import Workload
+from ..contenders import BARE, SQLITE, Durability
+from ..contenders.peers import LMDB, PYTHON_PEERS, SERVERS
+from ..counts import Cost
+from ..harness import Measured, file_system, percentile, ratios, spread, table_head, table_line
+from ..workloads import Workload
 
 _PARTS = (0.5, 0.9, 0.99, 1.0)
 _COLUMNS = (
@@ -37,7 +37,7 @@ _BESIDE = {
     "best queue of Python": [each.name for each in PYTHON_PEERS],
     **{each.name: [each.name] for each in SERVERS},
 }
-"""The columns of the table of rates: of those who share one, the fastest counts."""
+"""The columns of the table of rates, and their contenders. Of several contenders the fastest counts."""
 _PACKAGES = (
     "persistentqueue", "zlib-ng",
     "lmdb", "persist-queue", "queuelib", "litequeue", "diskcache", "huey", "redis", "greenstalk",
@@ -46,7 +46,7 @@ Found = dict[str, Any]
 
 
 def machine(directory: Path) -> Found:
-    """What it ran on."""
+    """Describe the machine, the file system of the directory, and the versions of the packages."""
     cpu = [
         line for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines() if line.startswith("model name")
     ]
@@ -71,7 +71,7 @@ def _version(package: str) -> str:
 
 
 def record(workload: Workload, measured: Mapping[str, Measured], costs: Mapping[str, Mapping[str, Cost]]) -> Found:
-    """All that is worth keeping of a workload."""
+    """Return the measurement of a workload as it is saved in JSON."""
     ours = next(iter(workload.entries))
     ways: dict[str, list[Found]] = {}
     for way in workload.ways:
@@ -100,7 +100,7 @@ def record(workload: Workload, measured: Mapping[str, Measured], costs: Mapping[
 
 
 def tables(found: Found) -> Iterator[str]:
-    """The lines of all tables: of bars first, then for each workload one of each class of durability."""
+    """Yield the lines of all tables: first the bars, then for each workload a table for each durability."""
     if found["bars"]:
         yield table_head()
         yield from (table_line(row) for row in found["bars"])
@@ -110,20 +110,20 @@ def tables(found: Found) -> Iterator[str]:
 
 
 def bars_block(found: Found) -> str:
-    """The table of bars for ``perf/README.md``, with the two lines that say where it begins and ends."""
+    """Return the table of bars for ``perf/README.md``, between its first and last marker line."""
     rows = [table_line((row[0], row[1], *row[3:])) for row in found["bars"]]
     return "\n".join([_BARS, table_head(("what", "ours", "ratio", "bar", "met?")), *rows, _END_OF_BARS])
 
 
 def rates_block(found: Found) -> str:
-    """The table of rates for ``README.md``, with the two lines that say where it begins and ends."""
+    """Return the table of rates for ``README.md``, between its first and last marker line."""
     workloads = [found["workloads"][name] for name in _RATED if name in found["workloads"]]
     rows = [table_line(cells) for workload in workloads for cells in _rates(workload)]
     return "\n".join([_RATES, table_head(("", "ours, items/s", *_BESIDE), ("",)), *rows, _END_OF_RATES])
 
 
 def _rates(workload: Found) -> Iterator[Sequence[str]]:
-    """In and out: our rate, and how many times whose rate that is."""
+    """Yield a line for each direction: our rate, and its ratio to the rate of each column."""
     threads = workload["ways"]["in"][0]["threads"]
     what = f"{workload['batch']:,} items per flush" if workload["batch"] > 1 else "One item per flush"
     for way, label in (("in", f"{what}, {threads} threads, in" if threads > 1 else f"{what}, in"), ("out", "… out")):
@@ -138,7 +138,7 @@ def _rates(workload: Found) -> Iterator[Sequence[str]]:
 
 
 def table(workload: Found) -> Iterator[str]:
-    """The lines of one workload."""
+    """Yield the lines of the tables of one workload."""
     for durability in Durability:
         rows = [
             (way, row)
@@ -179,7 +179,7 @@ _COLORS = {"ours": _OURS_COLOR, "bare disk": "#9a9a9a", "SQLite FULL": "#c0392b"
 
 
 def charts(found: Found, directory: Path) -> Iterator[Path]:
-    """Draw what there is to draw, and yield the files."""
+    """Draw each chart whose workloads were measured, and yield its path."""
     import matplotlib as mpl
 
     mpl.use("Agg")
@@ -193,7 +193,7 @@ def charts(found: Found, directory: Path) -> Iterator[Path]:
 
 
 def _headline(workloads: Sequence[Found], path: Path) -> Path:
-    """Who puts and takes how many items a second, all synced by each flush."""
+    """Draw the rates of all contenders whose every flush syncs."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, len(workloads), figsize=(11, 4.6), layout="constrained")
@@ -217,7 +217,7 @@ def _headline(workloads: Sequence[Found], path: Path) -> Path:
 
 
 def _lines(name: str, values: Mapping[int, Found], label: str, path: Path) -> Path:
-    """Items a second over a row of values."""
+    """Draw the items per second over the values of a parameter."""
     from matplotlib import pyplot
 
     figure, axes = pyplot.subplots(1, 2, figsize=(10, 3.8), sharey=True, layout="constrained")
@@ -253,16 +253,17 @@ def _lines(name: str, values: Mapping[int, Found], label: str, path: Path) -> Pa
 
 
 def save(found: Found, directory: Path) -> None:
-    """Write ``results.json``, ``results.md`` and the charts into the directory."""
+    """Write ``results.json``, ``results.md`` and the charts into the directory, and the tables into the documents."""
     directory.mkdir(parents=True, exist_ok=True)
     (directory / "results.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     show(directory / "results.json")
 
 
 def show(path: Path) -> None:
-    """Write the Markdown and the charts of such a file beside it, and the tables into the ``README.md`` above it.
+    """Write the Markdown and the charts of a JSON file beside it, and the tables into the documents above it.
 
-    That of bars goes into the nearer one, that of rates into the one above that; only where the documents have them.
+    The table of bars goes into the ``README.md`` one directory above the results, the table of rates into the one two
+    directories above. A document without the marker lines stays unchanged.
     """
     found = json.loads(path.read_text(encoding="utf-8"))
     head = [
@@ -279,7 +280,7 @@ def show(path: Path) -> None:
 
 
 def replace(block: str, document: Path) -> None:
-    """Put the block where the document has one between the same two lines; there may be none, and no document."""
+    """Replace the text between the block's marker lines in the document. Do nothing if the markers are missing."""
     begin, *_, end = block.splitlines()
     if document.exists():
         before, _, rest = document.read_text(encoding="utf-8").partition(begin)
@@ -289,7 +290,7 @@ def replace(block: str, document: Path) -> None:
 
 
 def _main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m perf.results", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m perf.report.tables", description=__doc__)
     parser.add_argument("results", type=Path)
     show(parser.parse_args().results)
 

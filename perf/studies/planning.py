@@ -1,11 +1,12 @@
-"""``python -m perf.planning``: what it takes to plan a read of a queue with a hundred thousand segments.
+"""``python -m perf.studies.planning``: measures the planning of a read of a queue with a hundred thousand segments.
 
-The planner of the data source looks into the log (``look``), plans what to read (``plan``) and makes partitions of it;
-it opens no segment that the log says is written. The seconds, and by how much Python's objects grew meanwhile
-(``tracemalloc``, in a run of its own), once beside the owner, who has just written, and once after he has closed.
+The planner of the data source reads the log (``look``), plans the splits (``plan``) and combines them to partitions
+(``partition``). It does not open a segment if the log says that the segment is written. Measured are the seconds, and
+the growth of Python's objects (``tracemalloc``, in a run of its own): once while the owner has the queue open, and once
+after the owner has closed it.
 
-The queue is made quickly: an item in each segment, no syncs, and the segments in memory (``--data``), where files are
-made in a tenth of the time. Nothing of that changes the log, which is where it would be.
+The queue is made quickly: one item in each segment, no syncs, and the segments in memory (``--data``), where a file is
+created in a tenth of the time. The log is not affected by this.
 """
 
 from __future__ import annotations
@@ -22,14 +23,15 @@ from persistentqueue import PersistentQueue
 from persistentqueue.interprocess.splits import look, partition, plan
 from persistentqueue.system.disk import DISK
 
-from . import figures, harness
-from .harness import Row
+from .. import harness
+from ..harness import Row
+from ..report import programs
 
 SEGMENTS = 100_000
 PARTITIONS = 64
 _ITEM = bytes(100)
 _TRIM = 500
-"""After so many the log is trimmed: until then each segment that it carries a block of is an open file."""
+"""Flushes between two trims of the log. Until a trim, each segment with a deferred block is an open file."""
 
 
 def _ignore(_fd: int) -> None:
@@ -52,7 +54,7 @@ def _fill(directory: Path, data: Path, segments: int) -> PersistentQueue:
 
 
 def _plan(directory: Path) -> tuple[float, float, int, int]:
-    """The seconds of the look, and of the rest; how many splits and partitions that makes."""
+    """Plan a read. Return the seconds of ``look`` and of the rest, and the numbers of splits and of partitions."""
     begun = time.perf_counter()
     places, recovered = look(DISK, str(directory))
     looked = time.perf_counter()
@@ -86,22 +88,24 @@ def _row(directory: Path, segments: int, rounds: int, what: str) -> Row:
 
 
 def rows(directory: Path, data: Path, segments: int, rounds: int) -> Iterator[Row]:
-    """A line beside the owner, and one after he has closed."""
+    """Yield a line while the owner is at work, and a line after the owner has closed the queue."""
     with ExitStack() as stack:
         place = stack.enter_context(harness.workspace(data, memory=True))
         with _fill(directory / "queue", place / "data", segments):
             yield _row(directory / "queue", segments, rounds, "beside the owner")
-        yield _row(directory / "queue", segments, rounds, "which nobody owns")
+        yield _row(directory / "queue", segments, rounds, "without an owner")
 
 
 def main() -> None:
-    """Run it, print the table, and write JSON where ``--results`` says."""
-    parser = figures.parser("planning", __doc__)
-    parser.add_argument("--data", type=Path, default=Path("/dev/shm"), help="where the segments are (/dev/shm)")
-    parser.add_argument("--segments", type=harness.at_least_one, default=SEGMENTS, help=f"({SEGMENTS})")
-    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="of each (5)")
+    """Measure and print the table. With ``--results``, also write JSON."""
+    parser = programs.parser("planning", __doc__)
+    parser.add_argument("--data", type=Path, default=Path("/dev/shm"), help="a directory for the segments (/dev/shm)")
+    parser.add_argument(
+        "--segments", type=harness.at_least_one, default=SEGMENTS, help=f"number of segments ({SEGMENTS})"
+    )
+    parser.add_argument("--rounds", type=harness.at_least_one, default=5, help="rounds of each line (5)")
     options = parser.parse_args()
-    figures.run("planning", options, lambda where: rows(where, options.data, options.segments, options.rounds))
+    programs.run("planning", options, lambda where: rows(where, options.data, options.segments, options.rounds))
 
 
 if __name__ == "__main__":

@@ -488,7 +488,7 @@ class Committer:
         return group, is_small
 
     def _frees_some(self, refusal: OSError) -> bool:
-        """Give back disk space or file descriptors, whichever ``refusal`` reports as lacking; return whether any were."""
+        """Give back disk space or file descriptors, whichever ``refusal`` reports as lacking; return if any were."""
         if refusal.errno in NO_SPACE:
             return self._make_room(refusal)
         return refusal.errno in NO_FILES and self._segments.close_idle()

@@ -271,9 +271,9 @@ class Store:
     def commit(self, group: Sequence[Transaction]) -> None:
         """Commit the transactions as one group, in order. On return, each is durable or has its ``error`` set.
 
-        A transaction whose marker was recorded before is ``skipped``. With ``sync=False``, a commit survives a power cut
-        only from the next trim on. Raises ``BrokenQueueError`` if the outcome is unknown. The write order is at the top
-        of the module ``commit``.
+        A transaction whose marker was recorded before is ``skipped``. With ``sync=False``, a commit survives a power
+        cut only from the next trim on. Raises ``BrokenQueueError`` if the outcome is unknown. The write order is at the
+        top of the module ``commit``.
         """
         if self.broken is not None:
             self.check()

@@ -139,7 +139,7 @@ class Inbox:
         """
         self._store.check()
         # After the frame of an adoption, no call may fail for lack of a descriptor. So the inbox is opened before it.
-        with unless_lacking(self._adopter.directory, "to adopt what was published", "then dequeue again"):
+        with unless_lacking(self._adopter.directory, "to adopt published files", "then dequeue again"):
             self._adopter.look(insists)
             if not self._adopter.left:
                 self._adopter.is_cut = False

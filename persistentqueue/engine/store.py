@@ -1,7 +1,7 @@
 """The store: the only module that joins the log, the segments, the state and the page cache of one queue.
 
-``opening.open_store`` opens a store; here it commits, trims and closes. The write order of a commit is at the top of
-the module ``commit``, and that of a trim at the top of the module ``trim``.
+``opening.open_store`` opens a store. The store then commits, trims and closes. The write order of a commit is at the
+top of the module ``commit``. The write order of a trim is at the top of the module ``trim``.
 
 A failed sync or a failed write of the log breaks the store: it is unknown what is on disk. Then every call raises
 ``BrokenQueueError`` until the queue is opened again and recovered. Anything that fails earlier is undone.
@@ -95,7 +95,7 @@ class RecoveryReport:
 
     It has the log, too, if ``torn_bytes``, ``missing_bytes`` or ``lost_transactions`` is not 0."""
     resolved: bool | None = None
-    """Outcome of a transaction over several queues that was in doubt: True if committed; None if there was none."""
+    """Whether a transaction over several queues that was in doubt is committed; None if there was none in doubt."""
 
 
 NOTHING_FOUND = RecoveryReport()
@@ -256,7 +256,7 @@ class Store:
         transaction.cost_bytes = 0
 
     def discard(self, transaction: Transaction) -> None:
-        """Release what the transaction holds, and drop the items that it wanted to enqueue.
+        """Release the items that the transaction holds, and drop the items that it wanted to enqueue.
 
         Do nothing if the transaction was committed: an interruption may have kept its session from noticing.
         """
@@ -397,7 +397,7 @@ class Store:
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
         """Begin a new generation of the log with ``Generations.trim``, and raise its errors.
 
-        If a resource is lacking, give back what no trim needs, and try once more.
+        If a resource is lacking, give back the part of it that no trim needs, and try once more.
         """
         self.check()
         trim = partial(self.generations.trim, flags, extra_bytes, keep_old, enqueues)
@@ -413,7 +413,7 @@ class Store:
         self.generations.give_back()
 
     def tidy(self) -> None:
-        """Give up what only a busy queue needs, and delete drafts that producers have left behind.
+        """Give up the space and memory that only a busy queue needs, and delete drafts that producers have left behind.
 
         The queue gives up drained segments, the length that the log has grown by, and the memory that the log is
         written from. A drained current segment is given up, too, if it is larger than a first one, or is to be wiped.
@@ -475,9 +475,10 @@ class Store:
         return log
 
     def _frees_some(self, error: ResourceError) -> bool:
-        """Give back what no trim needs of the lacking resource, and return whether there was any.
+        """Give back the part of a lacking resource that no trim needs, and return whether there was any.
 
-        These are open files that only reading needs, or retired segments and the files of the pool.
+        If file descriptors are lacking, these are files that only reading needs. If space is lacking, these are retired
+        segments and the files of the pool.
         """
         if isinstance(error, TooManyFilesError):
             return self.segments.close_idle()

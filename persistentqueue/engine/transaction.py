@@ -50,8 +50,8 @@ class Settings:
 class Transaction:
     """The changes that one flush commits, a published file, or other operations.
 
-    A session's transaction has items to enqueue, in memory (``items``) or spilled (``pieces``), and runs to consume, of
-    the items that its subscription has handed out (``ready``).
+    A session's transaction has items to enqueue, in memory (``items``) or spilled (``pieces``). It also has ``runs`` to
+    consume, which its subscription (``ready``) has handed out.
     """
 
     __slots__ = (

@@ -43,7 +43,8 @@ def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
 class Limits:
     """The limits of one queue, and how much of each it uses.
 
-    Any thread may read ``items`` and ``fill`` with the mutex. Everything else is for the writer.
+    It changes nothing itself. Only the writer, with the mutex, changes the state that it reads. A result that another
+    thread computes without the mutex may be outdated.
     """
 
     def __init__(

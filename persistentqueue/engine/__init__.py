@@ -1,1 +1,1 @@
-"""One writer, without threads: commits, reads, trims, compaction, and the adoption of what was published."""
+"""The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption."""

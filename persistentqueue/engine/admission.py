@@ -1,10 +1,14 @@
-"""How full a queue may be: which transactions of a group are admitted, and what the others hear.
+"""Admission: which transactions of a group fit into the limits, and the error for each one that does not.
 
-Counted is what is not gone, that is, consumed by all subscriptions, on hold or not; ``max_items`` leaves out what could
-not be read, since nobody could take it away. A transaction is measured before it is written: each of its blocks with
-its header, its envelope, and a length for each item, which is what they take at most; what it dequeues counts by
-average, as ``stats().live_bytes`` does, if it is then gone. One that adds no more than it takes away is always
-admitted. ``max_disk_bytes`` and ``min_free_bytes`` are ``quota``'s to watch; here is what is said of them.
+An item counts for the limits until it is *gone*, that is, until all subscriptions have consumed it. Held items count,
+too. ``max_items`` does not count items that could not be read, since no consumer could remove them.
+
+A transaction is measured before it is written, by an upper bound: each block with its header and its envelope, and a
+length for each item. The bytes that a transaction frees are estimated by average, as in ``stats().live_bytes``. It
+frees an item if the item is gone once the transaction has consumed it. A transaction that adds no more than it frees
+is always admitted.
+
+The module ``quota`` enforces ``max_disk_bytes`` and ``min_free_bytes``. This module only makes the errors for them.
 """
 
 from __future__ import annotations
@@ -19,15 +23,15 @@ from .subscriptions import Subscriptions
 from .transaction import Settings, Transaction
 
 LOGS_LEAST = 5
-"""``max_disk_bytes`` is so many times ``log_bytes`` at least: the log, its spare, what is kept for both, and items."""
+"""Least ratio of ``max_disk_bytes`` to ``log_bytes``: for the log, its spare, the reserve for both, and items."""
 _RESERVED = 8
-"""One part in so many of ``max_disk_bytes`` is kept for the log and its spare to grow."""
+"""Divisor of ``max_disk_bytes``: this part is reserved for the log and its spare to grow."""
 
 
 def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
-    """What the blocks of the transaction take at most, each with an envelope of at most so many bytes."""
+    """Return an upper bound of the bytes of the transaction's blocks, each with an envelope of ``envelope_bytes``."""
     count, payload_bytes = len(transaction.items), transaction.payload_bytes
-    # Of two blocks in a row, one is full of items, or both together have more bytes than one may have.
+    # Two adjacent blocks: either one of them has BLOCK_ITEMS items, or both together exceed BLOCK_BYTES.
     blocks = min(count, 1 + 2 * (count // BLOCK_ITEMS + payload_bytes // BLOCK_BYTES))
     pieces_bytes = sum(piece.length_bytes for piece in transaction.pieces)
     body_bytes = LENGTH_BYTES * count + payload_bytes
@@ -37,7 +41,11 @@ def measure_bytes(transaction: Transaction, envelope_bytes: int = 0) -> int:
 
 
 class Limits:
-    """The limits of one queue. What changes the state, or a file, is for the thread that writes."""
+    """The limits of one queue, and how much of each it uses.
+
+    It changes nothing itself. Only the writer, with the mutex, changes the state that it reads. A result that another
+    thread computes without the mutex may be outdated.
+    """
 
     def __init__(
         self, disk: Disk, directory: str, settings: Settings, subscriptions: Subscriptions, state: State, quota: Quota
@@ -53,31 +61,34 @@ class Limits:
 
     @property
     def items(self) -> int:
-        """How many items the queue holds that somebody can take, or has taken and not flushed."""
+        """Number of items that count for ``max_items``: neither gone nor unreadable. Held items count."""
         return self.state.next_sequence - self.state.gone_count - self._subscriptions.damaged_count
 
     def fits(self, count: int, length_bytes: int) -> bool:
-        """Whether there is room for so many items more, in so many bytes of blocks."""
+        """Return whether ``count`` more items fit, in blocks of ``length_bytes``."""
         return (self.max_items is None or self.items + count <= self.max_items) and (
             self.max_bytes is None or self.state.live_bytes + length_bytes <= self.max_bytes
         )
 
     @property
     def nearest(self) -> str:
-        """The limit that is nearest, of those that there are."""
+        """Name of the limit that the queue is closest to. At least one limit must be set."""
         return max(self._fills())[1]
 
     @property
     def fill(self) -> float:
-        """How full the queue is by the limit that is nearest: 0.0 without limits, 1.0 at one."""
+        """Used part of the limit that the queue is closest to: 0.0 without limits, 1.0 at a limit."""
         return max(self._fills(), default=(0.0, ""))[0]
 
     def reserve_bytes(self, log_bytes: int) -> int:
-        """What is kept of the disk for a log of this length, and its spare, to grow for those who dequeue."""
+        """Return the bytes of the quota that only dequeues may use, for a log of this length and its spare to grow."""
         return max(2 * log_bytes, (self._settings.max_disk_bytes or 0) // _RESERVED)
 
     def refuse(self, transaction: Transaction, limit: str, directory: str = "") -> QueueFullError:
-        """What the transaction hears that this limit leaves no room for; ``directory`` of a file that had to grow."""
+        """Return the error for a transaction that ``limit`` leaves no room for.
+
+        For ``min_free_bytes``, ``directory`` is the one of the file that could not grow.
+        """
         most: int = getattr(self._settings, limit)
         asked = transaction.count if limit == "max_items" else measure_bytes(transaction, self.envelope_bytes)
         if limit == "max_items":
@@ -86,20 +97,23 @@ class Limits:
             holds, least = self.state.live_bytes, 0
         elif limit == "max_disk_bytes":
             holds, least = self._disk_bytes, self._least_bytes
-        else:  # who makes room there are others, whom nobody could wait for
+        else:  # min_free_bytes: only other programs free that space, and no wake-up would tell of it; so it is lasting
             holds, least = self._disk.free_bytes(directory), most
         path = directory if limit == "min_free_bytes" else self.directory
         return QueueFullError(path, limit, most, holds, asked, asked + least > most)
 
     def refuse_for_ever(self, transaction: Transaction) -> QueueFullError | None:
-        """What the transaction hears if it does not even fit into an empty queue."""
+        """Return the error for a transaction that does not even fit into an empty queue; None if it does fit."""
         for limit in ("max_items", "max_bytes", "max_disk_bytes"):
             if getattr(self._settings, limit) is not None and (error := self.refuse(transaction, limit)).lasting:
                 return error
         return None
 
     def explain(self, transaction: Transaction, error: ResourceError) -> ResourceError | QueueFullError:
-        """What the transaction hears where there was no room: the same, or which limit it was."""
+        """Return the error for a transaction that found no room.
+
+        It is ``QueueFullError`` if a limit of the queue caused ``error``, and ``error`` itself otherwise.
+        """
         cause = error.__cause__
         return self.refuse(transaction, cause.limit, cause.directory) if isinstance(cause, OverLimitError) else error
 
@@ -113,18 +127,18 @@ class Limits:
 
     @property
     def _disk_bytes(self) -> int:
-        """What the files take, and what is kept for the log to grow."""
+        """Bytes that the files take, and the reserve for the log to grow."""
         return self._quota.used_bytes + self._quota.reserve_bytes
 
     @property
     def _least_bytes(self) -> int:
-        """What an empty queue takes of the disk, with a segment that has no block yet."""
+        """Bytes of the disk that an empty queue takes, with one segment that has no block yet."""
         log_bytes = self._settings.log_bytes
         return 2 * log_bytes + self.reserve_bytes(log_bytes) + HEADER_BYTES
 
 
 class Tally:
-    """What a queue would hold after the transactions of a group that were admitted so far."""
+    """The items and bytes that a queue would hold after the transactions of a group that were admitted so far."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -132,7 +146,7 @@ class Tally:
         self._bytes = limits.state.live_bytes
 
     def admit(self, transaction: Transaction) -> bool:
-        """Whether there is room for the transaction, which is counted then; else its ``error`` is set."""
+        """Count the transaction and return True if it fits; otherwise set its ``error`` and return False."""
         limits, count = self._limits, transaction.count
         ready, runs = transaction.ready, transaction.runs
         freed = list(limits.state.would_free(ready.number, runs)) if runs and ready is not None else []

@@ -1,35 +1,35 @@
-"""The inbox at work: what other processes have published becomes the queue's, through its commits.
+"""Adoption: the files that other processes have published become segments of the queue, by a frame and a rename.
 
-The write order is at the top of ``adopt``. Everything here is for the thread that writes.
+``Adopter`` lists, reads and deletes the files of the inbox. ``Inbox`` commits them through the store. Everything here
+is for the writer. The write order of an adoption (``adopt.1`` …):
 
-Adopting what other processes have published: their files become segments, by a frame and a rename.
+1. Read the published files (see ``publication``) in the order of their names, and check that the parts of each manifest
+   are there. Set aside each file that is not valid. Sync the inbox: a name that its producer has not synced yet could
+   vanish after the frame that refers to it. *A crash leaves the published files, which the next owner finds again.*
+2. Write the frame: an *adoption*, an *enqueue* and perhaps a *marker* for each. **This is the commit point.** A
+   published transaction whose marker was recorded before is skipped.
+3. Rename each file to its segment, and each manifest after its parts. A manifest becomes a segment without items, which
+   the next trim retires. *A crash leaves files in the inbox that are segments in the log. The next opening renames
+   them.* If there is no room for the new name, a file keeps the old one until a trim. The names are durable before a
+   trim drops the frame.
+4. Apply the operations to the state in memory, as any commit does. Then delete the skipped files; a file that stays is
+   skipped again. Requests have no marker, so they are deleted durably before anything else is done. Parts are deleted
+   when the deletion of their manifest is durable, since a manifest without its parts would count as damaged. *A crash
+   leaves parts that no manifest names. They are swept when they are old. After a crash, the next opening syncs the
+   inbox, so that deleted files do not come back.*
 
-The write order of an adoption (``adopt.1`` …):
+A power cut may drop the frame of step 2 but not the new names of step 3. This can happen to a frame that a killed owner
+left in the cache of the operating system, or that was never synced. The segment is then an orphan: the log does not
+know it, and has not retired it. Recovery moves orphans back to the inbox, parts durably before their manifest.
 
-1. Read what is published (see ``publication``), in the order of the names, and look whether the parts of a manifest
-   are there; set aside what does not check out. Sync the inbox: a name that its producer has yet to make durable could
-   vanish after the frame that speaks of it. *A crash leaves what was published, which is found again.*
-2. Write the frame: an *adoption*, an *enqueue* and perhaps a *marker* for each. **This is the commit point.** What says
-   a marker that was reached before is skipped.
-3. Rename each file to its segment, a manifest behind its parts: it is a segment without items, which the next trim
-   retires. *A crash leaves files in the inbox that the log says are segments; the next opening renames them.* A file
-   that finds no room for its new name keeps the old one until a trim. The names are durable before a trim drops the
-   frame. A power cut may take a frame that a killed owner left in the page cache, or that was never synced, and not the
-   names: a published file that the log knows nothing of, and has not retired, goes back to the inbox, parts durably
-   before their manifest.
-4. Apply the operations to the state in memory, as any commit does. Then delete what was skipped: found again, it would
-   be skipped again. Requests, which have no version, go durably before anything else is done. Parts go when their
-   manifest has gone durably: without them it would be damaged. *A crash leaves parts that no manifest names, which are
-   swept when they are old. Whoever opens the queue after one makes durable what is gone from the inbox.*
+No byte of an item is copied, or read before the item is dequeued. If there is no room for a file, that file stays in
+the inbox with all files behind it, since each producer's order is kept. Only a request that acknowledges items in the
+queue is handled out of order. It needs no order, and may make room.
 
-No byte of an item is copied, or read before it is dequeued. What there is no room for stays where it is, and all behind
-it, since each producer's order is kept; but to acknowledge what is in the queue already needs no order, and may make
-room.
-
-The inbox may hold anything, in any number. The work is bounded by the bytes that are really there, and done in *steps*
-of at most ``STEP_NAMES`` names. What does not check out is set aside. A file that can neither be read nor renamed is
-*skipped*, and so is what its producer has published behind it. Everybody else's goes on. Everything here is for the
-thread that writes.
+The inbox may contain any files, in any number. The work is bounded by the bytes that are really there. It is done in
+*steps* of at most ``LOOK_NAMES`` names, or of ``STEP_NAMES`` names if none of these is valid. Files that are not valid
+are set aside. A file that can neither be read nor renamed is *skipped*, with all files that its producer has published
+behind it. The files of other producers are adopted all the same.
 """
 
 from __future__ import annotations
@@ -78,11 +78,11 @@ from .transaction import Transaction
 from .trim import Generations
 
 COMMIT_FILES = 16
-"""A commit takes about as long as to look at so many files."""
+"""Number of files that take about as long to look at as one commit."""
 
 
 class Writing(Protocol):
-    """What it asks of the store: its parts, the last steps of a commit, and what comes behind."""
+    """The store, as adoption uses it."""
 
     adopter: Adopter
     committer: Committer
@@ -92,23 +92,23 @@ class Writing(Protocol):
     subscriptions: Subscriptions
 
     def check(self) -> None:
-        """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
+        """Raise ``BrokenQueueError`` if the store is broken."""
 
     def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
-        """The steps of a commit from the frame on."""
+        """Do the steps of a commit from the frame on."""
 
     def trim(self) -> None:
         """Begin a new generation of the log."""
 
     def trim_if_worth(self) -> None:
-        """Trim if what is drained is worth it."""
+        """Trim if the drained segments are worth it."""
 
     def doubt(self, error: BaseException) -> None:
-        """Break the store for what only recovery can tell the outcome of."""
+        """Break the store for an error whose outcome only recovery can find."""
 
 
 class Inbox:
-    """Adopts what is published for a queue."""
+    """Commits the published files of a queue's inbox."""
 
     def __init__(self, store: Writing, mutex: Guard, sync: bool) -> None:
         self._store = store
@@ -117,26 +117,29 @@ class Inbox:
         self._mutex = mutex
         self._sync = sync
         self.adopted = 0
-        """How many transactions were adopted."""
+        """Number of published transactions that were adopted."""
         self._told = ""
-        """What never fits, and was told of."""
+        """Name of the file that was last reported because it never fits."""
         self._full_at: tuple[int, int] | None = None
-        """How many items were gone, and trims made, when there was no room for what is published."""
+        """The value of ``_progress`` when there was no room for the first published file; None if there was room."""
 
     def adopt(self, insists: bool = False, most: int | None = None) -> int:
-        """Adopt what other processes have published until now, as far as there is room; how many transactions.
+        """Adopt the files that are published now, as far as there is room; return the number of transactions.
 
-        What comes meanwhile is left to the next call, so that this one ends. It ends before that once it has dealt with
-        about ``most`` files (None: all), a commit counted as ``COMMIT_FILES``. The rest is left to the next call, and
-        ``is_cut`` says that there is any. Where there was no room it is tried again once something is gone, or who
-        calls ``insists``; what is acknowledged behind it is answered all the same. What does not check out is set
-        aside, and told of in the adopter's ``damage``, as is what is skipped, and what never fits. Raises ``OSError``
-        for what cannot be read for now, which stays, ``ResourceError`` for what the system lacks, and
-        ``BrokenQueueError``.
+        Files that are published meanwhile are left to the next call, so that this call ends. It ends earlier after
+        about ``most`` files (None: all), with a commit counted as ``COMMIT_FILES``. Then ``is_cut`` tells whether files
+        are left to the next call.
+
+        If there was no room for a file, it is tried again after a trim, or when items are gone, or if the caller
+        ``insists``. Acknowledgements behind it are answered all the same. The adopter's ``damage`` gets an error for
+        each file that is set aside, is skipped, or never fits.
+
+        Raises ``OSError`` for a file that cannot be read for now; the file stays. Raises ``ResourceError`` if the
+        operating system lacks a resource, and ``BrokenQueueError``.
         """
         self._store.check()
-        # Behind the frame of an adoption no call may fail for want of a descriptor, so that the inbox is open by then.
-        with unless_lacking(self._adopter.directory, "to adopt what was published", "then dequeue again"):
+        # After the frame of an adoption, no call may fail for lack of a descriptor. So the inbox is opened before it.
+        with unless_lacking(self._adopter.directory, "to adopt published files", "then dequeue again"):
             self._adopter.look(insists)
             if not self._adopter.left:
                 self._adopter.is_cut = False
@@ -155,7 +158,7 @@ class Inbox:
                 published = self._begin(is_its_turn)
             except OSError:
                 if adopted:
-                    break  # first what is there, then what is wrong
+                    break  # report what was adopted; the next call raises the error
                 raise
             refused = None
             if published:
@@ -183,18 +186,18 @@ class Inbox:
         return self._adopter.is_cut
 
     def _begin(self, is_its_turn: bool) -> list[Transaction]:
-        """What comes next, or, if there is no room for that, what needs none."""
+        """Return the next transactions; if there is no room for them, the requests that need none."""
         if is_its_turn:
             return self._adopter.begin(self._state.next_sequence)
         return self._adopter.begin_behind(self._needs_no_order)
 
     def _needs_no_order(self, request: Request) -> bool:
-        """Whether it says now what it will say in its turn: that what is in the queue already is consumed."""
+        """Return whether the request only acknowledges items that are in the queue, so that it needs no order."""
         is_there = self._state.number_of(request.name) is not None
         return is_there and 0 < request.end <= self._state.next_sequence
 
     def _tell_if_lasting(self, transaction: Transaction) -> None:
-        """Where it does not even fit into an empty queue nobody would ever hear why it waits."""
+        """Report a transaction that does not even fit into an empty queue: no other error would say why it waits."""
         error = self._limits.refuse_for_ever(transaction)
         if error is not None and self._told != transaction.published:
             path = self._adopter.path(transaction.published)
@@ -202,13 +205,13 @@ class Inbox:
             self._adopter.tell(QueueFullError(path, error.limit, error.most, error.holds, error.asked, True))
 
     def _commit(self, published: list[Transaction]) -> int:
-        """Commit what the adopter has begun, as far as there is room; how many transactions."""
+        """Commit the transactions that the adopter has begun, as far as there is room; return how many."""
         try:
             self._adopt(published)
             self._committer.come_again(published)
             dropped = [each for each in published if each.skipped or (each.settled and not each.adoptions)]
             if dropped and not self._sync:
-                self._store.trim()  # a power cut must not take a marker when nothing is left that it stands for
+                self._store.trim()  # makes the markers durable, before the files that they stand for are deleted
             self._adopter.end(published)
             self._store.trim_if_worth()
         except BaseException as error:
@@ -220,7 +223,7 @@ class Inbox:
 
     @property
     def _progress(self) -> tuple[int, int]:
-        """Changes whenever there may be room that there was not."""
+        """Number of gone items and of trims. It changes whenever there may be new room."""
         return self._state.gone_count, self._generations.trims
 
     def _adopt(self, published: list[Transaction]) -> None:
@@ -235,8 +238,11 @@ class Inbox:
             self._store.log_group(group, inline=False)
 
     def _answer(self, published: list[Transaction]) -> None:
-        """Do what was asked, which may be nothing: make a subscription; or acknowledge, in one frame, of each
-        subscription what is furthest, since that says what its others do."""
+        """Answer requests: make a subscription, or acknowledge items, in one frame.
+
+        Of all acknowledgements of a subscription only the furthest is committed, since it includes the others. A
+        request that changes nothing is skipped.
+        """
         furthest: dict[str, tuple[Transaction, Request]] = {}
         for transaction in published:
             request = transaction.request
@@ -265,36 +271,40 @@ class Inbox:
 
 
 ADOPTED_MAX = 256
-"""A frame that has so many files takes no more publications."""
+"""Number of files in a frame from which on no further publication is added to it."""
 STEP_NAMES = 256
-"""How many of the names that are listed one step looks at, where nothing of them checks out."""
+"""Number of listed names that one step looks at, if none of them is valid."""
 LOOK_NAMES = 1024
-"""And how many are looked at, about, by who does not wait, or only passes by; it takes a few hundredths of a second."""
+"""Number of listed names that one step looks at, at most.
+
+A caller that does not wait, or only passes by, looks at about as many, which takes a few hundredths of a second."""
 TOLD_MAX = 64
-"""How many errors wait to be raised: the log and the count have all of them."""
+"""Largest number of errors that wait to be raised. The event log and the counters have all errors."""
 _SKIPS_ASKED = 16
-"""How many of the files that are skipped are asked, by who finds nothing else, whether they can be read by now."""
+"""Number of skipped files that a caller checks again if it finds nothing else: they may be readable now."""
 _RELISTINGS_MAX = 8
-"""How often a listing is made once more for what came while it was made."""
+"""Largest number of further listings, for files that were published while a listing was made."""
 GRACE_SECONDS = 3600.0
-"""A draft that nobody holds the lock of is swept when it was not written to for so long."""
+"""Seconds since the last write to a draft, after which it is swept if no process holds its lock."""
 PART_GRACE_SECONDS = 7 * 86400.0
-"""A part that no manifest names is swept when it is so old; nobody publishes one of six days."""
+"""Age in seconds at which a part is swept if no manifest names it. No part of six days is published any more."""
 _TICK_NS, _COARSE_TICK_NS = 20_000_000, 2_000_000_000
-"""Two changes of a directory within this time may have left it with the same time of change: Linux counts in steps of
-up to 10 ms, and a file system that keeps whole milliseconds, or less, perhaps in steps of two seconds."""
+"""Nanoseconds within which two changes of a directory may leave the same time of change.
+
+Linux counts this time in steps of up to 10 ms. The second value is for a file system that keeps whole milliseconds or
+less, perhaps in steps of two seconds."""
 _PATIENCE_NS, _PATIENCE_NS_MAX = 1_000_000, 1_000_000_000
+"""Least and largest pause before a thread that only passes by lists the inbox again."""
 _LISTINGS = 10
-"""A thread that only passes by waits so many times the duration of the last listing before the next one, but between
-the first and the second of these times: the files may be many."""
+"""Length of this pause, in durations of the last listing: the files may be many."""
 READABLE = "a file that the owner of the queue may read"
-MEND = "have its user give the right to read it, to the group of the inbox for instance, then give it back its name"
+MEND = "let its user grant the right to read it, for example to the group of the inbox, then rename it to its old name"
 _SEQUENCES = 2**63
-"""No queue has more; what would, was made by somebody else, of a file with holes."""
+"""Upper bound of all sequences. No queue reaches it, so that a file which exceeds it is forged, with holes."""
 
 
 class Adopter:
-    """The inbox of a queue, as its owner sees it."""
+    """The inbox of a queue, as its owner sees it: lists, reads, sets aside, renames and deletes its files."""
 
     def __init__(self, disk: Disk, directory: str, segments: Segments, quota: Quota) -> None:
         self._disk = disk
@@ -302,36 +312,36 @@ class Adopter:
         self._segments = segments
         self._quota = quota
         self._seen_ns = -1
-        """The time of the directory's last change when it was listed."""
+        """Time of the directory's last change, when it was listed."""
         self._is_doubtful = False
-        """Whether it may have changed since, and not show it."""
+        """Whether the directory may have changed since then without a new time of change."""
         self._listed_ns = -_PATIENCE_NS
         self.monotonic = disk.monotonic
         self.passing_seconds = 0.0
-        """When, by ``monotonic``, the next thread that passes by is to look; for the group."""
+        """Time, by ``monotonic``, from which on the next thread that passes by looks. The open queue sets it."""
         self._patience_ns = _PATIENCE_NS
         self._listed: OrderedDict[str, None] = OrderedDict()
-        """What was found when the directory was last listed, in order, and not dealt with yet."""
+        """Names of the last listing that were not dealt with yet, in order."""
         self.is_cut = False
-        """Whether the last step was not the last one that there is: the next one goes on with what is listed."""
+        """Whether the last adoption ended before the end of the listing. The next one continues with the rest."""
         self._skipped: dict[str, tuple[str, tuple[int, int]]] = {}
-        """Of each producer with a file that is skipped, the name of the first one, and what ``_traits`` it had."""
+        """By producer, the name of its first skipped file, and the ``_traits`` that the file had."""
         self._skips_told: set[str] = set()
         self._asked: dict[str, Request | None] = {}
-        """What some of that asks for: what was read since there was no room for what is before it."""
+        """Requests of listed files that were read ahead of their turn; None for a file that is no request."""
         self.damage: deque[PersistentQueueError] = deque()
-        """What was set aside, or can never be adopted, and told to nobody yet."""
+        """Errors that no consumer has got yet, of files that were set aside, are skipped, or never fit."""
         self.set_aside = 0
-        """How many publications were set aside."""
+        """Number of published files that were set aside."""
         self._swept_ns = 0
         self._sync_names: Callable[[], None] | None = None
-        """Syncs the inbox while it is ``opened``."""
+        """Function that syncs the inbox while it is ``opened``; None otherwise."""
         self.is_gone = False
-        """Whether the directory was not there when it was last looked at."""
+        """Whether the directory was missing at the last look."""
 
     @contextmanager
     def watched(self) -> Iterator[int]:
-        """Open the directory, for as long as the block lasts. Raises ``OSError``."""
+        """Open the directory, and yield its descriptor, for the duration of the ``with`` block. Raises ``OSError``."""
         fd = self._disk.open(self.directory, READ | DIRECTORY, 0)
         try:
             yield fd
@@ -339,38 +349,44 @@ class Adopter:
             self._disk.close(fd)
 
     def has_news(self, insists: bool = False) -> bool:
-        """Whether there may be anything to adopt: one call of the system, in the usual case. Raises ``OSError``."""
+        """Return whether there may be anything to adopt. Usually this is one system call. Raises ``OSError``."""
         return bool(self._listed) or self._has_changed(insists) or (insists and self._ends_skip())
 
     @property
     def left(self) -> int:
-        """How much is listed, and was not dealt with."""
+        """Number of listed names that were not dealt with."""
         return len(self._listed)
 
     def look(self, insists: bool = False) -> None:
-        """List what is published, if that may be something else than what is listed. Raises ``OSError``."""
+        """List the published files if nothing is listed, or if the inbox may have changed. Raises ``OSError``.
+
+        After an adoption that ``is_cut``, keep the list until it is empty.
+        """
         if not self._listed or (not self.is_cut and self._has_changed(insists)):
             self._list()
 
     def _has_changed(self, insists: bool) -> bool:
-        """Whether the directory may have changed since it was listed; where listing takes long, not too soon."""
+        """Return whether the directory may have changed since it was listed.
+
+        Unless the caller ``insists``, return False for a while after each listing, longer if listing takes long.
+        """
         if not insists and self._listed_ns <= self._disk.time_ns() < self._listed_ns + self._patience_ns:
             return False
         try:
             changed_ns = self._disk.lstat(self.directory).st_mtime_ns
-        except FileNotFoundError:  # somebody has taken it away: nobody can publish anything
+        except FileNotFoundError:  # the inbox was removed, so that no process can publish anything
             self.is_gone = True
             return False
         self.is_gone = False
         return self._is_doubtful or changed_ns != self._seen_ns
 
     def begin(self, next_sequence: int) -> list[Transaction]:
-        """Step 1, but for the sync: the next of what is listed, as transactions to commit, each of one published file;
-        none where nothing of the next ``STEP_NAMES`` checks out. For the last of them there may be no room: its
-        ``error`` says so. Their items are numbered from ``next_sequence`` on.
+        """Do step 1 without the sync: return the next listed files as transactions, one for each published file.
 
-        Raises ``OSError`` for a file that cannot be read for now, if none is before it: it stays where it is, and so
-        does what is behind it.
+        The items are numbered from ``next_sequence`` on. Return an empty list if none of the next ``STEP_NAMES`` files
+        is valid. The last transaction has its ``error`` set if there is no room for it.
+
+        Raises ``OSError`` if the first file cannot be read for now. It stays in the inbox, with all files behind it.
         """
         if self._listed:
             self._disk.failpoint("adopt.1 read")
@@ -389,9 +405,9 @@ class Adopter:
                 del self._listed[name]
                 continue
             if transactions and not _are_alike(transactions[-1].request, publication.request):
-                break  # what it asks for depends on what is before it
+                break  # the answer to a request depends on what is before it
             if not taken.isdisjoint(part.name for part in publication.parts):
-                break  # what it names has gone by then
+                break  # a manifest before it names the same part, which is not in the inbox any more by then
             transactions.append(self._transaction(publication))
             taken.update(file.name for file in publication.files)
             next_sequence += publication.items
@@ -400,8 +416,10 @@ class Adopter:
         return transactions
 
     def begin_behind(self, needs_no_order: Callable[[Request], bool]) -> list[Transaction]:
-        """The same where there is no room for what is first: of what is behind it that what is asked for, and needs no
-        order. Each file is read once for that; what is wrong with it is told in its turn."""
+        """Return later requests that may be handled out of order, when there is no room for the first listed file.
+
+        Each file is read once for this. An invalid file is reported in its turn.
+        """
         for name in self._listed:
             if name not in self._asked:
                 try:
@@ -411,7 +429,7 @@ class Adopter:
                 except PermissionError:
                     continue
                 except (OSError, MemoryShortageError):
-                    break  # nobody knows what it asks for
+                    break  # this file may be a request that the later ones depend on
                 else:
                     self._asked[name] = publication.request if publication.name == name else None
         transactions = []
@@ -424,9 +442,9 @@ class Adopter:
         return transactions
 
     def tell(self, error: PersistentQueueError) -> None:
-        """Let whoever dequeues what finds nothing hear of it, once, and the log of this owner's program at once.
+        """Write the error to the event log, and keep it for the next consumer that finds no item.
 
-        Of more than ``TOLD_MAX`` that nobody has heard of yet only the log hears.
+        If ``TOLD_MAX`` errors wait already, only write it to the event log.
         """
         if len(self.damage) < TOLD_MAX:
             self.damage.append(error.with_traceback(None))
@@ -434,12 +452,12 @@ class Adopter:
         LOGGER.log(ERROR if is_damage else WARNING, "%s", error)
 
     def path(self, name: str) -> str:
-        """Where the file with this name is in the inbox."""
+        """Return the path of a name in the inbox."""
         return join(self.directory, name)
 
     @contextmanager
     def opened(self) -> Iterator[None]:
-        """Keep the inbox open, so that no ``sync`` in the block needs a descriptor. Raises ``OSError``."""
+        """Keep the inbox open, so that no ``sync`` in the ``with`` block needs a descriptor. Raises ``OSError``."""
         with names_of(self._disk, self.directory) as sync_names:
             self._sync_names = sync_names
             try:
@@ -448,22 +466,25 @@ class Adopter:
                 self._sync_names = None
 
     def sync(self) -> None:
-        """Step 1, the end of it. Raises ``OSError``."""
+        """Make the names in the inbox durable. This is the end of step 1. Raises ``OSError``."""
         if self._sync_names is not None:
             self._sync_names()
         else:
             sync_directory(self._disk, self.directory)
 
     def rename(self, transactions: Sequence[Transaction]) -> None:
-        """Step 3, for those that were committed. Raises ``OSError``."""
+        """Do step 3 for committed transactions. Raises ``OSError``."""
         for transaction in transactions:
             for number, _, _, name in transaction.adoptions:
                 self._disk.failpoint("adopt.3 rename")
                 self._segments.adopt(number, self.path(name))
 
     def end(self, transactions: Sequence[Transaction]) -> None:
-        """Step 4, the end of it: delete what was skipped, and what had no items. What is settled is listed no more;
-        nothing happened to the others. Raises ``OSError`` for a request that does not go."""
+        """Do the end of step 4: delete the skipped files, and those without items.
+
+        Settled transactions leave the list. The others stay as if they were never begun. Raises ``OSError`` if a
+        request cannot be deleted.
+        """
         answered: list[str] = []
         parts: list[str] = []
         for transaction in transactions:
@@ -476,25 +497,27 @@ class Adopter:
             if transaction.request is not None:
                 answered.append(transaction.published)
             elif transaction.skipped or not transaction.adoptions:  # its marker is durable
-                with suppress(OSError):  # found again, it is skipped again
+                with suppress(OSError):  # a file that stays is skipped again
                     self._disk.unlink(self.path(transaction.published))
                     parts += filter(is_part, names)
         for name in answered:
-            with suppress(FileNotFoundError):  # somebody has taken it away
+            with suppress(FileNotFoundError):  # another process has removed it
                 self._disk.unlink(self.path(name))
         if answered:
-            # Were one to come back, it would make a subscription again that was removed, or consume what a session has
-            # held.
+            # A request that comes back after a power cut would make a removed subscription again, or consume an item
+            # that a session has held.
             self.sync()
         if parts:
-            with suppress(OSError):  # they are swept
+            with suppress(OSError):  # parts that stay are swept later
                 self.sync()
                 for name in parts:
                     self._disk.unlink(self.path(name))
 
     def take_back(self, names: Mapping[int, str]) -> None:
-        """Put segments back into the inbox under these names, durably, since a power cut took their adoption. They are
-        whole: their producers have synced them."""
+        """Move segments back into the inbox under these names, durably, after a power cut dropped their adoption.
+
+        The files are whole, since their producers have synced them.
+        """
         for is_its_turn in (is_part, is_published):
             for number, name in names.items():
                 if is_its_turn(name):
@@ -502,15 +525,17 @@ class Adopter:
             sync_directory(self._disk, self.directory)
 
     def sweep_if_due(self) -> None:
-        """The next one, if the last ``sweep`` is long ago: for an owner who is never idle."""
+        """Call ``sweep`` if the last sweep was more than ``GRACE_SECONDS`` ago, for an owner that is never idle."""
         if not 0 <= self._disk.time_ns() - self._swept_ns < GRACE_SECONDS * 1e9:
             self.sweep()
 
     def sweep(self) -> bool:
-        """Delete drafts that their producers have left behind, and old parts that no manifest names; whether there is
-        anything else."""
+        """Delete drafts that their producers have left behind, and old parts that no manifest names.
+
+        Return whether the inbox had any files before.
+        """
         self._swept_ns = self._disk.time_ns()
-        if self._skipped:  # it may be that there is the memory now
+        if self._skipped:  # a file that was skipped for lack of memory may be readable now
             self._skipped, self._is_doubtful = {}, True
         names = names_in(self._disk, self.directory)
         for name in names:
@@ -522,25 +547,28 @@ class Adopter:
         return bool(names)
 
     def _sweep_parts(self, names: Sequence[str]) -> None:
-        """Delete nothing where anything cannot be read, or was set aside: it may name them."""
+        """Delete old parts that no manifest names.
+
+        Delete nothing if a manifest cannot be read, or a file was set aside: it may name them.
+        """
         before_ns = self._disk.time_ns() - int(PART_GRACE_SECONDS * 1e9)
         adopted = self._adopted()
         parts = [name for name in names if is_part(name) and name not in adopted]
         old = [name for name in parts if self._disk.lstat(self.path(name)).st_mtime_ns <= before_ns]
         if not old or any(name.endswith(DAMAGED_SUFFIX) for name in names):
             return
-        # Listed once more: a manifest may have come before this look at it, and none comes for what is so old.
+        # List again: a manifest may have been published since the first listing. Later on none can name such old parts.
         manifests = [read_publication(self._disk, self.path(name)) for name in self._published()]
         named = {part.name for manifest in manifests for part in manifest.parts}
-        sync_directory(self._disk, self.directory)  # no manifest that has gone comes back without its parts
+        sync_directory(self._disk, self.directory)  # a deleted manifest must not come back without its parts
         for name in old:
             if name not in named:
-                with suppress(OSError):  # a directory, for instance, is no part, and keeps no other
+                with suppress(OSError):  # for example a directory: it must not stop the sweep of the others
                     self._disk.unlink(self.path(name))
 
     def _sweep_draft(self, path: str) -> None:
         need_regular(self._disk, path)
-        # Between the making of a file and its lock there is a moment in which it seems to be nobody's.
+        # A new draft is not locked for a moment, so that it seems to be left behind. Therefore young files are spared.
         if self._disk.time_ns() - self._disk.lstat(path).st_mtime_ns < GRACE_SECONDS * 1e9:
             return
         fd, _ = open_dense(self._disk, path)
@@ -552,13 +580,17 @@ class Adopter:
             self._disk.close(fd)
 
     def _list(self) -> None:
-        """Look for what is published: none is left out that was published before one that is found, by its own
-        producer, or by one who was there when the other began."""
+        """List the published files, and none without the files that must be adopted before it.
+
+        If a file is listed, so is each file that was published before it by the same producer. So is each one published
+        before it by a producer that was already there when its own producer began.
+        """
         began_ns, changed_ns = self._disk.time_ns(), self._disk.lstat(self.directory).st_mtime_ns
-        # A listing may miss what came while it was made, and have what came later. Whatever was published before
-        # anything in it is in the next one, and is older. So of that one only what is older than what was new in the
-        # one before may not wait, and that soon is nothing: what comes meanwhile is younger. It also is where a name
-        # lies in the future, since that is new only once.
+        # A listing may miss a file that was published while it was made, and have a later one. The next listing has
+        # each file that was published before any file of this one, and its name is older. So of the next listing, only
+        # a name that is older than a new name of this one must be added now. Soon there is no such name, since files
+        # that are published meanwhile have younger names. This ends even if a name lies in the future, since that name
+        # is new only once.
         found = new = dict.fromkeys(self._published())
         for _ in range(_RELISTINGS_MAX):
             if not new:
@@ -567,8 +599,8 @@ class Adopter:
             new = {name: None for name in self._published() if name <= youngest and name not in found}
             found |= new
         if new:
-            # Somebody publishes, as fast as this lists, what is older and older. Of the last of it only what must not
-            # wait is taken: what the same producer has published before something else that was found.
+            # A process publishes older and older names, as fast as this lists them. Of the last new names, take only
+            # those that must not wait: the same producer has published them before another file that was found.
             youngest_of = {name[PRODUCER]: name for name in sorted(found) if name not in new}
             found = {name: None for name in found if name not in new or name < youngest_of.get(name[PRODUCER], "")}
         self._ends_skip(len(self._skipped))
@@ -581,28 +613,32 @@ class Adopter:
         self._patience_ns = min(max(_PATIENCE_NS, _LISTINGS * (self._listed_ns - began_ns)), _PATIENCE_NS_MAX)
 
     def _published(self) -> list[str]:
-        """The names of what is published, in no order, but for what is adopted, and has no other name yet."""
+        """Return the names of the published files, in no order, without adopted files that were not renamed yet."""
         adopted = self._adopted()
         return [name for name in self._disk.listdir(self.directory) if is_published(name) and name not in adopted]
 
     def _adopted(self) -> set[str]:
-        """The names of files that are segments already."""
+        """Return the names of the adopted files that were not renamed yet."""
         return set(map(basename, self._segments.in_inbox.values()))
 
     def _read(self, name: str, next_sequence: int) -> Publication | None:
-        """What was published under this name; None if it is gone, or was set aside, since it does not check out, or is
-        skipped. Raises ``OSError`` for what cannot be read for now."""
+        """Return the publication of this name; None if the file is gone, is skipped, or is invalid and now set aside.
+
+        Raises ``OSError`` if the file cannot be read for now.
+        """
         path = self.path(name)
         if self._is_skipped(name):
             return None
         try:
             publication = read_publication(self._disk, path)
             if publication.name != name:
-                raise CorruptionError(path, 0, f"what was published as {name}", publication.name)
+                raise CorruptionError(path, 0, f"a file that was published as {name}", publication.name)
             self._need_parts(path, publication)
             if publication.items > _SEQUENCES - next_sequence:
-                raise CorruptionError(path, 0, f"items up to sequence {_SEQUENCES}", f"{publication.items} more")
-        except FileNotFoundError:  # somebody has taken it away
+                raise CorruptionError(
+                    path, 0, f"items with sequences below {_SEQUENCES}", f"{publication.items} items that exceed it"
+                )
+        except FileNotFoundError:  # another process has removed it
             return None
         except CorruptionError as damage:
             self._put_aside(name, damage)
@@ -616,7 +652,7 @@ class Adopter:
         return publication
 
     def _put_aside(self, name: str, damage: CorruptionError) -> None:
-        """Set the file aside, and tell; where that is not allowed, skip it."""
+        """Set the file aside, and report the damage. If renaming is not allowed, skip the file instead."""
         try:
             set_aside(self._disk, self.path(name))
         except FileNotFoundError:
@@ -628,19 +664,19 @@ class Adopter:
             self.tell(damage)
 
     def _skip(self, name: str, error: PersistentQueueError) -> None:
-        """Leave the file where it is, and what its producer has published behind it; tell once."""
+        """Leave the file in the inbox, with all files that its producer has published behind it; report it once."""
         self._skipped[name[PRODUCER]] = name, self._traits(name)
         if name not in self._skips_told:
             self._skips_told.add(name)
             self.tell(error)
 
     def _is_skipped(self, name: str) -> bool:
-        """Whether the file with this name is skipped, or its producer has one before it that is."""
+        """Return whether this file is skipped, or an earlier file of its producer is."""
         first = self._skipped.get(name[PRODUCER])
         return first is not None and name >= first[0]
 
     def _ends_skip(self, most: int = _SKIPS_ASKED) -> bool:
-        """Skip no longer what has changed, of the first so many files; whether that is so of any."""
+        """Stop skipping those of the first ``most`` skipped files that have changed; return whether there were any."""
         changed = [
             producer for producer, (name, traits) in islice(self._skipped.items(), most) if self._traits(name) != traits
         ]
@@ -650,7 +686,7 @@ class Adopter:
         return bool(changed)
 
     def _traits(self, name: str) -> tuple[int, int]:
-        """What is not the same of a file if its content was replaced, or somebody else may read it."""
+        """Return the times that change if a file's content is replaced, or its permissions change."""
         try:
             found = self._disk.lstat(self.path(name))
         except FileNotFoundError:
@@ -658,7 +694,7 @@ class Adopter:
         return found.st_mtime_ns, found.st_ctime_ns
 
     def _need_parts(self, path: str, publication: Publication) -> None:
-        """Raise ``CorruptionError`` unless the parts of what was published at ``path`` are there, and can be read."""
+        """Raise ``CorruptionError`` unless all parts of the publication at ``path`` are there, with the right size."""
         for part in publication.parts:
             size_bytes, found = HEADER_BYTES + part.capacity_bytes, -1
             with suppress(FileNotFoundError):
@@ -668,7 +704,7 @@ class Adopter:
                 raise CorruptionError(path, 0, f"{size_bytes} bytes in its part {part.name}", there)
 
     def _measure(self, part: Part) -> int:
-        """The size of a part. Raises ``CorruptionError``, ``FileNotFoundError`` and ``PermissionError``."""
+        """Return the size of a part. Raises ``CorruptionError``, ``FileNotFoundError`` and ``PermissionError``."""
         path = self.path(part.name)
         need_regular(self._disk, path)
         fd, size_bytes = open_dense(self._disk, path)
@@ -676,7 +712,7 @@ class Adopter:
         return size_bytes
 
     def _transaction(self, publication: Publication) -> Transaction:
-        """The transaction that it is; with an ``error`` if the limits on the disk leave no room for its files."""
+        """Return the transaction of a publication, with its ``error`` set if the quota has no room for its files."""
         transaction = Transaction()
         transaction.published = publication.name
         transaction.marker = publication.marker
@@ -700,7 +736,10 @@ class Adopter:
 
 
 def _are_alike(one: Request | None, other: Request | None) -> bool:
-    """Whether these may be in one batch: what enqueues, or acknowledgements. A subscription is made by itself."""
+    """Return whether two publications may be in one group, by their requests.
+
+    Either both enqueue, or both are acknowledgements. A request to make a subscription is always alone.
+    """
     if one is None or other is None:
         return one is other
     return one.end > 0 and other.end > 0

@@ -2,26 +2,33 @@
 
 The write order (the numbers are those of the failpoints, ``commit.1`` …):
 
-1. Write the group's enqueues as blocks behind the current segment's last one, beginning a new segment where it is full.
-   Of a small group they may stay in memory until more have come. *A crash leaves dead bytes that no frame names.*
-2. Large group (over ``inline_bytes``, or spilled before): sync the segments. Small group: put the blocks' bytes into
-   the frame as well. Either way the names and headers of new segments are made durable. *A crash leaves the same.*
-3. Write the frame with one durable call. **This is the commit point.** *A crash before its end leaves a torn tail,
-   which recovery drops; after it, the whole group is there, small ones by writing the frame's blocks once more.*
-4. Apply the operations to the state in memory; those who wait may see them.
+1. Write the items that the group enqueues as blocks, behind the last block of the current segment. If the segment is
+   full, begin a new one. The blocks of a small group may be deferred: they stay in memory until more have come. *A
+   crash leaves dead bytes that no frame names.*
+2. A large group exceeds ``inline_bytes`` or was spilled: sync its segments. For a small group, put the bytes of the
+   blocks into the frame as well. In both cases, make the names and headers of new segments durable. *A crash leaves
+   dead bytes that no frame names.*
+3. Write the frame with one durable call. **This is the commit point.** *A crash before the end of this write leaves a
+   torn tail, which recovery drops. A crash after it leaves the whole group; recovery writes the blocks of a small group
+   again, from the frame.*
+4. Apply the operations to the state in memory. From here on waiters may see the items.
 
-What a group enqueues shares blocks, and its runs are joined; the first transaction that a block or a run is of has it.
+The transactions of a group share blocks, and adjacent runs are joined. A shared block or run is attributed to the first
+transaction that contributed to it.
 
-The long way goes through the steps for any group. The short way is for one whose transactions together are one small
-block to enqueue, or one run to consume: the same steps and the same bytes (a test compares them) without the loops and
-the objects. That is the commonest, and after a sync a processor comes back with cold caches: each line costs twice.
+The long way takes any group through these steps. The short way is for a group whose transactions together enqueue one
+small block or consume one run. It takes the same steps and writes the same bytes (a test compares them), but without
+the loops and the objects. Such groups are the most common, and after a sync the caches of the processor are cold, so
+that each line costs twice as much.
 
-A signal handler may raise between any two steps, and within them. Before the frame that leaves dead bytes, as a crash
-does, and the group may be committed again. From the beginning of step 3 on the group is committed: the frame is written
-once more, with the same bytes at the same place, and the state in memory is read from the log. Then the error goes on.
+A signal handler may raise an error between any two steps, or within one. Before step 3 this leaves dead bytes, as a
+crash does, and the group may be committed again. From the beginning of step 3 on, the group is committed all the same:
+the frame is written again, with the same bytes at the same place, and the state in memory is rebuilt from the log. Then
+the error is raised.
 
-An ``OSError`` out of any of this means that only recovery can tell what is durable; what merely lacks room says so in
-the ``error`` of its transaction. For one thread at a time; ``mutex`` guards the memory and is never held over a write.
+If a step raises ``OSError``, only recovery can find what is durable. A transaction that merely lacks room has its
+``error`` set instead. Everything here is for one thread at a time. ``mutex`` guards the memory and is never held over a
+write.
 """
 
 from __future__ import annotations
@@ -60,18 +67,18 @@ _LENGTH_BYTES = attrgetter("length_bytes")
 
 
 class Written(NamedTuple):
-    """A group whose blocks are as durable as they must be, and the body of its frame, for which there is room."""
+    """A group that is ready for its frame: its blocks are as durable as they must be, and the log has room."""
 
     group: Sequence[Transaction]
     operations: list[list[Operation]]
-    """What is applied, by transaction."""
+    """Operations to apply to the state, one list for each transaction."""
     body: bytes
     count: int  # type: ignore[assignment]
-    """The operations in the frame."""
+    """Number of operations in the frame."""
 
 
 class Committer:
-    """The steps of a commit, on the parts that a store is made of."""
+    """The steps of a commit."""
 
     def __init__(
         self,
@@ -97,28 +104,32 @@ class Committer:
         self._block_bytes = BLOCK_HEADER_BYTES + segments.envelopes.most_bytes
         self._short_bytes = min(settings.inline_bytes, BLOCK_BYTES)
         self._make_room = make_room
-        """Called on a full disk, with what said so: whether it is worth to try again."""
+        """Gives back space when the disk is full. Takes the error; returns whether trying again is worth it."""
         self._rebuild = rebuild
-        """Makes the state in memory what the log says, with the mutex held."""
+        """Rebuilds the state in memory from the log, with the mutex held."""
         self._shielded = shielded
         self.syncs = 0
-        """How many frames were written durably."""
+        """Number of frames that were written durably."""
         self.enqueued_bytes = 0
-        """Bytes of the blocks that were committed."""
+        """Bytes of all blocks that were committed."""
 
     # --- the long way ------------------------------------------------------------------------------------------------
 
     def write_blocks(self, group: Sequence[Transaction]) -> tuple[Sequence[Transaction], bool]:
-        """Step 1: those of the transactions that are to be committed, and whether they are a small group.
+        """Do step 1; return the transactions to commit, and whether they are a small group.
 
-        The others are ``skipped``, or have their ``error`` set.
+        The other transactions are ``skipped``, or have their ``error`` set.
         """
         self._disk.failpoint("commit.1 write blocks")
         self._segments.touched = set()
         return self._write_blocks(self.admit(group), self._disk.time_ns(), may_defer=True)
 
     def come_again(self, group: Sequence[Transaction]) -> None:
-        """Who was skipped for another of its group, which then was refused, is not: it was not tried at all."""
+        """Reset each skipped transaction whose marker was not recorded.
+
+        A marker of the same group made it skipped, but the transaction with that marker was refused. So the skipped
+        transaction was not tried at all.
+        """
         for transaction in group:
             if transaction.skipped and transaction.marker is not None:
                 name, version = transaction.marker
@@ -126,14 +137,14 @@ class Committer:
                     transaction.skipped = transaction.settled = False
 
     def spill_blocks(self, transaction: Transaction) -> None:
-        """Step 1 ahead of time, for a transaction that is to be committed later."""
+        """Do step 1 ahead of time, for a transaction that is committed later."""
         self._segments.touched = set()
         self._write_blocks([transaction], self._disk.time_ns(), may_defer=False)
 
     def sync_blocks(self, group: Sequence[Transaction], inline: bool) -> bool:
-        """Step 2. False if the system lacked something before a sync: each of the group has its ``error`` set.
+        """Do step 2. Return False if the operating system lacked a resource before a sync.
 
-        Its blocks are then dead bytes, as of a group for which the log has no room.
+        Then each transaction of the group has its ``error`` set, and its blocks are dead bytes.
         """
         self._disk.failpoint("commit.2 sync blocks")
         try:
@@ -148,7 +159,7 @@ class Committer:
         return True
 
     def number(self, group: Sequence[Transaction], inline: bool) -> list[list[Operation]]:
-        """The operations of each transaction, its items numbered from the next sequence on."""
+        """Return the operations of each transaction, with its items numbered from the next sequence on."""
         sequence = self._state.next_sequence
         result: list[list[Operation]] = []
         unlogged: list[Operation] = list(self._segments.unlogged)
@@ -175,9 +186,9 @@ class Committer:
         return result
 
     def take_back(self, group: Sequence[Transaction]) -> None:
-        """Forget what was done for a group that was interrupted before its frame: it may be committed again.
+        """Undo the steps of a group that was interrupted before its frame, so that it can be committed again.
 
-        Blocks that are written already are dead bytes, as those of a session that was rolled back.
+        Blocks that were already written become dead bytes, like those of a rolled-back session.
         """
         self._segments.unstage()
         self._segments.touched = set()
@@ -187,7 +198,7 @@ class Committer:
         self.come_again(group)
 
     def write_frame(self, log: Log, body: bytes, transactions: int, operations: int) -> None:
-        """Step 3, into a log that has room."""
+        """Do step 3, with a log that has room."""
         self._disk.failpoint("commit.3 write frame")
         self._append(log, body, transactions, operations)
 
@@ -196,7 +207,7 @@ class Committer:
         self.syncs += self._settings.sync
 
     def commit_frame(self, log: Log, written: Written) -> None:
-        """Steps 3 and 4, into a log that has room. An interruption is raised when both are done."""
+        """Do steps 3 and 4, with a log that has room. An interruption is raised after both are done."""
         group, before = written.group, log.number
         counts = len(written.operations), written.count
         self._disk.failpoint("commit.3 write frame")
@@ -208,17 +219,17 @@ class Committer:
             raise
 
     def apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
-        """Step 4."""
+        """Do step 4."""
         self._disk.failpoint("commit.4 apply")
         self._segments.unlogged, self._segments.touched = [], set()
         with self._mutex:
-            if any(transaction.pieces for transaction in group):  # of which the pins are counted
+            if any(transaction.pieces for transaction in group):  # unpinning must not be interrupted: pins are counted
                 self._shielded(partial(self._apply, group, operations))
                 return
             try:
                 self._apply(group, operations)
             except BaseException:
-                self._shielded(partial(self._settle, group))  # before anybody else sees half of it
+                self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                 raise
 
     def _apply(self, group: Sequence[Transaction], operations: list[list[Operation]]) -> None:
@@ -238,7 +249,7 @@ class Committer:
             transaction.settled = True
 
     def _settle(self, group: Sequence[Transaction]) -> None:
-        """Step 4 once more, from the log, since it was interrupted; the mutex is held."""
+        """Do an interrupted step 4 again, from the log. The caller holds the mutex."""
         self._rebuild()
         self._pages.clear()
         for transaction in group:
@@ -254,7 +265,7 @@ class Committer:
         transactions: int,
         operations: int,
     ) -> None:
-        """Do what is left of steps 3 and 4, which an interruption has ended; not behind a failure of the disk."""
+        """Complete steps 3 and 4 after an interruption; do nothing after a failure of the disk."""
         if not is_interruption(error) or all(transaction.settled for transaction in group):
             return
 
@@ -271,16 +282,16 @@ class Committer:
     # --- the short way -----------------------------------------------------------------------------------------------
 
     def commit_short(self, group: Sequence[Transaction], log: Log | None) -> bool:
-        """All steps for a group that is short enough. False: it is not, or something is due first; nothing was done.
+        """Do all steps for a group that is small enough, and return True. Raises ``OSError``.
 
-        Raises ``OSError``.
+        Return False and do nothing if the group needs the long way, or something else must come first.
         """
         if log is None or self._segments.unlogged or (self._segments.new and self._settings.sync):
             return False
         first = group[0]
         items, runs, cost_bytes = first.items, first.runs, first.cost_bytes
         if first.pieces or first.marker is not None or first.operations or not (items or runs):
-            return False  # it has the block, or the run, of the whole group
+            return False  # the block or the run of the whole group is attributed to the first transaction
         if len(group) > 1:
             items, runs = items.copy(), runs.copy()
             for transaction in group[1:]:
@@ -302,7 +313,7 @@ class Committer:
         room_bytes = self._block_bytes + LENGTH_BYTES * count + payload_bytes
         if (
             segment is None
-            or room_bytes > self._short_bytes  # and so there are no more than BLOCK_ITEMS
+            or room_bytes > self._short_bytes  # this bounds the items, too: fewer than BLOCK_ITEMS
             or segment.deferred_bytes + room_bytes > DEFERRED_BYTES
             or not segment.has_room(0, room_bytes)
             or (self._counted is not None and not self._counted.fits(count, room_bytes))
@@ -331,7 +342,7 @@ class Committer:
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:
-                    self._shielded(partial(self._settle, group))  # before anybody else sees half of it
+                    self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
             self._finish(error, group, log, before, body, len(group), 1)
@@ -343,7 +354,8 @@ class Committer:
         if ready is None or ready.is_closed:
             return False
         if len(runs) > 1:
-            # Threads that take turns come here in any order. Runs that overlap do not touch, so they stay several.
+            # The transactions of several threads come in any order. Overlapping runs are not joined, so that several
+            # runs remain.
             runs = joined(runs)
             if len(runs) > 1:
                 return False
@@ -353,7 +365,7 @@ class Committer:
         try:
             state.check_dequeue(subscription, first, count)
         except StateError:
-            return False  # the long way tells whose fault it is
+            return False  # the long way finds which transaction is invalid
         disk.failpoint("commit.1 write blocks")
         disk.failpoint("commit.2 sync blocks")
         body, before = encode_lone_dequeue(subscription, first, count, len(group)), log.number
@@ -369,7 +381,7 @@ class Committer:
                     for transaction in group:
                         transaction.settled = True
                 except BaseException:
-                    self._shielded(partial(self._settle, group))  # before anybody else sees half of it
+                    self._shielded(partial(self._settle, group))  # before another thread sees a partial change
                     raise
         except BaseException as error:
             self._finish(error, group, log, before, body, len(group), 1)
@@ -379,7 +391,7 @@ class Committer:
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def admit(self, group: Sequence[Transaction]) -> Sequence[Transaction]:
-        """The transactions of the group that are to be committed; the others are skipped, or have their ``error``."""
+        """Return the transactions of the group to commit; each other one is skipped, or has its ``error`` set."""
         versions: dict[str, int] = {}
         consumed: dict[int, Intervals] = {}
         kept = []
@@ -405,10 +417,10 @@ class Committer:
         return kept
 
     def _is_valid(self, transaction: Transaction, consumed: dict[int, Intervals]) -> bool:
-        """Whether the state will take what the transaction consumes, and its operations; else its ``error`` is set.
+        """Return whether the state accepts the transaction's runs and operations; if not, set its ``error``.
 
-        ``consumed`` has what others of the group consume, by subscription, and gets what this one does. No frame is
-        written that the state would refuse: a log with one could not be opened any more.
+        ``consumed`` has the sequences that other transactions of the group consume, by subscription. The transaction
+        adds its own. A frame that the state refuses must never be written: its log could not be opened any more.
         """
         number = transaction.ready.number if transaction.ready is not None else 0
         taken = consumed.setdefault(number, Intervals())
@@ -417,7 +429,9 @@ class Committer:
             for first, count in transaction.runs:
                 self._state.check_dequeue(number, first, count)
                 if taken.firsts and taken.overlap(first, first + count):
-                    raise StateError("sequences that nobody else consumes", f"{count} from {first} once more")
+                    raise StateError(
+                        "sequences that no other transaction of the group consumes", f"{count} from {first} again"
+                    )
                 taken.add(first, count)
                 noted += 1
             if transaction.operations:
@@ -436,7 +450,7 @@ class Committer:
         self, group: Sequence[Transaction], time_ns: int, may_defer: bool, is_first: bool = True
     ) -> tuple[Sequence[Transaction], bool]:
         for transaction in group:
-            transaction.staged = ()  # it may have been tried before, in a group of which others were refused
+            transaction.staged = ()  # an earlier try, in a group with refused transactions, may have set it
         next_number = self._segments.next_number
         try:
             for first, items, payload_bytes in _batches(group):
@@ -449,11 +463,11 @@ class Committer:
             self._segments.unstage()
             if error.errno not in LACKING:
                 raise
-            # First, so that what this try itself took does not count as room that was made. It may have gone to the
-            # pool, so that there is room to be made after each try: once is enough.
+            # First drop the segments of this try, so that they do not count as room that was made. They may go to the
+            # pool, so that each try finds room to make. Therefore room is made only once.
             self._shielded(partial(self._segments.drop_tried, next_number))
             if is_first:
-                self._segments.touched = set()  # nothing of this group is to stay
+                self._segments.touched = set()  # no segment needs to stay for the blocks of this try
                 if self._shielded(partial(self._frees_some, error)):
                     return self._write_blocks(group, time_ns, may_defer, is_first=False)
             if error.errno in NO_SPACE and not self._segments.shrinks:
@@ -462,7 +476,7 @@ class Committer:
                     return self._write_blocks(group, time_ns, may_defer, is_first=False)
                 finally:
                     self._segments.shrinks = False
-            if len(group) > 1:  # one that is too large must not fail the others
+            if len(group) > 1:  # one transaction that is too large must not fail the others
                 alone = [self._write_blocks([each], time_ns, False, is_first=False)[0] for each in group]
                 return [transaction for fitting in alone for transaction in fitting], False
             lack = lacking(error, self._segments.directory, "for a segment's blocks")
@@ -474,14 +488,14 @@ class Committer:
         return group, is_small
 
     def _frees_some(self, refusal: OSError) -> bool:
-        """Give back what the call has refused for want of: space, or descriptors. Whether there was any of that."""
+        """Give back disk space or file descriptors, whichever ``refusal`` reports as lacking; return if any were."""
         if refusal.errno in NO_SPACE:
             return self._make_room(refusal)
         return refusal.errno in NO_FILES and self._segments.close_idle()
 
 
 def _batches(group: Sequence[Transaction]) -> Iterator[tuple[Transaction, list[bytes], int]]:
-    """Whose items follow each other without spilled blocks between them: the first one, the items, their bytes."""
+    """Yield the items between spilled pieces together: their first transaction, the items, and their payload bytes."""
     batch: list[Transaction] = []
     for transaction in [*group, None]:
         if batch and (transaction is None or transaction.pieces):

@@ -1,25 +1,29 @@
-"""Compaction: what still lives in sparse segments is copied to a new one, so that theirs can be given back.
+"""Compaction: copies the live items of sparse segments to a new segment, so that the sparse files can be deleted.
 
-One unconsumed item keeps a whole file (ActiveMQ's AMQ-3978: a few slow messages among many fast ones keep every file of
-a journal). So a segment of which less than a given share lives is a *source*: its live items are copied to the end of a
-*target*, several sources into one, and one frame of the log, a ``Compaction``, says that they are there now. The write
-order (``compact.1`` …):
+One unconsumed item keeps a whole file. In ActiveMQ's AMQ-3978, a few slow messages among many fast ones keep every file
+of a journal. Therefore a segment becomes a *source* if less than a given share of it is live. The live items of several
+sources are copied to one *target*. One frame of the log, with a ``Compaction``, records the new places. The write order
+(``compact.1`` …):
 
-1. Make the target. *A crash leaves a segment that no frame names, which the next opening sweeps.*
-2. Copy: read the sources, check them, write blocks to the target. *A crash leaves the same.*
-3. Sync the target, then its name, whatever ``sync`` is: once the frame stands, the sources may go.
-4. Commit the ``Compaction``, in the order of all commits (see ``commit``): **its frame is the commit point**. What was
-   consumed since it was copied stays consumed. *A crash before leaves the sources as they were, after it the target.*
+1. Make the target. *A crash leaves a segment that no frame names. The next opening sweeps it.*
+2. Copy: read the sources, check them, and write blocks to the target. *A crash leaves the target, which the next
+   opening sweeps.*
+3. Sync the target, then its name, whatever ``sync`` is: once the frame is written, the sources may be deleted.
+4. Commit the ``Compaction``, in the order of all commits (see ``commit``): **its frame is the commit point**. An item
+   that was consumed after it was copied stays consumed. *A crash before the commit point leaves the sources as they
+   were. A crash after it leaves the items in the target.*
 
-Then the sources are segments without live items like any others: a trim retires them. Until then they are there beside
-the target, which is no larger than a segment: that is all the room it takes.
+Then the sources are segments without live items, like any others: a trim retires them. Until then they exist beside the
+target. The target is no larger than a segment, and that is all the extra space that a compaction takes.
 
-An item keeps its sequence. Up to ``HOLE_ITEMS`` consumed items between two live ones are a hole in their block (see
-``block``), since beginning another block would cost an extent, in memory and in every checkpoint.
+An item keeps its sequence. Up to ``HOLE_ITEMS`` consumed items between two live ones become a hole in their block (see
+``block``). To begin another block would cost an extent, in memory and in every checkpoint.
 
-What cannot be read stays where it is, and so does its segment; so does what is encrypted with a key that was not given.
-All else is encoded anew, compressed and encrypted as the settings say. Threads: ``begin``, the commit and ``end`` are
-for the writer; ``step`` and ``finish`` are for one thread beside all others.
+Items that cannot be read stay in their segment, and so do items that are encrypted with a key that was not given. All
+other items are encoded again, compressed and encrypted as the settings say.
+
+Threads: ``begin``, the commit and ``end`` are for the writer. ``step`` and ``finish`` are for one thread, which may run
+beside all others.
 """
 
 from __future__ import annotations
@@ -50,18 +54,19 @@ from .reader import Guard
 from .subscriptions import Subscriptions
 
 HOLE_ITEMS = 64
+"""Largest number of consumed items in a row that a copied block may contain as a hole."""
 _STEP_BYTES = 128 * 1024
-"""What is read at once, beside a block that is larger: meanwhile others wait for the interpreter."""
+"""Bytes to read at once, except for a larger block. During a step other threads wait for the interpreter lock."""
 _START_SYNC_BYTES = 64 * 1024
-"""What is written at once, and given to the device at once: what a flush then has to wait for there is short."""
+"""Bytes to write at once and to pass on to the device, so that a flush waits there for little else."""
 SMALL_SEGMENTS = 4
-"""How many small segments maintenance leaves alone, so that an item is not copied at each of its rounds."""
+"""Number of small segments that maintenance tolerates, so that it does not copy the same items in each round."""
 MOVES_MAX = 4096
-"""After so many moves no further source is begun: they make the frame."""
+"""Number of moves after which no further source is begun. It bounds the size of the frame."""
 
 
 def share(info: SegmentInfo) -> float:
-    """The part of a segment's blocks that lives."""
+    """Return the live part of the bytes in a segment's blocks, from 0.0 to 1.0."""
     return info.live_bytes / max(info.end - HEADER_BYTES, 1)
 
 
@@ -74,13 +79,14 @@ def choose_sources(
     position: int | None,
     limit_bytes: int,
 ) -> list[SegmentInfo]:
-    """The segments to be compacted to one target; the mutex is held.
+    """Return the segments to compact to one target. The caller holds the mutex.
 
-    They are those of which less than ``below`` lives. Those with less than ``small_bytes`` of live blocks come behind
-    them, if with these there are more than ``few``: what was compacted bit by bit is brought together at last.
+    First come the segments of which a share less than ``below`` is live. Behind them come segments with less than
+    ``small_bytes`` of live blocks, if there are more than ``few`` segments of both kinds together. So the results of
+    small compactions are joined at last.
 
-    With a ``position`` only those of which no item is at it or behind it: what is yet to be handed out for the first
-    time is about to be consumed, and its segment drained, so that a copy of it would be of no use.
+    With a ``position``, a segment is left out if it has an item at that sequence or behind it. Such an item is yet to
+    be handed out for the first time. It will soon be consumed and its segment drained, so that a copy would be useless.
     """
     rows = [info for info in state.segments.values() if info.live and info.number not in left_alone]
     sparse = {info.number: info for info in rows if share(info) < below}
@@ -99,18 +105,18 @@ def choose_sources(
     live_bytes = accumulate(info.live_bytes for info in chosen)
     counts = accumulate(moves[info.number] for info in chosen)
     fitting = sum(a <= limit_bytes and b <= MOVES_MAX for a, b in zip(live_bytes, counts, strict=True))
-    # The first is taken whatever room it needs; and a small one alone is as good as its copy.
+    # The first source is taken however large it is. A small segment alone is not copied: the copy would be as small.
     chosen = chosen[: max(fitting, 1)]
     return [] if len(chosen) == 1 and share(chosen[0]) >= below else chosen
 
 
 def _room_in(directory: str) -> AbstractContextManager[None]:
-    """Raise ``ResourceError`` where an ``OSError`` says that there is none."""
+    """Return a context that raises ``ResourceError`` if an ``OSError`` reports that a resource is lacking."""
     return unless_lacking(directory, "to compact to", "then compact again")
 
 
 class _Writer:
-    """Puts items with their sequences into the target, as blocks, and notes where: the ``moves``."""
+    """Writes items to the target, as blocks, and records their places as ``moves``."""
 
     def __init__(self, disk: Disk, target: Segment, hole_items: int, encode: Encode) -> None:
         self._target = target
@@ -119,29 +125,29 @@ class _Writer:
         self._time_ns = disk.time_ns()
         self.moves: list[Move] = []
         self._kept = (0, target.end, target.ordinal)
-        """So many of the moves are of sources that were copied whole, and up to there their blocks stand."""
+        """State of the target behind the sources that were copied whole: number of moves, offset, ordinal."""
         self._first = self._live = self._payload_bytes = 0
         self._items: list[bytes] = []
+        """Items that are not encoded yet: those from the sequence ``_first`` on. ``_live`` of them are no holes."""
         self._holes: list[int] = []
-        """Which of these are none."""
-        """What is to be encoded yet: the sequences from ``_first`` on, ``_live`` of them not empty for a hole."""
+        """Indexes in ``_items`` that are holes."""
         self._blocks: list[bytes] = []
         self._blocks_bytes = self._blocks_count = 0
         self.written_bytes = 0
 
     @property
     def next_sequence(self) -> int:
-        """The sequence behind the last item that was put, if that was of the same source."""
+        """Sequence behind the last item that waits to be encoded. It is of no use if none does."""
         return self._first + len(self._items)
 
     @property
     def end(self) -> int:
-        """Where the target will end with what was put so far."""
+        """Offset where the target will end with all items that were put so far."""
         end = self._target.end + self._blocks_bytes
         return end + BLOCK_HEADER_BYTES + (LENGTH_BYTES + 1) * len(self._items) + self._payload_bytes
 
     def put(self, first: int, items: list[bytes], is_hole_consumed: bool) -> None:
-        """Append items; what lies between them and those before may be filled if it ``is_hole_consumed``."""
+        """Append items. The gap before them may become a hole if ``is_hole_consumed``."""
         hole = first - self.next_sequence
         if self._items and 0 <= hole <= self._hole_items and is_hole_consumed:
             self._holes += range(len(self._items), len(self._items) + hole)
@@ -156,20 +162,20 @@ class _Writer:
             self._encode()
 
     def keep(self) -> None:
-        """The source was copied whole."""
+        """Keep what was copied, since the source was copied whole."""
         self._encode()
         self.write()
         self._kept = (len(self.moves), self._target.end, self._target.ordinal)
 
     def drop(self) -> None:
-        """Forget what was copied of the source; what comes next is written over it."""
+        """Forget the copied part of the source. The next blocks are written over it."""
         self._items, self._holes, self._live, self._payload_bytes = [], [], 0, 0
         self._blocks, self._blocks_bytes, self._blocks_count = [], 0, 0
         moves, self._target.end, self._target.ordinal = self._kept
         del self.moves[moves:]
 
     def write(self, least_bytes: int = 1) -> None:
-        """Write the blocks, not durably, if there are so many bytes of them. Raises ``OSError``."""
+        """Write the encoded blocks, not durably, if they have at least ``least_bytes``. Raises ``OSError``."""
         if self._blocks_bytes >= least_bytes:
             self._target.write(self._blocks, self._blocks_bytes, self._blocks_count, _START_SYNC_BYTES)
             self.written_bytes += self._blocks_bytes
@@ -215,16 +221,16 @@ class Compactor:
         self._segments = segments
         self._mutex = mutex
         self._unreadable: set[int] = set()
-        """Segments that cannot be compacted, since they are damaged, or the device cannot read them, or their key was
-        not given."""
+        """Segments that cannot be compacted: damaged, unreadable on the device, or encrypted without a given key."""
         self.compacted = self.copied_bytes = 0
-        """How many segments were emptied, and bytes of blocks that were written for that, also in vain."""
+        """Number of segments that were emptied, and bytes of blocks that were written for that, also in vain."""
 
     def begin(self, below: float, settled_only: bool, hole_items: int, before: int | None) -> Copy | None:
-        """Begin to compact segments of which less than this share lives; None where there are none to be compacted.
+        """Begin to compact segments of which a share less than ``below`` is live; return None if there are none.
 
-        With ``settled_only`` those are left alone that are about to be drained anyway, and few small ones; with
-        ``before`` those from that number on. ``end`` it in any case. Raises ``ResourceError``, ``OSError``.
+        With ``settled_only``, segments that are about to be drained anyway are left alone, and so are a few small ones.
+        With ``before``, segments from that number on are left alone. The caller must ``end`` the compaction in any
+        case. Raises ``ResourceError`` and ``OSError``.
         """
         current, limit_bytes = self._segments.current, self._segments.segment_bytes - HEADER_BYTES
         with self._mutex:
@@ -240,7 +246,10 @@ class Compactor:
         return Copy(self._disk, self._state, self._segments, self._mutex, sources, limit_bytes, hole_items)
 
     def end(self, copy: Copy, is_known: bool) -> None:
-        """Let go of sources and target. It is deleted if nothing was committed, and that ``is_known``."""
+        """Release the sources and the target.
+
+        The target is deleted if nothing was committed, but only if ``is_known``: the outcome of each commit is known.
+        """
         copy.close()
         is_committed = copy.target.number in self._state.segments
         with self._mutex:
@@ -256,9 +265,9 @@ class Compactor:
 
 
 class Copy:
-    """One compaction under way, of some ``sources`` to one target of up to ``limit_bytes``.
+    """One compaction under way, of ``sources`` to one target of up to ``limit_bytes``. The writer makes it.
 
-    Made by the writer. All of it raises ``ResourceError``, and ``OSError`` for what else is wrong with the disk; then
+    Each method raises ``ResourceError`` if a resource is lacking, and ``OSError`` for any other error of the disk. Then
     nothing was committed, and the queue is as it was.
     """
 
@@ -282,21 +291,21 @@ class Copy:
         with _room_in(segments.directory):
             self.target = segments.create_aside(min(sum(info.live_bytes for info in sources), limit_bytes))
         self.done: list[int] = []
-        """The sources that were copied whole."""
+        """Numbers of the sources that were copied whole."""
         self.unreadable: list[int] = []
-        """The sources that were left as they are, for the same reasons."""
+        """Numbers of the sources that were left as they are, because they could not be read."""
         self.damage: list[CorruptionError] = []
-        """What is wrong with those that are damaged."""
+        """Damage that was found in the sources."""
         self._writer = _Writer(disk, self.target, hole_items, segments.envelopes.encoder(disk))
         self._steps: Generator[None, None, None] = (None for _ in ())
 
     @property
     def copied_bytes(self) -> int:
-        """How many bytes of blocks were written to the target."""
+        """Bytes of blocks that were written to the target."""
         return self._writer.written_bytes
 
     def step(self) -> bool:
-        """Copy a block, or some small ones; whether there is more to copy."""
+        """Copy a block, or some small ones; return whether there may be more to copy."""
         with _room_in(self._segments.directory):
             for _ in self._steps:
                 return True
@@ -309,7 +318,10 @@ class Copy:
         return True
 
     def finish(self) -> list[Operation]:
-        """Make the target durable; what is then to be committed, if anything is. Sources not yet copied stay."""
+        """Make the target durable, and return the operations to commit. Sources not copied whole stay as they are.
+
+        If nothing was copied, return an empty list.
+        """
         self._steps.close()
         self._writer.drop()
         if not self._writer.moves:
@@ -324,17 +336,17 @@ class Copy:
         return [created, Compaction(self.done, self._writer.moves)]
 
     def close(self) -> None:
-        """Let go of the source that is being copied, and of the target's file."""
+        """Release the source that is being copied, and close the target's file."""
         self._steps.close()
         self.target.close()
 
     def _copy(self, source: SegmentInfo) -> Generator[None, None, None]:
-        """Copy one source, in steps. One that was copied stays pinned, so that no trim retires it before the commit."""
+        """Copy one source, in steps. A copied source stays pinned, so that no trim retires it before the commit."""
         self._disk.failpoint("compact.2 copy")
         with self._mutex:
             rows = [extent.row() for extent in self._state.extents if extent.segment == source.number]
             if not rows:
-                return  # drained meanwhile
+                return  # the source was drained meanwhile
             try:
                 segment = self._segments.pin(source, first=True)
             except CorruptionError as damage:
@@ -345,14 +357,14 @@ class Copy:
             for row in rows:
                 for _ in self._copy_extent(segment, row):
                     if self.done and self._writer.end > self._limit_bytes:
-                        self._writer.drop()  # it lives in larger items than the average
+                        self._writer.drop()  # its live items are larger than the average, and the target is full
                         self._left.clear()
                         return
                     self._writer.write(_START_SYNC_BYTES)
                     yield
             self._writer.keep()
             self.done.append(source.number)
-        except (CorruptionError, *UNOPENED) as error:  # whoever dequeues there will hear of it, too
+        except (CorruptionError, *UNOPENED) as error:  # a dequeue from this segment raises the error, too
             self._writer.drop()
             self.unreadable.append(source.number)
             if isinstance(error, CorruptionError):
@@ -363,7 +375,7 @@ class Copy:
                     self._segments.unpin([source.number])
 
     def _copy_extent(self, segment: Segment, row: ExtentRow) -> Iterator[None]:
-        """Put what lives in it, yielding after each reading."""
+        """Put the live items of an extent into the target, and yield after each read."""
         with self._mutex:
             runs = self._state.gone.unconsumed(row.first, row.first + row.count)
             filled = bool(runs) and self._state.gone.live_between(self._writer.next_sequence, runs[0][0]) == 0

@@ -1,14 +1,19 @@
-"""The limits of a queue, for those who publish while nobody adopts: what waits in the inbox is bounded, too.
+"""Limits for producers: they bound the inbox while no owner adopts.
 
-The owner records ``max_items``, ``max_bytes`` and ``max_disk_bytes`` at each opening in ``queue.limits``, in the format
-of ``place``'s files; without limits there is no such file. A producer that finds it is refused where what waits in the
-inbox would exceed ``max_items`` or ``max_bytes``, or the files of the queue with the inbox ``max_disk_bytes``. So the
-queue and its inbox hold at most twice the first two, and a producer never exceeds the last one.
+At each opening the owner records ``max_items``, ``max_bytes`` and ``max_disk_bytes`` in ``queue.limits``, in the format
+of the files in ``locations``. Without limits there is no such file. If the file is there, a producer is refused in
+two cases:
 
-A producer looks at the inbox before each flush, unless what it has published since the last look is a small part of
-the room that there was. Several producers at once may exceed a limit by what each of them publishes at that moment.
-A part counts for ``max_disk_bytes`` while it is written, and for the others when a manifest is to name it; see
-``parts``.
+- The published files in the inbox would exceed ``max_items`` or ``max_bytes``.
+- The files of the queue, with the inbox, would exceed ``max_disk_bytes``.
+
+So the queue and its inbox together hold at most twice ``max_items`` and ``max_bytes``. A producer never exceeds
+``max_disk_bytes``.
+
+A producer looks at the inbox before each flush, unless it has published little since the last look: less than a small
+part of the room that it found. Several producers at once may exceed a limit by what each of them publishes at that
+moment. A part counts for ``max_disk_bytes`` while it is written. It counts for the other limits when a manifest is
+about to name it (see ``multi_writer``).
 """
 
 from __future__ import annotations
@@ -27,11 +32,11 @@ from .transaction import Settings
 
 LIMITS = ("max_items", "max_bytes", "max_disk_bytes")
 _PART = 64
-"""Without a look a producer publishes one part in so many of the room that there was."""
+"""Divisor of the room that a look has found: a producer publishes this part of it before it looks again."""
 
 
 class Load(NamedTuple):
-    """What counts for the limits, in their order."""
+    """The amounts that count for the limits, in the order of ``LIMITS``."""
 
     items: int
     length_bytes: int
@@ -39,14 +44,16 @@ class Load(NamedTuple):
 
 
 def load_of(count: int, payload_bytes: int) -> Load:
-    """Return what so many items count for, published in a file of their own."""
+    """Return the load of ``count`` items that are published in a file of their own."""
     length_bytes = BLOCK_HEADER_BYTES + LENGTH_BYTES * count + payload_bytes if count else 0
     return Load(count, length_bytes, HEADER_BYTES + length_bytes)
 
 
 def record_limits(disk: Disk, directory: str, settings: Settings) -> None:
-    """Record the limits of the queue in this directory, if others are recorded. Never raises ``OSError``: they are
-    recorded for those who publish, and kept by the owner in any case."""
+    """Record the limits of the queue in this directory, if the recorded ones differ.
+
+    Never raises ``OSError``: only producers need the record, and the owner enforces its limits in any case.
+    """
     limits = {name: value for name in LIMITS if (value := getattr(settings, name)) is not None}
     path = join(directory, LIMITS_NAME)
     with suppress(OSError):
@@ -58,7 +65,7 @@ def record_limits(disk: Disk, directory: str, settings: Settings) -> None:
 
 
 def read_limits(disk: Disk, directory: str) -> dict[str, int]:
-    """The limits that are recorded; none where that cannot be read."""
+    """Return the recorded limits; an empty dictionary if there is no record, or it cannot be read."""
     with suppress(PersistentQueueError, OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         fields = read_fields(disk, join(directory, LIMITS_NAME))
         if fields is not None:
@@ -67,17 +74,20 @@ def read_limits(disk: Disk, directory: str) -> dict[str, int]:
 
 
 class Bounds:
-    """What one producer knows of the room in a queue. For one thread at a time."""
+    """The room of a queue, as one producer knows it. For one thread at a time."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._directory = directory
         self._known: dict[str, Load] = {}
         self._room = Load(0, 0, 0)
-        """How much may be published before the next look."""
+        """Load that may be published before the next look."""
 
     def check(self, inbox: str, asked: Load) -> None:
-        """Count what is about to be published, if there is room. Raises ``QueueFullError``: nothing was published."""
+        """Count the load that is about to be published.
+
+        Raises ``QueueFullError`` if it does not fit. Then nothing was counted or published.
+        """
         limits = read_limits(self._disk, self._directory)
         if not limits:
             return
@@ -97,7 +107,10 @@ class Bounds:
             self._room = Load(*(room - more for more, room in zip(asked, self._room, strict=True)))
 
     def _look(self, inbox: str, counts_files: bool) -> Load:
-        """What waits in the inbox, of which each file is read once; and the size of all files of the queue."""
+        """Return the load of the inbox, and the size of all files of the queue if ``counts_files``.
+
+        Each file of the inbox is read once, also over several calls.
+        """
         known, self._known = self._known, {}
         for name in filter(is_published, names_in(self._disk, inbox)):
             self._known[name] = known[name] if name in known else self._measure(join(inbox, name))
@@ -116,7 +129,7 @@ class Bounds:
 
     def _measure(self, path: str) -> Load:
         unreadable = (CorruptionError, UnsupportedFormatError, MemoryShortageError, FileNotFoundError, PermissionError)
-        with suppress(*unreadable):  # the owner sets it aside, or has adopted it
+        with suppress(*unreadable):  # such a file is the owner's matter, or it was adopted meanwhile: it counts nothing
             publication = read_publication(self._disk, path)
             return Load(publication.items, sum(file.length_bytes for file in publication.files), 0)
         return Load(0, 0, 0)

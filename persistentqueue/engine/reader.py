@@ -1,16 +1,20 @@
-"""The reading side: hands out what is ready, from memory or from the segments.
+"""Reading: hands out the ready items of a subscription, from the page cache or from the segments.
 
-Everything here is for any thread. The mutex guards the memory and is never held over a read; ``reading`` is held by
-whoever reads a file, so that two consumers do not read the same. Without threads both may be null contexts.
+Threads: everything here is for any thread. ``mutex`` guards the memory and is never held over a read of a file.
+``reading`` is held over each read of a file, so that two consumers do not read the same blocks. Without threads, both
+may be null contexts.
 
-A consumer that finds no page in memory reads its block and what follows, as far as that can be kept. Who browses reads
-the same way with a cursor of his own, keeps the page that he is at, and leaves others their memory.
+A consumer that finds no page in memory reads the block of its item. It also reads the blocks behind it, up to what the
+page cache may keep. Browsing reads files in the same way, but with read positions of its own. It keeps its current
+page itself. The pages that it reads do not displace others from the page cache, except for the page with the item that
+is handed out next.
 
-The reading side of a queue that counts deliveries (see ``retries``): what was delivered before comes out alone, so
-that a batch does not share the fate of one bad item, and what is not due yet waits.
+A queue that counts delivery attempts (see ``retries``) uses ``CountedReader`` and ``CountedAvailability``. They hand
+out an item that was delivered before alone, so that a bad item does not fail a whole batch. An item whose delay is not
+over is not handed out.
 
-When an item is due is the wall clock's matter in the log, so that it outlives the process; from then on it is that of
-the monotonic clock, so that nobody waits for a clock that was set back.
+The log stores by the wall clock when an item is due, so that this outlives the process. Within a process the monotonic
+clock decides, so that a wall clock that was set back delays no item.
 """
 
 from __future__ import annotations
@@ -35,18 +39,18 @@ from ..system.signal_shield import Shielded, call_once
 Guard = AbstractContextManager[object]
 
 Cursors = dict[int, tuple[int, int]]
-"""Per segment the offset and the ordinal of the block where reading goes on."""
+"""Read positions: by segment, the offset and the ordinal of the block where the next read begins."""
 
 
 class UnreadableError(Exception):
-    """Internal: the sequences ``first … end - 1`` are lost to this damage (none, if the file can still be read)."""
+    """Internal error: ``damage`` costs the sequences ``first … end - 1``; none if the file can still be read."""
 
     def __init__(self, damage: CorruptionError | MemoryShortageError, first: int, end: int) -> None:
         self.damage, self.first, self.end = damage, first, end
 
 
 class Reader:
-    """Reads what a subscription may dequeue from the segments, through the page cache."""
+    """Reads the ready items of one subscription from the segments, through the page cache."""
 
     def __init__(
         self, state: State, ready: Availability, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
@@ -60,11 +64,11 @@ class Reader:
         self._cursors: Cursors = {}
         self._hits = 0
         self.page_reads = 0
-        """How often it was read from a file, also by those who browse."""
+        """Number of pages that were read from files, for dequeues and for browsing."""
 
     @property
     def page_hits(self) -> int:
-        """How often a page that was asked for was in memory."""
+        """Number of lookups that found their page in memory; each item taken from the lane counts as one."""
         return self._hits + self.ready.passed
 
     def take(
@@ -72,12 +76,13 @@ class Reader:
     ) -> tuple[list[Run], list[bytes]]:
         """Hold up to ``max_items`` ready items, lowest first; append their runs to ``runs``, return it and the items.
 
-        What reads a file is called by ``insist``, which lets nothing interrupt it. An interruption may leave in
-        ``runs`` what was not returned: the caller gives it back (``Ready.give_back``).
+        Files are read in a shielded call. After an interruption, ``runs`` may contain sequences whose items were not
+        returned: the caller gives them back with ``Availability.give_back``.
 
-        Raises ``CorruptionError`` once for each damaged block, and ``MemoryShortageError`` once for each that is larger
-        than the memory: its items are set aside, nothing more is held. Raises ``MissingExtraError`` and
-        ``WrongKeyError`` for what cannot be opened: nothing more is held; it stays ready.
+        Raises ``CorruptionError`` once for each damaged block, and ``MemoryShortageError`` once for each block that is
+        larger than the memory. Then the items of that block are set aside, and nothing more is held. Raises
+        ``MissingExtraError`` or ``WrongKeyError`` for a block that cannot be decrypted or decompressed. Then nothing
+        more is held, and the items stay ready.
         """
         runs = [] if runs is None else runs
         with self._mutex:
@@ -85,7 +90,7 @@ class Reader:
                 before, last = len(runs), runs[-1]
                 self.ready.hand_out(max_items, runs)
                 taken = runs[before:]
-                if runs[before - 1] != last:  # the first one was joined to the last
+                if runs[before - 1] != last:  # the first new run was joined to the last old one
                     end, joined = sum(last), runs[before - 1]
                     taken = [(end, sum(joined) - end), *taken]
             else:
@@ -94,7 +99,7 @@ class Reader:
         return runs, shielded(partial(self._read_runs, taken, runs)) if items is None else items
 
     def _find_all(self, taken: list[Run]) -> list[bytes] | None:
-        """The items of these runs, if all of them are in memory; the mutex is held."""
+        """Return the items of these runs, or None if not all of them are in memory. The caller holds the mutex."""
         if len(taken) == 1:  # the usual case: one run, of one page
             first, count = taken[0]
             latest = self._pages.latest
@@ -124,7 +129,7 @@ class Reader:
         return items
 
     def fill(self) -> None:
-        """Put the first ready items into the lane (see ``ready``), if they are in memory and the lane is empty."""
+        """Put the first ready items into the lane (see ``availability``), if they are in memory and it is empty."""
         with self._mutex:
             if not self.ready.lane:
                 page = self._first_page()
@@ -133,7 +138,10 @@ class Reader:
                     self.ready.lay(items, self.ready.position - page.first, page.cost_bytes // len(items))
 
     def take_cached(self, max_items: int, runs: list[Run]) -> list[bytes]:
-        """Hold up to ``max_items`` ready items, lowest first, as far as they are in memory; otherwise like ``take``."""
+        """Hold up to ``max_items`` ready items, lowest first, stopping at the first that is not in memory.
+
+        Append their runs to ``runs``, and return the items.
+        """
         items: list[bytes] = []
         with self._mutex:
             while len(items) < max_items and (page := self._first_page()) is not None:
@@ -145,7 +153,10 @@ class Reader:
         return items
 
     def _first_page(self) -> Page | None:
-        """Return the page with the first ready item; None if that is not in memory, or came back. Needs the mutex."""
+        """Return the page with the first ready item; None if it is not in memory. The caller holds the mutex.
+
+        Also return None if any ready item was released before, or the subscription was removed.
+        """
         self.ready.recall()
         if self.ready.returned.firsts or self.ready.is_closed:
             return None
@@ -158,11 +169,14 @@ class Reader:
         return page
 
     def browse(self, shielded: Shielded = call_once) -> Iterator[list[bytes]]:
-        """The ready items, in order, in lists, each read when it is asked for. Raises like ``take``."""
+        """Return an iterator over the ready items in order, as lists. It reads each list when it is asked for one.
+
+        The iterator raises the errors of ``take``.
+        """
         return (items for _, items in self.browse_numbered(shielded))
 
     def browse_numbered(self, shielded: Shielded = call_once) -> Iterator[tuple[int, list[bytes]]]:
-        """Return what ``browse`` returns, each list with the sequence of its first item. Raises like ``take``."""
+        """Yield the lists of ``browse``, each with the sequence of its first item. Raises the errors of ``take``."""
         sequence = 0
         page: Page | None = None
         cursors: Cursors = {}
@@ -173,11 +187,11 @@ class Reader:
                 return
             first, count = run
             if page is None or not page.first <= first < page.end:
-                page = None  # before the next one is read
+                page = None  # frees its memory before the next one is read
                 try:
                     page = shielded(partial(self._page, first, cursors=cursors))
                 except StateError:
-                    continue  # it was consumed meanwhile, and is not ready any more
+                    continue  # the item was consumed meanwhile, so that it is not ready any more
                 except UnreadableError as unreadable:
                     self._set_aside(unreadable)
                     raise unreadable.damage from None
@@ -187,11 +201,11 @@ class Reader:
             yield first, items
 
     def until_due(self, timeout_seconds: float | None) -> float | None:
-        """How long who waits may sleep at most, of a timeout (None: for ever); the mutex is held."""
+        """Return the seconds a consumer may wait, up to its timeout (None: for ever). The caller holds the mutex."""
         return timeout_seconds
 
     def in_memory(self) -> int:
-        """How many of the ready items are in memory; the mutex is held."""
+        """Return the number of ready items that are in memory. The caller holds the mutex."""
         pages = self._pages.runs()
         at = found = 0
         for first, count in self.ready.runs():
@@ -204,12 +218,14 @@ class Reader:
         return found
 
     def forget(self, number: int) -> None:
-        """Forget where reading of a segment stopped, since it is retired; the mutex is held."""
+        """Drop the read position in a segment that is retired. The caller holds the mutex."""
         self._cursors.pop(number, None)
 
     def _read_runs(self, taken: list[Run], runs: list[Run]) -> list[bytes]:
-        """Read the items that were ``taken``, which are the last ones of ``runs``. What is not returned is given back
-        from there."""
+        """Read and return the items of ``taken``, which are the last sequences of ``runs``.
+
+        Sequences whose items are not returned are removed from ``runs`` and given back.
+        """
         items: list[bytes] = []
         total = sum(count for _, count in taken)
         left = list(taken)
@@ -223,7 +239,8 @@ class Reader:
                 left[:1] = [(first + len(part), count - len(part))] if len(part) < count else []
         except UnreadableError as unreadable:
             if items and unreadable.first < unreadable.end:
-                self._give_back(runs, total - len(items))  # what was read comes out first, and the damage is met again
+                # The items before the damage are returned first; the next call meets the damage again.
+                self._give_back(runs, total - len(items))
                 return items
             self._give_back(runs, total)
             self._set_aside(unreadable)
@@ -232,18 +249,18 @@ class Reader:
             if not items:
                 self._give_back(runs, total)
                 raise
-            self._give_back(runs, total - len(items))  # what was read comes out first here, too
+            self._give_back(runs, total - len(items))  # the items that were read are returned first, as for damage
         except BaseException:
             self._give_back(runs, total)
             raise
         return items
 
     def _page(self, sequence: int, takes: int = 0, cursors: Cursors | None = None) -> Page:
-        """The page with this unconsumed sequence, from memory or read from its segment.
+        """Return the page with this unconsumed sequence, from memory or read from its segment.
 
-        Who takes says how many items he ``takes`` from it: a page whose rest he takes whole is not kept in memory. Who
-        browses has his own ``cursors``. Raises ``UnreadableError``, and ``StateError`` where the sequence was
-        consumed.
+        A consumer passes how many items it ``takes``, from ``sequence`` on: a page whose rest it takes whole is not
+        kept in memory. Browsing passes ``cursors`` of its own. Raises ``UnreadableError``, ``ClosedError``, the errors
+        of a block that cannot be opened, and ``StateError`` if the sequence was consumed.
         """
         with self._reading:
             if self._segments.is_closed:
@@ -257,7 +274,7 @@ class Reader:
                 try:
                     segment = self._segments.pin(self._state.segments[row.segment])
                 except CorruptionError as damage:
-                    # Without its file the whole extent is lost; a damaged header is reported, and costs nothing.
+                    # Without its file the whole extent is lost. A damaged header is reported, but costs no items.
                     end = row.first if self._segments.is_plain(row.segment) else row.first + row.count
                     raise UnreadableError(damage, row.first, end) from None
                 known = self._cursors if cursors is None else cursors
@@ -285,7 +302,7 @@ class Reader:
                     self._pages.insert(page, sequence, sequence, displaces=sequence == self.ready.front())
                 elif end > sequence + takes:
                     end = self._pages.insert(page, sequence, sequence + takes)
-                # Of a block that was kept in part the rest will be read again.
+                # If the last block was kept only in part, the next read begins with that block again.
                 is_whole = end == page.end
                 known[row.segment] = (
                     (loaded.next_offset, loaded.next_ordinal) if is_whole else (loaded.last_offset, loaded.last_ordinal)
@@ -296,7 +313,7 @@ class Reader:
     def _load(
         segment: Segment, row: ExtentRow, at: tuple[int, int], wanted: int, ahead: Ahead, envelopes: Envelopes
     ) -> Loaded:
-        """Read what is ``wanted`` of an extent, from ``at`` on if that is before it."""
+        """Read the ordinal ``wanted`` of an extent, and what follows it: from ``at`` if that is not behind it."""
         end, end_ordinal = row.offset + row.length_bytes, row.ordinal + row.count
         offset, ordinal = at
         if not (row.offset <= offset < end and row.ordinal <= ordinal <= wanted):
@@ -317,13 +334,13 @@ _NS = 10**9
 
 
 class CountedAvailability(Availability):
-    """What a subscription may dequeue now, where deliveries are counted."""
+    """The items that a subscription may hand out now, in a queue that counts delivery attempts."""
 
     def __init__(self, disk: Disk, state: State, number: int) -> None:
         super().__init__(state, number)
         self._disk = disk
         self._due: list[tuple[float, int, int]] = []
-        """A heap of what is delayed: by the monotonic clock, and the run."""
+        """Heap of the delayed runs: when each is due, by the monotonic clock, its first sequence, and its count."""
         attempts, now_ns = state.attempts.get(number), disk.time_ns()
         for first, count, (due_ns, delay_ns) in attempts.delays if attempts is not None else ():
             left_ns = min(due_ns - now_ns, delay_ns)
@@ -336,17 +353,20 @@ class CountedAvailability(Availability):
         return super().__len__()
 
     def runs(self) -> list[Run]:
-        """All that may be handed out, in order."""
+        """Return all runs that may be handed out, in order."""
         self._see_what_is_due()
         return super().runs()
 
     def next_run(self, sequence: int) -> Run | None:
-        """What is ready from ``sequence`` on."""
+        """Return the first ready run from ``sequence`` on; None if there is none."""
         self._see_what_is_due()
         return super().next_run(sequence)
 
     def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
-        """Hand out an item that was delivered before alone; of the others up to ``count``, up to the next such item."""
+        """Hand out up to ``count`` items that were never delivered, or one item that was delivered before.
+
+        The items are the lowest ready ones. They end before the next item that was delivered before.
+        """
         if not len(self):
             return [] if runs is None else runs
         attempts, front = self._state.attempts.get(self.number), self.front()
@@ -357,13 +377,13 @@ class CountedAvailability(Availability):
         return self.hold(count, runs)
 
     def postpone(self, runs: Iterable[Run], seconds: float) -> None:
-        """Take back what was handed out, to come again when so many seconds are over."""
+        """Take back runs that were handed out; they are ready again after ``seconds``."""
         for first, count in runs:
             self.delayed.add(first, count)
             self._wait_for(first, count, seconds)
 
     def seconds_until_due(self) -> float | None:
-        """How long it is until something is due that is not; None where nothing is delayed."""
+        """Return the seconds until the next delayed run is due, 0.0 if one is due; None if nothing is delayed."""
         return max(self._due[0][0] - self._disk.monotonic(), 0.0) if self._due else None
 
     def _wait_for(self, first: int, count: int, seconds: float) -> None:
@@ -377,7 +397,7 @@ class CountedAvailability(Availability):
 
 
 class CountedReader(Reader):
-    """Reads what a subscription may dequeue, where deliveries are counted."""
+    """Reads the ready items of one subscription, in a queue that counts delivery attempts."""
 
     def __init__(
         self, state: State, ready: CountedAvailability, segments: Segments, pages: Pages, mutex: Guard, reading: Guard
@@ -386,20 +406,21 @@ class CountedReader(Reader):
         self.counted = ready
 
     def _first_page(self) -> Page | None:
-        """None: there is no short way, since each delivery is to be logged first."""
+        """Return None: no item may be taken from memory directly, since each delivery must be logged first."""
         return None
 
     def until_due(self, timeout_seconds: float | None) -> float | None:
-        """The timeout, or the time until something is due, if that is less."""
+        """Return the timeout, or the seconds until the next delayed item is due, if that is less."""
         due_seconds = self.counted.seconds_until_due()
         if due_seconds is None or timeout_seconds is None:
             return timeout_seconds if due_seconds is None else due_seconds
         return min(timeout_seconds, due_seconds)
 
     def read(self, runs: Iterable[Run]) -> Iterator[tuple[int, bytes]]:
-        """Each item of these runs, which are held, with its sequence; nothing of it stays in memory for that.
+        """Yield each item of these held runs, with its sequence.
 
-        Raises ``CorruptionError``, and ``StateError`` where it is consumed.
+        The pages that this reads do not displace others from the page cache.
+        Raises ``CorruptionError`` and ``MemoryShortageError``, and ``StateError`` for an item that was consumed.
         """
         for first, count in runs:
             at, end = first, first + count

@@ -1,8 +1,11 @@
-"""Why the data files of a queue are there: what lives in each of them, and which sessions keep it.
+"""Why each data file of a queue is there: its live items, and the sessions that keep it.
 
-A segment goes when nothing in it lives any more, and nobody needs it. What lives waits to be dequeued, is on hold for a
-session, or was set aside, since its block could not be read. Who needs a segment without anything in it: a session that
-has written items there ahead of its flush, the compaction that copies from it or to it, and whoever enqueues next.
+A trim retires a segment when it has no live items and nothing else needs it. A live item is ready, held by a session,
+delayed, or set aside because its block could not be read. A segment without live items is needed in three cases:
+
+- A session has spilled items to it.
+- A compaction copies from it or to it.
+- It is the current segment, to which the next enqueue is written.
 """
 
 from __future__ import annotations
@@ -18,7 +21,7 @@ from .subscriptions import Subscriptions
 
 
 class Hold(NamedTuple):
-    """What a session keeps."""
+    """What a session keeps: the runs that it holds, and the pieces that it has spilled, for ``seconds``."""
 
     session: str
     seconds: float
@@ -27,46 +30,51 @@ class Hold(NamedTuple):
 
 
 class Holder(NamedTuple):
-    """A session that keeps a segment."""
+    """A session that keeps a segment, and why it does."""
 
     session: str
-    """Its name: the one that it was given, or that of the thread which made it."""
+    """Name that the session was given; without one, the name of the thread that made the session."""
     items: int
-    """Items of the segment that it has dequeued and not flushed."""
+    """Number of items of the segment that the session has dequeued and not flushed."""
     written: int
-    """Items that it has written there ahead of its flush."""
+    """Number of items that the session has spilled to the segment, that is, written there before its flush."""
     seconds: float
-    """For how long its transaction has held anything, or written ahead."""
+    """Seconds since the session's transaction began to hold items or to spill."""
 
 
 class SegmentUse(NamedTuple):
-    """Why a segment is there; see ``PersistentQueue.explain``."""
+    """Why a segment is there: an entry of the list that ``PersistentQueue.explain`` returns.
+
+    The values describe the moment of that call; later changes of the queue do not show. ``ready``, ``held``,
+    ``damaged`` and ``delayed`` are those of the plain queue. ``subscribed`` is about the named subscriptions.
+    ``str()`` gives one line with the file, its live bytes and the reasons.
+    """
 
     number: int
-    """Its file is ``data/`` and this number, of twelve digits, and ``.seg``."""
+    """Number of the segment. Its file is ``data/<number>.seg``, with at least twelve digits."""
     size_bytes: int
-    """Bytes of its file; 0 if that is missing."""
+    """Size of its file in bytes; 0 if the file is missing."""
     live_bytes: int
-    """Bytes of it that live; of a block that is partly consumed, by average."""
+    """Bytes of its blocks that hold live items; an average for a block that is partly consumed."""
     live: int
-    """Items of it that live: anybody may still dequeue them, or has done so and not flushed."""
+    """Number of its live items: at least one subscription has not durably consumed them."""
     ready: int
-    """Items of it that may be dequeued."""
+    """Number of its items that a consumer of the plain queue can dequeue now."""
     held: int
-    """Items of it that sessions have dequeued and not flushed."""
+    """Number of its items that sessions of the plain queue have dequeued and not flushed."""
     damaged: int
-    """Items of it that were set aside, since their block could not be read."""
+    """Number of its items that were set aside because their block could not be read."""
     subscribed: tuple[tuple[str, int], ...]
-    """The subscriptions that have not consumed all of it, and how many items of it they have not. What is ready, held
-    and damaged is so for who has none."""
+    """Named subscriptions that have not consumed all of its items, each with the number of items that are left."""
     is_current: bool
-    """Whether it is the one that is written on."""
+    """Whether it is the current segment, to which the next enqueue is written."""
     is_pinned: bool
-    """Whether it stays even if nothing in it lives: a session has written ahead, or a compaction is at work."""
+    """Whether it stays even without live items: a session has spilled to it, or it is being read, written or
+    compacted."""
     holders: tuple[Holder, ...]
-    """The sessions that keep it, from the one that has done so for longest."""
+    """Sessions that keep it, the one that has kept it longest first."""
     delayed: int = 0
-    """Items of it that came back, and are not due yet."""
+    """Number of its items that were released with a delay that is not over."""
 
     def __str__(self) -> str:
         held_else = self.held - sum(holder.items for holder in self.holders)
@@ -74,7 +82,7 @@ class SegmentUse(NamedTuple):
             "ready": self.ready,
             "delayed": self.delayed,
             "damaged": self.damaged,
-            "held by nobody that is known": held_else,
+            "held by no known session": held_else,
         }
         reasons = [f"{count:,} {what}" for what, count in counts.items() if count > 0]
         reasons += [
@@ -82,23 +90,23 @@ class SegmentUse(NamedTuple):
         ]
         reasons += [f"{count:,} for the subscription {name!r}" for name, count in self.subscribed]
         if self.is_current:
-            reasons.append("it is written on")
+            reasons.append("new items are written to it")
         elif self.is_pinned and not self.holders:
             reasons.append("it is being compacted")
         elif not self.live and not self.is_pinned:
-            reasons.append("it is drained, and goes with the next trim")
+            reasons.append("it is drained, and the next trim retires it")
         return f"segment {self.number}, {self.live_bytes:,} of {self.size_bytes:,} bytes live: {'; '.join(reasons)}"
 
 
 def _deeds(holder: Holder) -> list[str]:
     held = [f"holds {holder.items:,}"] if holder.items else []
-    return held + ([f"has written {holder.written:,} ahead"] if holder.written else [])
+    return held + ([f"has spilled {holder.written:,}"] if holder.written else [])
 
 
 def explain(
     state: State, subscriptions: Subscriptions, current: int | None, pinned: set[int], holds: Iterable[Hold]
 ) -> list[SegmentUse]:
-    """Why each segment is there, the oldest first, but for the sizes of the files. With the mutex."""
+    """Return why each segment is there, the oldest first, with 0 for the file sizes. The caller holds the mutex."""
     plain = subscriptions.plain
     is_ready = _per_segment(state, plain.ready.runs() if plain is not None else ())
     is_damaged = _per_segment(state, plain.ready.damaged.runs() if plain is not None else ())
@@ -116,7 +124,7 @@ def explain(
             holders.setdefault(number, []).append(mine)
     uses = []
     for number in sorted(holders):
-        info = state.segments.get(number)  # None for one that no commit has told of yet
+        info = state.segments.get(number)  # None if a session has spilled to it, and no frame names it yet
         live, live_bytes = (info.live, info.live_bytes) if info is not None else (0, 0)
         uses.append(
             SegmentUse(
@@ -142,12 +150,12 @@ def explain(
 
 
 def left_in_segments(state: State, cursor: Cursor) -> Counter[int]:
-    """How many items of each segment the cursor has not passed."""
+    """Return for each segment the number of its items that the cursor has not consumed."""
     return _per_segment(state, cursor.unconsumed(state.gone.frontier, state.next_sequence))
 
 
 def _per_segment(state: State, runs: Iterable[Run]) -> Counter[int]:
-    """How many of these sequences, none of them gone, stand in which segment."""
+    """Return for each segment how many of these sequences it holds. None of the sequences may be gone."""
     counts: Counter[int] = Counter()
     for first, count in runs:
         for extent in state.extents_from(first):

@@ -1,4 +1,4 @@
-"""What an owner may choose, and what not: the settings of a queue, checked before anything is opened."""
+"""The checks of the settings of a queue, which come before anything is opened."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ _LEAST = {
     "lock_timeout": 0,
 }
 _BYTES_MAX = 2**63 - 1
-"""The largest size and offset of a file. The limit keeps the queue from making files without end."""
+"""Largest size and offset of a file. A setting above it is refused."""
 _KINDS: tuple[tuple[Any, str], ...] = (
     (bool, "True or False"),
     (int, "a whole number"),
     (int | float, "a number"),
     (str, "text"),
 )
-"""What a setting must be: what its default is, of the first of these."""
+"""Types and their names in messages. A setting must have the first type that its default is an instance of."""
 
 
 def check_some(settings: Mapping[str, Any]) -> None:
-    """Raise ``TypeError``, or ``ValueError``, for one of these that is not of its kind, or less than it must be."""
+    """Raise ``TypeError`` for a setting of the wrong type, and ``ValueError`` for a number out of its range."""
     for name, value in settings.items():
         default = getattr(Settings, name, 0.0)
         if default is None and value is None:
@@ -52,7 +52,7 @@ def check_some(settings: Mapping[str, Any]) -> None:
 
 
 def check_settings(settings: Settings, lock_timeout: float) -> None:
-    """The same for all of them, and for those that contradict each other, or are none of the values that there are."""
+    """Raise ``TypeError`` or ``ValueError`` unless all settings are valid, with combinations and enumerated values."""
     check_some(vars(settings) | {"lock_timeout": lock_timeout})
     low_bytes, high_bytes = settings.pool_min_bytes, settings.pool_max_bytes
     if not settings.compact_below <= 1:
@@ -64,8 +64,13 @@ def check_settings(settings: Settings, lock_timeout: float) -> None:
 
 
 def refuse_retries(settings: Mapping[str, Any], face: str) -> None:
-    """Raise ``ValueError`` for a queue that is to count attempts, used through a face that takes items ahead
-    of its users, to look at them or to have them at hand: these would count as delivered."""
+    """Raise ``ValueError`` if the settings count delivery attempts, which ``face`` does not support.
+
+    Such an interface dequeues items ahead of its users, so that these items would count as delivered.
+    """
     chosen = [name for name in ("max_attempts", "dead_letter", "retry_delay_seconds") if settings.get(name)]
     if chosen:
-        raise ValueError(f"{chosen[0]} is not for {face}, which takes items ahead: use persistentqueue.PersistentQueue")
+        raise ValueError(
+            f"{chosen[0]} cannot be used with {face}, which takes items ahead of its users, so that they count as "
+            "delivered: use persistentqueue.PersistentQueue"
+        )

@@ -1,13 +1,14 @@
-"""The store: the only place where log, segments, state and pages meet. Opens, commits, trims, closes.
+"""The store: the only module that joins the log, the segments, the state and the page cache of one queue.
 
-The write order of a commit is at the top of ``commit``, that of a trim at the top of ``generations``.
+``opening.open_store`` opens a store. The store then commits, trims and closes. The write order of a commit is at the
+top of the module ``commit``. The write order of a trim is at the top of the module ``trim``.
 
-A failed sync, and a failed write of the log, break the store: what is on disk is unknown, and every call raises
-``BrokenQueueError`` until recovery has looked. Anything that fails before is taken back.
+A failed sync or a failed write of the log breaks the store: it is unknown what is on disk. Then every call raises
+``BrokenQueueError`` until the queue is opened again and recovered. Anything that fails earlier is undone.
 
-Threads: the store starts none. ``spill``, ``commit``, ``trim``, ``rest`` and ``close`` are for one thread at a time
-(the writer); the readers of ``subscriptions`` and ``give_back`` are for any thread, beside it. ``mutex`` guards the
-memory and is never held over a write or a sync.
+Threads: the store starts none. ``spill``, ``commit``, ``trim``, ``tidy`` and ``close`` are for one thread at a time,
+the writer. ``give_back`` and the readers of ``subscriptions`` are for any thread, beside the writer. ``mutex`` guards
+the memory and is never held over a write or a sync.
 """
 
 from __future__ import annotations
@@ -53,41 +54,52 @@ from .transaction import Settings, Transaction
 from .trim import LOG_BYTES_MAX, Generations
 
 _LOGS_PER_LIMIT = 16
-"""``max_disk_bytes`` is at least so many times what a log grows to with the rate of commits, or a frame with blocks."""
+"""Divisor of ``max_disk_bytes``: a log that grows with the rate of commits, or a frame with blocks, stays below this
+part."""
 _DRAINED_SEGMENTS_MAX = 16
+"""Number of drained segments that is worth a trim, in a queue of few segments."""
 _DRAINED_SEGMENTS_WORTH = 2
+"""Bytes of drained segments that are worth a trim, in lengths of the next segment. Fewer segments never are."""
 _DRAINED_SEGMENTS_PART = 8
+"""Divisor: in a queue of many segments, this part of them must be drained to be worth a trim."""
 
 
 @dataclass(frozen=True)
 class RecoveryReport:
-    """What opening found. Where it is ``clean`` there was nothing to recover, at most leftovers to sweep."""
+    """The findings of an opening. It never changes.
+
+    If ``clean`` is True, there was nothing to recover: opening had at most leftover files to sweep or to set aside.
+    Paths of files are relative to the queue's directory, or to the location of its segments.
+    """
 
     clean: bool = True
-    """The queue was new, or closed cleanly."""
+    """Whether the queue was new, or was closed cleanly."""
     generation: int = 0
-    """The generation of the log that was read; 0 for a new queue."""
+    """Generation of the log that was read; 0 for a new queue."""
     transactions: int = 0
-    """Committed transactions that were read after the log's checkpoint."""
+    """Number of committed transactions that were read after the log's checkpoint."""
     torn_bytes: int = 0
-    """Bytes of a group that was being written when the owner ended, and that was dropped: at most so many."""
+    """Upper bound of the bytes of an unfinished group that was dropped: it was written when the owner ended."""
     missing_bytes: int = 0
-    """How much shorter the log is than it was made: something cut it. What was beyond is gone."""
+    """Bytes by which the log is shorter than it was made. Something cut it, and what was there is lost."""
     lost_transactions: int = 0
-    """Transactions of a ``sync=False`` log whose blocks were not on disk; they, and those after them, were dropped."""
+    """Number of transactions that were dropped because blocks were not on disk: the first such one, and all behind it.
+
+    Only a queue with ``sync=False`` can lose them."""
     redone_bytes: int = 0
-    """Bytes of small transactions that were written from the log to the segments once more."""
+    """Bytes of blocks of small transactions that were written again, from the log to the segments."""
     swept: tuple[str, ...] = ()
-    """Leftovers that nothing refers to and that were deleted, relative to the queue's directory, or to the place of its
-    segments."""
+    """Paths of leftover files that nothing referred to, and that were deleted."""
     set_aside: tuple[str, ...] = ()
-    """Files that may hold something and that nothing refers to; renamed to ``*.damaged``."""
+    """Paths of files that were renamed to ``*.damaged``: files that nothing refers to and that may hold data.
+
+    It has the log, too, if ``torn_bytes``, ``missing_bytes`` or ``lost_transactions`` is not 0."""
     resolved: bool | None = None
-    """Whether a transaction over several queues was committed that was in doubt; None: there was none."""
+    """Whether a transaction over several queues that was in doubt is committed; None if there was none in doubt."""
 
 
 NOTHING_FOUND = RecoveryReport()
-"""What there is to say of a new queue."""
+"""The report for a new queue."""
 
 
 class Store:
@@ -108,7 +120,7 @@ class Store:
         self.quota = Quota(disk, settings.max_disk_bytes, settings.min_free_bytes, mutex)
         log_bytes_max = LOG_BYTES_MAX
         if settings.max_disk_bytes is not None:
-            # So that neither the log nor what is kept for it to grow takes much of what there is.
+            # Neither the log nor the reserve for it to grow may take much of the limit.
             part_bytes = settings.max_disk_bytes // _LOGS_PER_LIMIT
             if settings.inline_bytes > part_bytes:
                 settings = replace(settings, inline_bytes=part_bytes)
@@ -158,15 +170,15 @@ class Store:
         )
         self.inbox = Inbox(self, mutex, settings.sync)
         self.broken: BaseException | None = None
-        """What failed, once a sync or a write of the log did."""
+        """Error that broke the store; None while it works."""
 
     # --- closing -----------------------------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Trim, seal, give back, close the files, free the lock.
+        """Trim and seal the log, give back retired segments, close the files, and free the lock.
 
-        Everything committed is durable on return, whatever ``sync`` is. What sessions hold or have written ahead is
-        rolled back by that. Raises what ``trim`` raises, after everything was closed.
+        On return, everything committed is durable, whatever ``sync`` is. Items that sessions hold or have spilled are
+        rolled back. Raises the errors of ``trim``, after everything was closed.
         """
         try:
             if self.broken is None:
@@ -180,35 +192,35 @@ class Store:
             self.lock.release()
 
     def abandon(self) -> None:
-        """Close the files, but for the lock, and write nothing; as after a crash, recovery will follow."""
+        """Close all files but the lock, and write nothing. The next opening recovers, as after a crash."""
         self.generations.close()
         self.segments.close()
         self.pages.clear()
 
     def release(self) -> None:
-        """Free the lock; for an owner that may not write any more, such as a forked child."""
+        """Close the files and free the lock, for an owner that may not write any more, such as a forked child."""
         self.abandon()
         self.lock.release()
 
     def need_directory(self) -> None:
-        """Raise ``QueueDeletedError``, from now on always, if the queue's directory was deleted."""
+        """Raise ``QueueDeletedError`` if the queue's directory was deleted. This breaks the store."""
         if self.broken is None and self.lock.is_deleted():
             raise self.break_off(FileNotFoundError(errno.ENOENT, "the directory was deleted", self.directory))
 
     def is_in(self, found: StatResult) -> bool:
-        """Return whether this is the queue's directory, whatever its name."""
+        """Return whether ``found`` is the queue's directory, whatever its name is."""
         return self.lock.is_on(found)
 
     def need_name(self) -> None:
         """Raise ``QueueNotFoundError`` if the queue's directory has another name than it was opened by."""
         if not self.lock.is_named():
             raise QueueNotFoundError(
-                f"{self.directory}: the queue is open, and its directory was renamed or deleted meanwhile: name the "
-                "directory that it is in now"
+                f"{self.directory}: the queue is open, but its directory was renamed or deleted meanwhile: use the "
+                "name that the directory has now"
             )
 
     def check(self) -> None:
-        """Raise ``BrokenQueueError`` if a sync or a write of the log failed."""
+        """Raise ``BrokenQueueError`` if the store is broken, or ``QueueDeletedError`` if its directory was deleted."""
         if isinstance(self.broken, QueueDeletedError):
             raise QueueDeletedError(self.directory) from self.broken.__cause__
         if self.broken is not None:
@@ -220,9 +232,10 @@ class Store:
     # --- writing: one thread at a time -------------------------------------------------------------------------------
 
     def spill(self, transaction: Transaction) -> None:
-        """Write the transaction's items to the segments ahead of its commit, so that they leave the memory.
+        """Write the transaction's items to the segments before its commit, and drop them from memory.
 
-        Nothing is durable or visible yet. Raises ``ResourceError``; the items are then still in memory.
+        Nothing is durable or visible yet. Raises ``BrokenQueueError``, and ``ResourceError``: the items are then still
+        in memory.
         """
         self.check()
         try:
@@ -243,8 +256,10 @@ class Store:
         transaction.cost_bytes = 0
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what the transaction holds, to the front of the queue, and forget what it wanted to enqueue; not if
-        it was committed, and its session interrupted before it knew."""
+        """Release the items that the transaction holds, and drop the items that it wanted to enqueue.
+
+        Do nothing if the transaction was committed: an interruption may have kept its session from noticing.
+        """
         if transaction.committed:
             return
         with self._mutex:
@@ -254,10 +269,11 @@ class Store:
         transaction.runs, transaction.pieces, transaction.items = [], (), []
 
     def commit(self, group: Sequence[Transaction]) -> None:
-        """Commit the transactions as one group, in order: each is durable on return, or has its ``error`` set.
+        """Commit the transactions as one group, in order. On return, each is durable or has its ``error`` set.
 
-        A transaction whose marker was reached before is ``skipped``. Raises ``BrokenQueueError`` when the outcome is
-        unknown. The write order is at the top of ``commit``.
+        A transaction whose marker was recorded before is ``skipped``. With ``sync=False``, a commit survives a power
+        cut only from the next trim on. Raises ``BrokenQueueError`` if the outcome is unknown. The write order is at the
+        top of the module ``commit``.
         """
         if self.broken is not None:
             self.check()
@@ -282,13 +298,13 @@ class Store:
         committer.come_again(group)
 
     def log_group(self, group: Sequence[Transaction], inline: bool) -> None:
-        """The steps of a commit from the frame on, for a group whose blocks are written, as durable as they must be."""
+        """Do the steps of a commit from the frame on. The group's blocks are already as durable as they must be."""
         written, log = self.make_frame(group, inline), self.generations.log
         if written is None or log is None:
             return
         if self.generations.settling is None and not group[0].published:
             self.committer.commit_frame(log, written)
-        else:  # of which nothing is interrupted
+        else:  # the caller makes this a shielded call, so that no interruption parts these steps
             self.write_frame(written)
             self.adopter.rename(group)
             self.committer.apply(group, written.operations)
@@ -300,8 +316,12 @@ class Store:
         before: Sequence[Operation] = (),
         behind: Sequence[Operation] = (),
     ) -> Written | None:
-        """The frame of a group, with these operations ``before`` those of the first transaction, not to be applied, and
-        ``behind`` those of the last; there is room for it in the log. None if there is none, which the group hears."""
+        """Make the frame of a group, and room for it in the log.
+
+        The operations ``before`` stand before those of the first transaction, and are not applied. The operations
+        ``behind`` are added to those of the last transaction. Return None if the log is full; each refused transaction
+        then has its ``error`` set.
+        """
         operations = self.committer.number(group, inline)
         operations[-1] += behind
         first = [*before, *operations[0]]
@@ -319,26 +339,29 @@ class Store:
         return Written(group, operations, body, len(first) + sum(map(len, operations[1:])))
 
     def write_frame(self, written: Written) -> None:
-        """Write it to the log, durably."""
+        """Write the frame to the log, durably."""
         log = self.generations.log
         assert log is not None
         self.committer.write_frame(log, written.body, len(written.operations), written.count)
         self.generations.tell_settled()
 
     def forget(self, transaction: bytes, name: Participant) -> None:
-        """This participant has settled what was decided here (see ``several``). For any thread."""
+        """Forget a decision for the participant ``name``, which has settled it (see ``two_phase``). For any thread."""
         with self._mutex:
             self.state.forget(transaction, name)
 
     def subscribe(self, name: str, first: int) -> None:
-        """Let another one consume, from the sequence ``first`` on, of what is not gone; durable on return.
+        """Add the subscription ``name``, which gets the items from the sequence ``first`` on; durable on return.
 
-        Raises ``ResourceError`` and ``BrokenQueueError``.
+        Items that are gone already are left out. Raises ``ResourceError`` and ``BrokenQueueError``.
         """
         self._log_alone(self.state.next_subscription(name, first))
 
     def unsubscribe(self, number: int) -> None:
-        """Let one who consumes go, and with him what only he needed; durable on return. Raises like ``subscribe``."""
+        """Remove a subscription, and the items that only it needed; durable on return.
+
+        Raises ``ResourceError`` and ``BrokenQueueError``.
+        """
         self._log_alone(SubscriptionClosed(number))
 
     def _log_alone(self, operation: Operation) -> None:
@@ -359,19 +382,22 @@ class Store:
     def begin_compaction(
         self, below: float, settled_only: bool, hole_items: int = HOLE_ITEMS, before: int | None = None
     ) -> Copy | None:
-        """Begin a compaction, as ``Compactor.begin`` does; None where there is nothing to be compacted."""
+        """Begin a compaction with ``Compactor.begin``; return None if there is nothing to compact."""
         self.check()
         self.need_directory()
         return self.compactor.begin(below, settled_only, hole_items, before)
 
     def end_compaction(self, copy: Copy) -> None:
-        """End it in any case: let go of sources and target, which is deleted if surely nothing was committed."""
+        """End a compaction, whatever its result: release its sources and its target.
+
+        The target is deleted if it is certain that nothing was committed.
+        """
         self.compactor.end(copy, self.broken is None)
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
-        """Begin a new generation of the log, as ``Generations.trim`` does, once more if that gives back what it lacks.
+        """Begin a new generation of the log with ``Generations.trim``, and raise its errors.
 
-        Raises what that raises.
+        If a resource is lacking, give back the part of it that no trim needs, and try once more.
         """
         self.check()
         trim = partial(self.generations.trim, flags, extra_bytes, keep_old, enqueues)
@@ -383,14 +409,14 @@ class Store:
             self.shielded(trim)
 
     def give_back(self) -> None:
-        """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
+        """Give the files of retired segments to the pool, or delete them. The next opening sweeps those that fail."""
         self.generations.give_back()
 
     def tidy(self) -> None:
-        """Give up what only a busy queue needs: segments that are drained, also the one that is written on if it is
-        larger than a first one, or to be wiped; the length that the log has grown by; memory to write from. Drafts that
-        producers have left behind are deleted.
+        """Give up the space and memory that only a busy queue needs, and delete drafts that producers have left behind.
 
+        The queue gives up drained segments, the length that the log has grown by, and the memory that the log is
+        written from. A drained current segment is given up, too, if it is larger than a first one, or is to be wiped.
         Raises ``ResourceError`` (nothing is lost) and ``BrokenQueueError``.
         """
         self.check()
@@ -407,9 +433,10 @@ class Store:
             self.generations.log.rest()
 
     def fill_pool(self) -> Iterator[int]:
-        """Clean the pool, then make files up to its lower bound, as large as the next segment; yields their lengths.
+        """Clean the pool, then make files in it up to its lower bound, and yield the length of each.
 
-        As far as the limits of the queue allow. For any thread. Raises ``ResourceError``, ``OSError``.
+        Each file is as large as the next segment. It stops at the limits of the queue. For any thread. Raises
+        ``ResourceError`` and ``OSError``.
         """
         if self.settings.pool_max_bytes:
             self.need_directory()
@@ -422,9 +449,10 @@ class Store:
                     raise
 
     def _roll_log(self, body_bytes: int, group: Sequence[Transaction], enqueues: bool) -> Log | None:
-        """A log with room for a frame of this size; None if there is no room for one, which the group then hears.
+        """Trim, and return a log with room for a frame of this size; None if there is no room for one.
 
-        Those who only dequeue are then committed without the others. Raises ``BrokenQueueError``.
+        Then the transactions that enqueue have their ``error`` set, and those that only dequeue are committed without
+        them. If not even these have room, all have their ``error`` set. Raises ``BrokenQueueError``.
         """
         self.generations.resize()
         try:
@@ -435,21 +463,22 @@ class Store:
                 if shortage is not None and shortage.errno in LACKING - NO_SPACE:
                     with unless_lacking(path, "to keep a spare log"):
                         raise shortage
-                reason = "what room there is, is for dequeueing"
+                reason = "the room that is left is reserved for dequeueing"
                 raise DiskFullError(path, errno.ENOSPC, reason) from self.quota.refusal
         except ResourceError as error:
             refused = [transaction for transaction in group if transaction.enqueues or not enqueues]
             for transaction in refused:
                 transaction.error, transaction.staged = self.limits.explain(transaction, error), ()
-            if len(refused) < len(group) and not group[0].published:  # which keeps its order
+            if len(refused) < len(group) and not group[0].published:  # published transactions keep their order
                 self._commit_long([transaction for transaction in group if not transaction.enqueues])
             return None
         return log
 
     def _frees_some(self, error: ResourceError) -> bool:
-        """Give back what no trim needs of what the system lacks: files that only reading needs, those of the pool.
+        """Give back the part of a lacking resource that no trim needs, and return whether there was any.
 
-        Whether there were any.
+        If file descriptors are lacking, these are files that only reading needs. If space is lacking, these are retired
+        segments and the files of the pool.
         """
         if isinstance(error, TooManyFilesError):
             return self.segments.close_idle()
@@ -460,11 +489,11 @@ class Store:
         return self._shrink_pool(0) or was_any
 
     def _make_room(self, refusal: OSError) -> bool:
-        """Give back what a full disk holds for nothing: the pool, drained segments, a log longer than it has to be.
+        """Give back space on a full disk, and return whether there was any to give back. Raises ``BrokenQueueError``.
 
-        Whether there was any of that. Raises ``BrokenQueueError``.
+        These are the files of the pool, drained segments, and the length of a log that is longer than it must be.
         """
-        # What a shared pool holds does not count for a limit of this queue's own.
+        # A limit of this queue does not count the files of a shared pool, so deleting them makes no room.
         most_bytes = self.pool.max_bytes if self.settings.shared_pool and isinstance(refusal, OverLimitError) else 0
         made = self.segments.drop_unlogged() or bool(self.generations.retired)
         made |= self._shrink_pool(most_bytes)
@@ -476,36 +505,40 @@ class Store:
         before_bytes = self.generations.file_bytes
         with suppress(ResourceError):
             self.generations.trim_short(tightly=is_limited)
-            # What the checkpoint needs stays: to be asked for it again and again would never end.
+            # A log that its checkpoint makes long stays long. It is no gain: to report it as one would never end.
             made = made or bool(drained) or self.generations.file_bytes < before_bytes
         self.give_back()
         self._shrink_pool(most_bytes)
         return made
 
     def _shrink_pool(self, most_bytes: int) -> bool:
-        """Give back what the pool has beyond that; whether there was any that could be had."""
+        """Shrink the pool to ``most_bytes``; return whether that has given back any space."""
         with suppress(OSError):
             return self.pool.shrink(most_bytes) > 0
         return False
 
     def trim_if_worth(self) -> None:
-        """Trim if what is drained is worth it."""
+        """Trim if the drained segments are worth it."""
         if len(self.state.drained) > _DRAINED_SEGMENTS_WORTH and self._is_worth_trimming():
-            # What was committed is durable, so a trim that finds no room must not make it look failed.
+            # The group is committed and durable, so a trim that finds no room must not make the commit look failed.
             with suppress(PersistentQueueError):
                 self.trim()
 
     def _is_worth_trimming(self) -> bool:
-        """Whether the drained segments, of which there are some, are worth a trim."""
+        """Return whether the drained segments are worth a trim, by their number or their bytes."""
         waiting = self._drained()
         waiting_bytes = sum(self.state.segments[number].end for number in waiting)
         youngest_bytes = self.segments.next_bytes - HEADER_BYTES
-        # A checkpoint costs what there is: of many segments it takes a part, or all of them would cost their square.
+        # A checkpoint costs as much as all segments. With a fixed number, draining many segments would cost the square
+        # of their number; with a part of them, it does not.
         many = max(_DRAINED_SEGMENTS_MAX, len(self.state.segments) // _DRAINED_SEGMENTS_PART)
         return len(waiting) >= many or waiting_bytes >= _DRAINED_SEGMENTS_WORTH * youngest_bytes
 
     def _drained(self, is_idle: bool = False) -> set[int]:
-        """The segments that a trim would retire; when ``is_idle``, the one that is written on, too, if it has grown."""
+        """Return the drained segments that a trim would retire.
+
+        If ``is_idle``, this includes a drained current segment that is larger than a first one, or is to be wiped.
+        """
         current = self.segments.current
         if current is not None and is_idle and (self.settings.wipe or current.capacity_bytes > SEGMENT_BYTES_FIRST):
             current = None
@@ -514,7 +547,7 @@ class Store:
 
     @property
     def reader(self) -> Reader:
-        """The plain queue's. Raises ``SubscriptionNotFoundError`` where it has no such subscription."""
+        """Reader of the plain queue. Raises ``SubscriptionNotFoundError`` if the queue has only named subscriptions."""
         reader = self.subscriptions.plain
         if reader is None:
             raise SubscriptionNotFoundError("", self.subscriptions.names())
@@ -522,14 +555,17 @@ class Store:
 
     @property
     def syncs(self) -> int:
-        """How many syncs there were: of segments, of names, of the log."""
+        """Number of syncs: of segments, of names, and of the log."""
         return self.segments.syncs + self.committer.syncs + 2 * self.generations.trims
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def shielded(self, call: Callable[[], T]) -> T:
-        """Make the call, which no signal handler interrupts. What ends it all the same, but for an error of the disk or
-        one that says itself what became of it, breaks the store."""
+        """Make a shielded call, and return its result.
+
+        Any error of the call but ``PersistentQueueError`` and ``OSError`` breaks the store. These two state the outcome
+        themselves, or are handled by the caller.
+        """
 
         def call_or_break() -> T:
             try:
@@ -543,7 +579,7 @@ class Store:
         return self._shielded(call_or_break)
 
     def _rebuild(self) -> None:
-        """Make the state what the log says, since a change of it was interrupted; the mutex is held.
+        """Rebuild the state from the log, after a change of the state was interrupted. The caller holds the mutex.
 
         Raises ``CorruptionError`` and ``OSError``.
         """
@@ -556,17 +592,25 @@ class Store:
         self.state.become(state)
 
     def doubt(self, error: BaseException) -> None:
-        """Break the store for what ended a commit anywhere between its first write and its last change in memory, since
-        only recovery can tell; but not for what says so itself, or that nothing was committed."""
+        """Break the store for an error that ended a commit after its first write: only recovery can find the outcome.
+
+        Do nothing for a ``PersistentQueueError``, which states the outcome itself. For an ``OSError``, raise
+        ``BrokenQueueError``.
+        """
         if isinstance(error, PersistentQueueError) or error is self.broken:
             return
         if isinstance(error, OSError):
             raise self.break_off(error) from error
         self.broken = error
-        LOGGER.error("%s: whether a flush is durable is unknown, since it was interrupted: %r", self.directory, error)
+        LOGGER.error(
+            "%s: whether a flush is durable is unknown, since it was interrupted (%r): close the queue and open it "
+            "again, recovery will tell",
+            self.directory,
+            error,
+        )
 
     def break_off(self, error: OSError) -> BrokenQueueError:
-        """Break the store for an error of the disk, and return what its callers are to be told."""
+        """Break the store for an error of the disk, and return the error to raise."""
         if isinstance(error, FileNotFoundError) and self.lock.is_deleted():
             self.broken = gone = QueueDeletedError(self.directory)
             LOGGER.error("%s", gone)

@@ -1,7 +1,7 @@
-"""Those who consume a queue: for each subscription a reader, and what he may dequeue now.
+"""The subscriptions of an open queue: for each one a reader, and the items that it may hand out now.
 
-They share the page cache, and the segments. Changed by the thread that writes, with the mutex; to look takes the mutex
-as well. The plain queue is subscription 0, unless it has none.
+All readers share the page cache and the segments. Only the writer changes this, with the mutex. Every other thread
+needs the mutex to read it. The plain queue is subscription 0; a queue may have only named subscriptions instead.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from .transaction import Settings
 
 
 class Subscriptions:
-    """The readers of all subscriptions of a state."""
+    """The readers of all subscriptions in a state."""
 
     def __init__(
         self, disk: Disk, settings: Settings, state: State, segments: Segments, mutex: Guard, reading: Guard
@@ -31,29 +31,29 @@ class Subscriptions:
         self.pages = Pages(settings.memory_bytes, self.front)
         self._readers = {number: self._consumer(number) for number in state.subscriptions}
         self._past_hits = self._past_reads = 0
-        """What those did who are not there any more."""
+        """Page hits and page reads of the subscriptions that were removed."""
 
     def __len__(self) -> int:
         return len(self._readers)
 
     @property
     def plain(self) -> Reader | None:
-        """The plain queue's; None if it has none."""
+        """Reader of the plain queue; None if the queue has only named subscriptions."""
         return self._readers.get(0)
 
     def find(self, name: str) -> Reader:
-        """The one with this name. Raises ``SubscriptionNotFoundError``."""
+        """Return the reader of the subscription ``name``. Raises ``SubscriptionNotFoundError``."""
         number = self._state.number_of(name)
         if not number:
             raise SubscriptionNotFoundError(name, self.names())
         return self._readers[number]
 
     def names(self) -> list[str]:
-        """Of all of them but the plain queue's, the oldest first."""
+        """Return the names of all subscriptions but the plain queue's, the oldest first."""
         return [cursor.name for number, cursor in sorted(self._state.subscriptions.items()) if number]
 
     def follow(self) -> None:
-        """The state has others now."""
+        """Add and remove readers, so that they are those of the subscriptions in the state."""
         for number in self._state.subscriptions.keys() - self._readers.keys():
             self._readers[number] = self._consumer(number)
         for number in self._readers.keys() - self._state.subscriptions.keys():
@@ -63,11 +63,11 @@ class Subscriptions:
             self._past_reads += reader.page_reads
 
     def of_all(self) -> Reader:
-        """A reader of what anybody may still dequeue, for who only looks."""
+        """Return a reader of all items that at least one subscription has not consumed, only for browsing."""
         return self._reader(Remaining(self._state))
 
     def front(self) -> int:
-        """The lowest sequence that anybody may ask for next."""
+        """Return the lowest sequence that any subscription may hand out next."""
         if len(self._readers) == 1:
             (reader,) = self._readers.values()
             return reader.ready.front()
@@ -75,12 +75,15 @@ class Subscriptions:
 
     @property
     def position(self) -> int:
-        """From here on somebody was never given anything."""
+        """Lowest sequence that at least one subscription has never handed out."""
         return min((reader.ready.position for reader in self._readers.values()), default=0)
 
     @property
     def damaged_count(self) -> int:
-        """How many items are left that nobody can take away, since those who have not could not read them."""
+        """Number of items that stay because they could not be read.
+
+        Each subscription that has not consumed such an item has set it aside.
+        """
         readies = [reader.ready for reader in self._readers.values()]
         if not any(len(ready.damaged) for ready in readies):
             return 0
@@ -96,16 +99,16 @@ class Subscriptions:
 
     @property
     def page_hits(self) -> int:
-        """How often a page that was asked for was in memory."""
+        """Number of lookups that found their page in memory."""
         return self._past_hits + sum(reader.page_hits for reader in self._readers.values())
 
     @property
     def page_reads(self) -> int:
-        """How often it was read from a file, also by those who browse."""
+        """Number of pages that were read from files, for dequeues and for browsing."""
         return self._past_reads + sum(reader.page_reads for reader in self._readers.values())
 
     def forget(self, number: int) -> None:
-        """Forget where reading of a segment stopped, since it is retired."""
+        """Drop the read positions in a segment that is retired."""
         for reader in self._readers.values():
             reader.forget(number)
 

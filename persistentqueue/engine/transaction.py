@@ -1,4 +1,4 @@
-"""What a session hands to the store, and what an owner may choose."""
+"""The transaction, which a session hands to the store, and the settings of an owner."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from ..storage.publication import Request
 from ..storage.segment_files import Piece
 
 SPILL_BYTES = 4 * 1024 * 1024
-"""What a session keeps in memory before it writes blocks ahead of its flush."""
+"""Bytes of items that a session keeps in memory before it spills them."""
 
 
 @dataclass(frozen=True)
 class Settings:
-    """What an owner may choose; in bytes where the name says so."""
+    """The settings of an owner. A name that ends in ``_bytes`` is a number of bytes."""
 
     sync: bool = True
     segment_bytes: int = 64 * 1024 * 1024
@@ -38,18 +38,21 @@ class Settings:
     max_disk_bytes: int | None = None
     min_free_bytes: int = 0
     full: str = "raise"
-    """What a flush does that a limit leaves no room for: ``"raise"``, or ``"block"`` until there is."""
+    """Reaction of a flush that a limit leaves no room for: ``"raise"`` an error, or ``"block"`` until there is room."""
     trust: bool = False
-    """Whether what another user has prepared is opened (see ``trust``)."""
+    """Whether to open a queue that another user has prepared (see ``trust``)."""
     counts_attempts: bool = False
-    """Whether deliveries are counted (see ``retries``)."""
+    """Whether to count delivery attempts (see ``retries``)."""
     envelopes: Envelopes | None = None
-    """How blocks are compressed and encrypted, and opened; None: not, and without any key."""
+    """Compression and encryption of blocks; None: blocks are neither compressed nor encrypted, and there is no key."""
 
 
 class Transaction:
-    """What a session wants to commit: items to enqueue, written before (``pieces``) or in memory, and runs to
-    consume, of what its subscription has ``ready``; or what another process has published; or other operations."""
+    """The changes that one flush commits, a published file, or other operations.
+
+    A session's transaction has items to enqueue, in memory (``items``) or spilled (``pieces``). It also has ``runs`` to
+    consume, which its subscription (``ready``) has handed out.
+    """
 
     __slots__ = (
         "adoptions",
@@ -76,41 +79,43 @@ class Transaction:
         self.ready = ready
         self.items: list[bytes] = []
         self.cost_bytes = 0
-        """Bytes that ``items`` take in memory, each with ``ITEM_OVERHEAD_BYTES``; to be changed with them."""
+        """Bytes that ``items`` take in memory, each with ``ITEM_OVERHEAD_BYTES``. Change both together."""
         self.pieces: Sequence[Piece] = ()
         self.runs: list[Run] = []
         self.given = 0
-        """Number of sequences in ``runs`` that were given to the caller of its session."""
+        """Number of sequences in ``runs`` whose items the session has returned to its caller."""
         self.is_invalid = False
-        """True if it contradicts the state. Then ``runs`` is not to be believed, and nothing of it is given back."""
+        """True if the transaction contradicts the state. Then ``runs`` is wrong, and nothing of it is released."""
         self.marker: tuple[str, int] | None = None
         self.operations: Sequence[Operation] = ()
-        """Its other operations: results of a compaction, changes of subscriptions, or records of deliveries."""
+        """Other operations: results of a compaction, changes of subscriptions, or records of deliveries."""
         self.published = ""
-        """The name of the file that another process published it in."""
+        """Name of the published file that the transaction comes from; empty if it comes from a session."""
         self.adoptions: Sequence[Adoption] = ()
-        """The operations that make a segment of that file."""
+        """Operations that make segments of the published files."""
         self.request: Request | None = None
-        """The published request, if nothing was published to enqueue."""
+        """Published request; None if the published file is no request."""
         self.staged: Sequence[Piece] = ()
         self.since_seconds = 0.0
-        """When, by its group's clock, it began to hold items, or to write ahead; 0.0 if it does neither."""
+        """Time, by the clock of the open queue, when the transaction began to hold items or to spill.
+
+        0.0 if it does neither."""
         self.error: BaseException | None = None
         self.gives_up = False
-        """True if it shall wait for room no longer."""
+        """True if the transaction must not wait for room any longer."""
         self.settled = False
-        """True if it was committed, or skipped. If it is not and has no ``error``, nothing was tried."""
+        """True if the transaction was committed or skipped. If it is False and ``error`` is None, nothing was tried."""
         self.skipped = False
-        """True if the marker said that this was committed before, so that nothing was done."""
+        """True if the marker was recorded before, so that nothing was committed."""
 
     @property
     def enqueues(self) -> bool:
-        """Whether it puts anything into the queue, in memory or written before."""
+        """Whether the transaction has items to enqueue, in memory or spilled."""
         return bool(self.items or self.pieces)
 
     @property
     def committed(self) -> bool:
-        """Whether all of it was done: it was settled, and not skipped."""
+        """Whether the whole transaction was committed: it is settled, and was not skipped."""
         return self.settled and not self.skipped
 
     @property
@@ -120,17 +125,17 @@ class Transaction:
 
     @property
     def count(self) -> int:
-        """How many items it enqueues."""
+        """Number of items that the transaction enqueues."""
         return len(self.items) + sum(piece.count for piece in self.pieces)
 
     @property
     def payload_bytes(self) -> int:
-        """Bytes of the items in memory alone."""
+        """Payload bytes of ``items``, without spilled items."""
         return self.cost_bytes - ITEM_OVERHEAD_BYTES * len(self.items)
 
     def add(self, items: Sequence[bytes]) -> None:
-        """Enqueue these items as well."""
+        """Add items to enqueue."""
         cost_bytes = cost(items)
-        # From here on without a call: nothing interrupts that.
+        # No calls from here on: without a call, no signal handler can interrupt these statements.
         self.items += items
         self.cost_bytes += cost_bytes

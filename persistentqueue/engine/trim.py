@@ -1,18 +1,20 @@
-"""The generations of the transaction log: how a new one begins, and what it makes superfluous.
+"""Trims: how a new generation of the transaction log begins, and which files it makes superfluous.
 
-The write order of a trim (``trim.1`` …), which begins a new generation of the log:
+The write order of a trim (``trim.1`` …):
 
-1. Write the blocks that stayed in memory, and sync the segments with blocks that only the log made durable so far.
-2. Write a header and a checkpoint of the state into the spare file. 3. Sync it. 4. Rename it to the next generation:
-   **the commit point of a trim**. 5. Sync the directory. *A crash before 5 leaves either generation, and both say the
-   same.* The directory is opened before 3, so that behind 4 nothing but a sync can fail. If there is no room for the
+1. Write the deferred blocks, and sync the segments with blocks that only the log has made durable so far.
+2. Write a header and a checkpoint of the state into the spare.
+3. Sync the spare.
+4. Rename it to the next generation: **the commit point of a trim**.
+5. Sync the directory. *A crash before the end of this step leaves either generation, and both describe the same state.*
+   The directory is opened before step 3, so that after step 4 nothing but a sync can fail. If there is no room for the
    name, nothing has changed.
-6. The old generation becomes the spare; segments that the checkpoint does not name are retired. *A crash leaves files
-   that the next opening sweeps.* An old generation that cannot be renamed is renamed, or deleted, by the next trim.
-7. Retired segments go to the pool, or are deleted, in ``give_back``, which may come later and from another thread. *A
-   crash leaves the same.*
+6. The old generation becomes the spare. Segments that the checkpoint does not name are retired. *A crash leaves files
+   that the next opening sweeps.* If an old generation cannot be renamed, the next trim renames or deletes it.
+7. Retired segments go to the pool or are deleted. ``give_back`` does this, maybe later and in another thread. *A crash
+   leaves files that the next opening sweeps.*
 
-Threads: ``trim`` is for the thread that writes; ``give_back`` is for any thread, beside it. ``mutex`` guards the memory
+Threads: ``trim`` is for the writer. ``give_back`` is for any thread, also during a trim. ``mutex`` guards the memory
 and is never held over a write or a sync.
 """
 
@@ -41,32 +43,39 @@ from .transaction import Settings
 
 LOG_BYTES_MAX = 64 * 1024 * 1024
 _GROUPS_PER_LOG = (2048, 8192)
-"""A log that fills with fewer groups is doubled, so that a trim stays cheap beside them; with more it is halved, so
-that opening after a crash stays quick."""
+"""Least and largest number of groups in a log of the right length.
+
+If a log is full with fewer groups, the next one is twice as long, so that trims stay cheap compared with the groups. If
+it is full with more, the next one is half as long, so that opening after a crash stays quick."""
 _CHECKPOINTS_PER_LOG = 4
-"""A log is at least so many times as long as its checkpoint, so that writing checkpoints stays a small part."""
+"""Least length of a log, in lengths of its checkpoint. It keeps the cost of checkpoints small."""
 _ENQUEUES_PER_LOG = 0.7
-"""The part of a log for frames that enqueue: what takes 78 bytes there, a new segment with an extent, takes 104 in a
-checkpoint, and then a frame that dequeues must fit behind it."""
+"""Part of a log that frames with enqueues may fill.
+
+A new segment with an extent takes 78 bytes in a frame and 104 in the next checkpoint. Behind that checkpoint there must
+be room for a frame that dequeues."""
 _LOG_SLACK = 2
-"""So many times as long as it should be a log may stay, and its spare, as long as there is room."""
+"""Factor by which a log and its spare may be longer than wanted, while there is room on the disk."""
 
 
 class Settling:
-    """A transaction over several queues that stands in the log, prepared, until a frame says what became of it, or a
-    checkpoint is made of the state that followed."""
+    """A transaction over several queues that the log has as prepared.
+
+    It is settled by a frame with its resolution, or by a checkpoint of the state that followed."""
 
     def __init__(self, transaction: bytes, settled: Callable[[], None]) -> None:
         self.transaction = transaction
         self.committed: bool | None = None
-        """What became of it; None as long as nobody knows."""
+        """Outcome of the transaction; None while it is unknown."""
         self.settled = settled
-        """Called when the log needs no other to tell what became of it."""
+        """Called when this log durably has the outcome, so that it needs the coordinator no longer."""
 
 
 class Generations:
-    """The log of a store, the generation that it is in, and its spare. ``to_break`` is told of what nobody knows the
-    outcome of, and says what to raise."""
+    """The log of a store: its current generation and its spare.
+
+    ``to_break`` is called with an error after which it is unknown what is on disk. It returns the error to raise.
+    """
 
     def __init__(
         self,
@@ -95,52 +104,59 @@ class Generations:
         self._log_bytes_max = max(min(LOG_BYTES_MAX, log_bytes_max), settings.log_bytes)
         self.spare = Spare(disk, places.spare_directory)
         self.log: Log | None = None
-        """What is written to; None before the first commit after a clean close."""
+        """Log that frames are written to; None before the first commit after a clean close."""
         self.path: str | None = None
-        """Of the log that counts."""
+        """Path of the current generation."""
         self.number = 0
-        """Of the generation; 0 before there is one."""
+        """Number of the current generation; 0 before there is one."""
         self.shortage: OSError | None = None
-        """Why the spare is shorter than the log, if it is: then only a part of the log is for enqueueing."""
+        """Error that kept the spare shorter than the log; None if there was none.
+
+        If the spare is shorter, a smaller part of the log is for frames that enqueue."""
         self.settling: Settling | None = None
+        """Prepared transaction that the log has no resolution of; None if there is none."""
         self.trims = 0
+        """Number of trims since the queue was opened."""
         self._leftover: dict[str, bool] = {}
-        """Logs that are superseded, and had no room for their new name; whether to keep them aside."""
+        """Superseded logs that could not be renamed, each with whether to set it aside instead of using it again."""
         self.retired: deque[tuple[int, int]] = deque()
-        """The numbers and the sizes of the segments that ``give_back`` will delete."""
+        """Numbers and sizes of the segments that ``give_back`` will delete or give to the pool."""
         self._last_frame = 0
         self._found_bytes = (0, 0)
         self._next_bytes = self._wanted_bytes = settings.log_bytes
         self._slack = _LOG_SLACK
 
     def follow(self, replay: Replay) -> None:
-        """Go on behind the generation that was read."""
+        """Continue behind the generation that recovery has read."""
         self.number, self._last_frame = replay.header.number, replay.last_number
         self.path = replay.file
         self._found_bytes = replay.end, replay.header.size_bytes - replay.missing_bytes
 
     @property
     def log_bytes(self) -> tuple[int, int]:
-        """The bytes of the log that are used, and the bytes of its file."""
+        """Bytes of the log that are used, and bytes of its file."""
         return (self.log.end, self.log.capacity_bytes) if self.log is not None else self._found_bytes
 
     @property
     def has_grown(self) -> bool:
-        """Whether the log is to be longer than it was at first."""
+        """Whether the next log is to be longer than the setting ``log_bytes``."""
         return self._next_bytes > self._settings.log_bytes
 
     @property
     def is_long(self) -> bool:
-        """Whether the log and its spare take more than both were meant to."""
+        """Whether the log and its spare together are longer than wanted."""
         return self.file_bytes > 2 * self._wanted_bytes
 
     @property
     def file_bytes(self) -> int:
-        """What the log and its spare take."""
+        """Bytes that the log and its spare take."""
         return self.spare.size_bytes() + self.log_bytes[1]
 
     def first_operations(self) -> list[Operation]:
-        """What the next frame has to begin with. Raises ``BrokenQueueError`` where nobody knows."""
+        """Return the operations that the next frame must begin with: the resolution of a prepared transaction, if any.
+
+        Raises ``BrokenQueueError`` if the outcome of that transaction is unknown.
+        """
         settling = self.settling
         if settling is None:
             return []
@@ -149,24 +165,27 @@ class Generations:
         return [Resolution(settling.transaction, settling.committed)]
 
     def tell_settled(self) -> None:
-        """The log carries durably what became of what was prepared."""
+        """Note that the log now durably has the outcome of the prepared transaction, if there is one."""
         settling, self.settling = self.settling, None
         if settling is not None:
             settling.settled()
 
     def close(self) -> None:
-        """Close the log's file, and write nothing; what was to be given back is the next opening's."""
+        """Close the log's file, and write nothing. The next opening sweeps the retired segments."""
         self.retired.clear()
         if self.log is not None:
             self.log.close()
             self.log = None
 
     def trim(self, flags: int = 0, extra_bytes: int = 0, keep_old: bool = False, enqueues: bool = False) -> None:
-        """Begin a new generation of the log with a checkpoint, and retire the segments that nobody needs any more.
+        """Begin a new generation of the log with a checkpoint, and retire the segments that nothing needs any more.
 
-        Afterwards everything committed is durable, whatever ``sync`` is. Room is left for a frame of ``extra_bytes``,
-        which ``enqueues``, and for which the limits on the disk are not stretched, or does not.
-        Raises ``ResourceError`` (nothing changed) and ``BrokenQueueError``. The write order is at the top of this file.
+        On return, everything committed is durable, whatever ``sync`` is. The new log gets room for a frame of
+        ``extra_bytes``. If that frame ``enqueues``, the log does not exceed the limits on the disk for it. ``flags``
+        are written to the header of the log. With ``keep_old``, the old log is set aside.
+
+        Raises ``ResourceError`` (nothing has changed) and ``BrokenQueueError``. The write order is at the top of this
+        file.
         """
         self._disk.failpoint("trim.1 sync blocks")
         self.first_operations()
@@ -190,7 +209,7 @@ class Generations:
             log.close()
             if isinstance(error, OSError):
                 raise self._to_break(error) from error
-            raise  # also a ResourceError: what was written stands in the spare, and nothing has changed
+            raise  # also a ResourceError: only the spare was written, so that nothing has changed
         self.log, self.path = log, log.path
         self.number += 1
         self.trims += 1
@@ -199,18 +218,21 @@ class Generations:
             old.close()
         self._disk.failpoint("trim.6 retire")
         self._retire(old_path, drained, keep_old)
-        try:  # while there is room, so that the next trim finds a spare when there is none
+        try:  # make the spare now, while there is room: the next trim needs it on a full disk
             most_bytes = max(self._slack * self._wanted_bytes, log.capacity_bytes)
             spare_bytes, self.shortage = self.spare.fill(log.capacity_bytes, most_bytes), None
         except OSError as error:
             spare_bytes, self.shortage = self.spare.size_bytes(), error
-        # What a log enqueues must fit into the checkpoint that follows it, and leave room for frames that dequeue: on a
-        # full disk there is nothing but the spare to write it to.
+        # The next checkpoint must have room for everything that this log enqueues, and leave room for frames that
+        # dequeue. On a full disk, that checkpoint can only be written to the spare.
         log.enqueue_bytes_max = int(_ENQUEUES_PER_LOG * min(log.capacity_bytes, spare_bytes))
         self._quota.reserve_bytes = self._limits.reserve_bytes(log.capacity_bytes)
 
     def trim_short(self, tightly: bool) -> None:
-        """Trim, and let the log be as short as it can be, and the spare too, if ``tightly``. Raises like ``trim``."""
+        """Trim, and give back the length that the log has grown by. Raises the errors of ``trim``.
+
+        With ``tightly``, the log and the spare are cut to the wanted length; otherwise they may stay twice as long.
+        """
         self._next_bytes, self._slack = self._settings.log_bytes, 1 if tightly else _LOG_SLACK
         try:
             self.trim()
@@ -218,7 +240,7 @@ class Generations:
             self._slack = _LOG_SLACK
 
     def resize(self) -> None:
-        """Let the next log be longer, or shorter, by how many groups the full one took."""
+        """Choose the length of the next log by the number of groups in the full one."""
         if self.log is not None:
             fewest, most = _GROUPS_PER_LOG
             if self.log.groups < fewest:
@@ -227,13 +249,13 @@ class Generations:
                 self._next_bytes = max(self._next_bytes // 2, self._settings.log_bytes)
 
     def write_deferred(self) -> None:
-        """Write the blocks that stayed in memory. Raises ``ResourceError`` and ``BrokenQueueError``."""
-        with self._explaining("for what a group left"):
+        """Write the deferred blocks. Raises ``ResourceError`` and ``BrokenQueueError``."""
+        with self._explaining("for the deferred blocks of a segment"):
             self._segments.write()
 
     def _sync_segments(self) -> None:
-        """Step 1 of a trim, the end of it. Raises ``ResourceError`` only for calls before a sync."""
-        with self._explaining("for the names of what was adopted"):
+        """Do the second half of step 1. Raises ``ResourceError`` only for calls before a sync."""
+        with self._explaining("for the names of adopted files"):
             self._segments.name_adopted()
         try:
             self._segments.sync()
@@ -242,14 +264,14 @@ class Generations:
 
     @contextmanager
     def _explaining(self, purpose: str) -> Iterator[None]:
-        """Raise ``ResourceError`` for what the system lacks for segments, and break the store for all else."""
+        """Raise ``ResourceError`` if the system lacks a resource; break the store for any other ``OSError``."""
         try:
             yield
         except OSError as error:
             raise lacking(error, self._places.path(DATA_DIRECTORY), purpose) or self._to_break(error) from error
 
     def _settle_leftovers(self) -> None:
-        """Rename logs that could not be renamed when they were superseded, or delete them: a spare needs their room."""
+        """Rename or delete the superseded logs that could not be renamed before: a spare needs their room."""
         for path, is_kept in list(self._leftover.items()):
             with suppress(OSError):
                 try:
@@ -261,9 +283,9 @@ class Generations:
                 del self._leftover[path]
 
     def find_spare(self, superseded: Sequence[str]) -> str | None:
-        """Make one of these logs, which are ``superseded``, the spare, if that is lost; which one.
+        """Make the last of the ``superseded`` logs the spare if the spare is missing; return its path, or None.
 
-        A crash may have left the last log under its old name, and on a full disk there is no room for another file.
+        A crash may have left that log under its old name, and on a full disk there is no room for another file.
         """
         if not self.spare.size_bytes():
             for path in superseded[-1:]:
@@ -273,31 +295,31 @@ class Generations:
         return None
 
     def make_spare(self) -> None:
-        """Make a spare, if it is lost, while there may be room for one."""
+        """Make a spare if it is missing. Do nothing if there is no room for one."""
         if not self.spare.size_bytes():
             with suppress(OSError):
                 self.spare.fill(self._settings.log_bytes)
 
     def _rename_old(self, path: str, is_kept: bool) -> None:
-        """Keep a log that is superseded aside, durably, or make it the spare. Raises ``OSError``."""
+        """Set a superseded log aside, durably, or make it the spare. Raises ``OSError``."""
         if is_kept:
             set_aside(self._disk, path)
-            # Before a generation that does not tell.
+            # The generation after the current one does not record the doubt, so the new name must be durable first.
             sync_directory(self._disk, self._places.path(LOG_DIRECTORY))
         else:
             self.spare.give(path, self._settings.wipe)
 
     def give_back(self) -> None:
-        """Give the files of retired segments to the pool, or delete them. What fails is swept by the next opening."""
+        """Give the files of retired segments to the pool, or delete them. The next opening sweeps those that fail."""
         while self.retired:
             self._disk.failpoint("trim.7 give back segment")
-            with suppress(OSError, IndexError):  # the store is being abandoned meanwhile
+            with suppress(OSError, IndexError):  # IndexError: another thread abandons the store meanwhile
                 self._segments.delete(self.retired.popleft()[0])
 
     def _write_generation(
         self, operations: list[Operation], mode: int, number: int, extra_bytes: int, enqueues: bool, keep_old: bool
     ) -> Log:
-        """Step 2 of a trim: the log, not yet published. Raises like ``trim``."""
+        """Do step 2 of a trim; return the log, which is not published yet. Raises the errors of ``trim``."""
         path = join(self._places.path(LOG_DIRECTORY), log_name(self.number + 1))
         body = encode_transaction(operations)
         checkpoint_bytes = len(body) + OVERHEAD_BYTES
@@ -307,7 +329,7 @@ class Generations:
         self._quota.refusal, self._wanted_bytes = None, wanted_bytes
         try:
             fd, size_bytes = self.spare.open_fitting(wanted_bytes, most_bytes, least, enqueues, self._quota)
-            if keep_old:  # the old log does not become the next spare
+            if keep_old:  # the old log does not become the next spare, so leave room for another one
                 try:
                     size_bytes = self.spare.leave_room(fd, size_bytes, least_bytes)
                 except BaseException:
@@ -326,18 +348,21 @@ class Generations:
             raise lack from error
 
     def _current_row(self, closing: bool) -> SegmentRow | None:
-        """The segment to write on in; at a clean close only if it holds items."""
+        """Return the current segment for the checkpoint; None if there is none to continue in.
+
+        At a clean close, return it only if it has live items.
+        """
         current = self._segments.current
         info = self._state.segments.get(current.number) if current is not None else None
         if current is None or info is None or (closing and not info.live):
             return None
-        # Only a clean close writes on behind the last block in the file; before, a group may be on its way there whose
-        # frame follows this checkpoint.
+        # After a clean close, the next owner continues behind the last block in the file. Before that, the file may
+        # already have blocks of a group whose frame follows this checkpoint: use the end of the last logged block.
         at = current if closing else info
         return SegmentRow(current.number, current.salt, current.capacity_bytes, at.end, at.ordinal)
 
     def _retire(self, old_path: str | None, drained: list[int], keep_old: bool) -> None:
-        """Give up what the new generation made superfluous."""
+        """Do step 6: give up the old log and the drained segments, which the new generation does not need."""
         if old_path is not None:
             try:
                 self._rename_old(old_path, keep_old)

@@ -1,25 +1,27 @@
-"""One transaction over several queues of this process, in neighbouring directories: committed in all of them, or none.
+"""Two-phase commit: one transaction over several queues of this process, committed in all of them or in none.
 
-The queues stand in the order of their directories' names. The first is the *coordinator*, the others *participants*; so
-coordinators never wait for each other in a circle. The write order (``several.1`` …):
+The directories of the queues are in the same directory. The queues are sorted by the names of their directories. The
+first queue is the *coordinator*, and the others are *participants*. So coordinators never wait for each other in a
+circle. The write order (``several.1`` …):
 
-1. In each queue write the blocks as any commit does, and make room in the log for the frame. *A crash leaves dead bytes
-   that no frame names.* What lacks room, or meets a marker or a limit, ends here: nothing was prepared.
-2. In each participant write its frame with one durable call: a *prepare*, then its operations. *A crash leaves queues
-   in doubt; the coordinator's log says nothing of it, and so their next opening drops it.*
-3. In the coordinator write its frame with one durable call: its operations, then a *decision*. **This is the commit
-   point.** *A crash before its end leaves the same as after 2; after it, all is committed: participants ask the
-   coordinator when they are opened (see ``doubt``).*
-4. Apply the operations to the state in memory, of the coordinator first; those who wait may see them.
-5. Later: the next frame of each participant begins with the *resolution*, or its log is trimmed, which settles it as
-   well. Then the coordinator forgets; its next checkpoint lacks the decision.
+1. In each queue, write the blocks as any commit does, and make room in the log for the frame. *A crash leaves dead
+   bytes that no frame names.* If one queue lacks room, or a marker or a limit refuses its part, the transaction ends
+   here: nothing was prepared.
+2. In each participant, write its frame with one durable call: a *prepare*, then its operations. *A crash leaves queues
+   in doubt. The coordinator's log has no decision, so that the next opening of each participant drops the transaction.*
+3. In the coordinator, write its frame with one durable call: its operations, then a *decision*. **This is the commit
+   point.** *A crash before the end of this write leaves queues in doubt and no decision, as in step 2. A crash after it
+   leaves the whole transaction committed: a participant asks the coordinator when it is opened (see ``in_doubt``).*
+4. Apply the operations to the state in memory, of the coordinator first. From here on waiters may see the items.
+5. Later, the next frame of each participant begins with the *resolution*. A trim of its log settles the transaction as
+   well. Then the coordinator forgets the decision: its next checkpoint does not contain it.
 
-Nobody else commits in any of the queues from 1 to 4. A participant whose 2 has failed is broken, and nothing is
-committed: those that are prepared get a resolution that says so. If 3 fails, all are broken until they are opened
-again, and recovery decides: nobody knows what is on disk. No queue may be one with ``sync=False``: a power cut could
-take half.
+From step 1 to step 4, no other transaction commits in any of the queues. If step 2 fails in a participant, that queue
+is broken and nothing is committed: the queues that are already prepared get a resolution that says so. If step 3 fails,
+it is unknown what is on disk. Then all the queues are broken until they are opened again, and recovery decides. No
+queue may have ``sync=False``, since a power cut could take half of the transaction.
 
-For one thread at a time in each of the queues. No threads here, no clock.
+For one thread at a time in each of the queues. This module uses no threads and no clock.
 """
 
 from __future__ import annotations
@@ -38,36 +40,37 @@ from .transaction import Transaction
 from .trim import Settling
 
 _NAME_BYTES = 16
-"""So many random ones name a transaction."""
+"""Number of random bytes in the name of a transaction."""
 
 
 class Part(NamedTuple):
-    """What one queue has of the transaction."""
+    """One queue's part of the transaction."""
 
     store: Store
     transaction: Transaction
 
     @property
     def name(self) -> str:
-        """That of the queue's directory."""
+        """Name of the queue's directory."""
         return basename(self.store.directory)
 
 
 class _Half(NamedTuple):
-    """A part whose blocks are written."""
+    """A part whose blocks are written, and for whose frame the log has room."""
 
     part: Part
     written: Written
     settling: Settling | None = None
-    """What is to be settled; None in the coordinator."""
+    """Prepared transaction that the participant must settle; None in the coordinator."""
 
 
 def commit_several(parts: Sequence[Part]) -> None:
-    """Commit the parts, two or more in the order of their names, in all queues or none; durable on return.
+    """Commit the parts in all queues or in none; durable on return. There are two or more, in the order of their names.
 
-    If one is ``skipped`` for its marker, all are. Where one has its ``error`` set, nothing was committed. Raises
-    ``BrokenQueueError``: of the queue that has failed, or, if nobody knows what became of it, of all of them. Raises
-    ``QueueNotFoundError``, and has committed nothing, where their directories are not beside each other any more.
+    If one transaction is ``skipped`` because of its marker, all of them are. If one has its ``error`` set, nothing was
+    committed. Raises ``BrokenQueueError`` if a queue fails: then that queue is broken, or all of them if the outcome is
+    unknown. Raises ``QueueNotFoundError`` if the directories are not beside each other any more: then nothing was
+    committed.
     """
     disk = parts[0].store.disk
     _need_neighbours(parts)
@@ -97,10 +100,10 @@ def commit_several(parts: Sequence[Part]) -> None:
 
 
 def _need_neighbours(parts: Sequence[Part]) -> None:
-    """Raise ``QueueNotFoundError`` unless the directories stand beside each other, under these names.
+    """Raise ``QueueNotFoundError`` unless the directories are beside each other, under these names.
 
-    By its name a queue that is in doubt finds the coordinator, and the coordinator finds its participants. So a queue
-    whose directory was moved away takes part in nothing; where all of them were moved together nothing has changed.
+    A queue in doubt finds the coordinator by its name, and the coordinator finds its participants by theirs. So a queue
+    whose directory was moved away cannot take part. If all directories were moved together, they can.
     """
     coordinator = parts[0]
     for part in parts[1:]:
@@ -110,19 +113,20 @@ def _need_neighbours(parts: Sequence[Part]) -> None:
                 if other.store.is_in(one.store.disk.lstat(path)):
                     continue
             raise QueueNotFoundError(
-                f"{path}: not the directory of the open queue {other.name}, since one of both was moved or deleted: "
-                "put them beside each other again, or commit in each queue by itself"
+                f"{path}: expected the directory of the open queue {other.name}, found another one or none, since one "
+                "of the two queues was moved or deleted: move their directories beside each other again, or commit in "
+                "each queue separately"
             )
 
 
 def _admits(part: Part) -> bool:
-    """Whether there is room for it, and its marker was not reached. Raises ``BrokenQueueError``."""
+    """Return whether the part fits into the limits and its marker is new. Raises ``BrokenQueueError``."""
     part.store.check()
     return bool(part.store.committer.admit([part.transaction]))
 
 
 def _write_ahead(disk: Disk, parts: Sequence[Part]) -> list[_Half]:
-    """Step 1; an empty list, and the ``error`` of one of them, where there is no room."""
+    """Do step 1. If there is no room, return an empty list, and one of the transactions has its ``error`` set."""
     name, (coordinator, *participants) = disk.urandom(_NAME_BYTES), parts
     queues = tuple(part.store.state.identity for part in participants)
     decision = Decision(name, tuple(part.name for part in participants), queues if all(queues) else ())
@@ -156,7 +160,7 @@ def _write_part(part: Part, before: Sequence[Operation] = (), behind: Sequence[O
 
 
 def _write_frame(half: _Half) -> None:
-    """Write the frame. A participant knows from then on that there is something to be settled."""
+    """Write the frame. From then on, a participant must settle the prepared transaction."""
     store = half.part.store
     try:
         store.write_frame(half.written)
@@ -168,7 +172,7 @@ def _write_frame(half: _Half) -> None:
 
 
 def _decide(disk: Disk, coordinator: _Half, participants: Sequence[_Half]) -> None:
-    """Steps 3 and 4. Whatever comes in between, all queues are broken then: recovery knows what to do."""
+    """Do steps 3 and 4. Any error breaks all queues, since only recovery can find the outcome."""
     try:
         disk.failpoint("several.3 decide")
         _write_frame(coordinator)
@@ -184,7 +188,7 @@ def _decide(disk: Disk, coordinator: _Half, participants: Sequence[_Half]) -> No
 
 
 def _end(store: Store) -> None:
-    """What comes behind a commit; it is durable, so that nothing here makes it look failed."""
+    """Trim a queue after the commit if that is worth it. A trim without room fails nothing: the commit is durable."""
     try:
         store.trim_if_worth()
     except BaseException as error:

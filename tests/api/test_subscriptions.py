@@ -301,7 +301,7 @@ def test_a_segment_tells_for_whom_it_is_kept(open_queue: QueueFactory) -> None:
     drain(queue)
     (use,) = queue.explain()
     assert (use.live, use.ready, use.held, use.subscribed) == (9, 0, 0, (("a", 5), ("b", 9)))
-    assert "live: 5 for the subscription 'a'; 9 for the subscription 'b'; it is written on" in str(use)
+    assert "live: 5 for the subscription 'a'; 9 for the subscription 'b'; new items are written to it" in str(use)
 
 
 def test_each_hears_of_damage(directory: Path, open_queue: QueueFactory) -> None:

@@ -122,7 +122,7 @@ def test_what_may_not_be_read_is_set_aside(
 
     monkeypatch.setattr(adoption, "read_publication", read)
     assert drain(queue) == [b"two"]
-    with pytest.raises(CorruptionError, match=f"{first.name}.*have its user give the right to read it"):
+    with pytest.raises(CorruptionError, match=f"{first.name}.*let its user grant the right to read it"):
         drain(queue)
 
 
@@ -134,7 +134,7 @@ def test_more_items_than_there_are_sequences(open_queue: QueueFactory, directory
     adopter = adopter_of(queue)
     adopter.look(insists=True)
     assert adopter.begin(2**63) == []
-    with pytest.raises(CorruptionError, match="items up to sequence"):
+    with pytest.raises(CorruptionError, match="items with sequences below"):
         drain(queue)
     assert [path.suffix for path in (directory / "inbox").iterdir()] == [".damaged"]
 

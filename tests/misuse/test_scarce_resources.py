@@ -431,7 +431,7 @@ def test_row_21_what_is_adopted_finds_no_room_for_its_name(ends: Callable[[Persi
         session.flush()
     assert len(queue) == 1
     assert len(small.sound.listdir("/queues/q/inbox")) == 3
-    with pytest.raises(DiskFullError, match="for the names of what was adopted"):
+    with pytest.raises(DiskFullError, match="for the names of adopted files"):
         queue.trim()
     with Producer("/queues", "q", disk=small.disk) as producer:
         producer.enqueue(b"four")

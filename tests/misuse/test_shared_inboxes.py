@@ -145,7 +145,7 @@ def test_row_08_what_cannot_be_read_keeps_nobody(place: Path, renames: bool) -> 
     file.chmod(0o600)
     assert run_as(OWNER, place, PUBLISH) is True
     problems = run_as(OWNER, place, "answer = check(directory).problems")
-    assert len(problems) == 1 and file.name in problems[0] and "have its user give the right" in problems[0]
+    assert len(problems) == 1 and file.name in problems[0] and "let its user grant the right" in problems[0]
     if not renames:
         os.chown(place / "inbox", OTHER, GROUP)
         (place / "inbox").chmod(0o3770)  # who is not its user may rename only files of his own
@@ -156,7 +156,7 @@ def test_row_08_what_cannot_be_read_keeps_nobody(place: Path, renames: bool) -> 
     if renames:
         shutil.move(f"{file}.damaged", file)
     repaired = run_as(OWNER, place, f"answer = repair(directory, trust={not renames}).problems")
-    assert any("have its user give the right" in problem for problem in repaired)
+    assert any("let its user grant the right" in problem for problem in repaired)
     os.chown(place / "inbox", OWNER, GROUP)
     (place / "inbox").chmod(0o2770)
     left = file if file.exists() else Path(f"{file}.damaged")

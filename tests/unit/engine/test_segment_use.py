@@ -53,7 +53,7 @@ def test_who_keeps_a_segment_and_for_how_long(open_queue: QueueFactory, clock: l
         f"segment {first.number}, {first.live_bytes} of {first.size_bytes:,} bytes live: 'slow' holds 1 for 86,460.0 s"
     )
     assert "6 ready; 'slow' holds 1 for 86,460.0 s; 'quick' holds 2 for 60.0 s" in str(second)
-    assert str(fourth).endswith("bytes live: 5 ready; it is written on")
+    assert str(fourth).endswith("bytes live: 5 ready; new items are written to it")
 
 
 def test_sizes_are_those_of_the_files(open_queue: QueueFactory, directory: Path) -> None:
@@ -81,7 +81,7 @@ def test_a_session_that_writes_ahead_keeps_what_it_writes_to(open_queue: QueueFa
         assert old.holders == (Holder("loader", 0, 2, 5.0),)
         assert new.holders == (Holder("loader", 0, 1, 5.0),)
         assert (old.live, new.live, old.is_pinned, new.is_pinned) == (0, 0, True, True)
-        assert "'loader' has written 2 ahead for 5.0 s" in str(old)
+        assert "'loader' has spilled 2 for 5.0 s" in str(old)
         loader.dequeue()
         loader.rollback()
         clock[0] += 5
@@ -143,7 +143,7 @@ def test_what_is_drained_goes_with_the_next_trim(open_queue: QueueFactory) -> No
     with queue.transaction() as session:
         session.dequeue_many(10)
     first, second = queue.explain()
-    assert str(first).endswith("bytes live: it is drained, and goes with the next trim")
+    assert str(first).endswith("bytes live: it is drained, and the next trim retires it")
     queue.trim()
     assert [use.number for use in queue.explain()] == [second.number]
 

@@ -497,7 +497,7 @@ def test_a_name_that_is_not_its_own(open_queue: QueueFactory, directory: Path) -
     path = directory / "inbox" / inbox(directory)[0]
     (path.parent / f"{'1' * 16}-{'2' * 16}.seg").write_bytes(path.read_bytes())
     assert drain(queue) == [b"once"]
-    with queue.session() as session, pytest.raises(CorruptionError, match="what was published as"):
+    with queue.session() as session, pytest.raises(CorruptionError, match="a file that was published as"):
         session.dequeue()
 
 

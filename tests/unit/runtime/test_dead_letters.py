@@ -475,7 +475,7 @@ def test_who_waits_for_others(open_queue: QueueFactory) -> None:
 def test_they_are_not_for_faces_that_take_ahead(tmp_path: Path, setting: dict[str, Any]) -> None:
     """What a face takes ahead would count as delivered: it says so before anything is opened."""
     for made in (aio.PersistentQueue, aio.Queue, compat.Queue, compat.FifoQueue):
-        with pytest.raises(ValueError, match="which takes items ahead: use persistentqueue"):
+        with pytest.raises(ValueError, match="which takes items ahead of its users"):
             made(tmp_path, **setting)
     assert list(tmp_path.iterdir()) == []
 

@@ -47,8 +47,7 @@ class Mended(NamedTuple):
 
 
 def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
-    """Repair ``data.path``, and the ``queue.id`` of the location, durably; ``data_path`` names the location if it is
-    given.
+    """Repair ``data.path`` and the location's ``queue.id``, durably; ``data_path``, if given, is the location.
 
     Raises:
         DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
@@ -108,8 +107,7 @@ def _keep(disk: Disk, path: str) -> str | None:
 
 
 def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: list[str | None]) -> str:
-    """Return the id of the location; give the location an id if its own is lost or damaged. Raises ``DataPathError``.
-    """
+    """Return the id of the location; give the location an id if its own is lost or damaged. Raises ``DataPathError``."""
     try:
         found = read_id(disk, root)
     except CorruptionError:

@@ -162,7 +162,7 @@ def test_who_is_asked_has_to_ask_an_open_one(open_queue: QueueFactory, path: Pat
     assert contents(a, open_queue("b"), c) == [[], [b"1", b"3"], [b"2"]]
     shutil.rmtree(copy / "a")
     for call in (lambda: open_queue("c", path=copy), lambda: repair(copy, "c")):
-        with pytest.raises(InDoubtError, match="that one is in doubt itself") as caught:
+        with pytest.raises(InDoubtError, match="that queue is itself in doubt") as caught:
             call()
         assert not caught.value.lost
     repair(copy, "b")
@@ -421,7 +421,7 @@ def test_repair_without_coordinator(open_queue: QueueFactory, path: Path) -> Non
     shutil.rmtree(path / "a")
     log = log_file(path / "b").read_bytes()
     report = repair(path, "b")
-    assert "it is dropped" in report.problems[0]
+    assert "the transaction was dropped" in report.problems[0]
     assert any((path / "b" / name).read_bytes() == log for name in report.kept)
     assert report.items == 0
     assert check(path, "b").ok
@@ -448,7 +448,7 @@ def test_coordinator_is_older(open_queue: QueueFactory, path: Path) -> None:
     a.close()
     shutil.rmtree(path / "a")
     (path / "copy").rename(path / "a")
-    with pytest.raises(InDoubtError, match="it ends before") as caught:
+    with pytest.raises(InDoubtError, match="that log ends too early") as caught:
         open_queue("b")
     assert caught.value.lost
     assert repair(path, "b").items == 0
@@ -553,7 +553,7 @@ def test_coordinator_is_damaged(open_queue: QueueFactory, path: Path) -> None:
     crash(a)
     flip(log_file(path / "a"), 70)
     for call in (lambda: open_queue("b"), lambda: repair(path, "b")):
-        with pytest.raises(InDoubtError, match="repair that one first") as caught:
+        with pytest.raises(InDoubtError, match="repair it first") as caught:
             call()
         assert isinstance(caught.value.__cause__, CorruptionError)
     flip(log_file(path / "a"), 70)

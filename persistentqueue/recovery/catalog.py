@@ -136,7 +136,7 @@ def _refuse_unsettled(disk: Disk, directory: str) -> None:
     if unsettled is not None:
         neighbour, prepare = unsettled
         reason = (
-            "it is not deleted while the first queue may ask it: open the first queue, or trim it if it is open, "
-            "close it, then delete again"
+            "that queue is not deleted while this one may ask it: open this one, or trim it if it is open, close it, "
+            "then delete again"
         )
         raise InDoubtError(neighbour, prepare.transaction, abspath(directory), reason)

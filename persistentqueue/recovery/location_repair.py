@@ -107,7 +107,7 @@ def _keep(disk: Disk, path: str) -> str | None:
 
 
 def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: list[str | None]) -> str:
-    """Return the id of the location; give the location an id if its own is lost or damaged. Raises ``DataPathError``."""
+    """Return the id of the location, which gets one if its own is lost or damaged. Raises ``DataPathError``."""
     try:
         found = read_id(disk, root)
     except CorruptionError:

@@ -263,7 +263,7 @@ def _go_on(store: Store, recovered: Recovered) -> None:
 
 
 def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
-    """Write on, after a clean close, in the segment that was written last; return the report."""
+    """Write on, after a clean close, in the segment that was written last."""
     current = store.state.segments.get(store.state.current_segment)
     if current is not None:
         with suppress(CorruptionError):  # a consumer that reads from it gets the error
@@ -275,7 +275,7 @@ def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> Recov
 
 
 def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
-    """Write again, after a crash, what may not be durable, then begin a new generation of the log; return the report."""
+    """Write again, after a crash, what may not be durable, then begin a new generation of the log."""
     replay, disk, places = recovered.replay, store.disk, store.places
     finish_adoptions(disk, places, recovered)
     store.adopter.sync()  # a file that a killed owner has deleted there must not come back after this owner has served

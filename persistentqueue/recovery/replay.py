@@ -77,7 +77,7 @@ class Recovered:
         return segment_path(places, number, self.adopted)
 
     def resolve(self, committed: bool) -> None:
-        """Settle the transaction in doubt: apply it if it is ``committed``, else drop it. Raises ``CorruptionError``."""
+        """Apply the transaction in doubt if it is ``committed``, else drop it. Raises ``CorruptionError``."""
         assert self.prepared is not None
         operations = self.prepared.operations if committed else ()
         self.prepared, self.resolved = None, committed

@@ -112,7 +112,7 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
 
 
 def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
-    """Set aside everything that has the name of a log or a segment and is not a regular file; yield a problem for each."""
+    """Set aside what has the name of a log or a segment and is not a regular file; yield a problem for each."""
     for part, parse in ((LOG_DIRECTORY, parse_log_name), (DATA_DIRECTORY, parse_segment_name)):
         for name in names_in(disk, places.path(part)):
             path = places.path(join(part, name))

@@ -193,7 +193,7 @@ def test_broken_coordinator_is_not_believed(open_queue: QueueFactory) -> None:
     with pytest.raises(RuntimeError):
         move(a, b)
     b.close()
-    with pytest.raises(InDoubtError, match="flush something there, or close it") as caught:
+    with pytest.raises(InDoubtError, match="flush something in that queue, or close it") as caught:
         open_queue("b", disk=PATIENT)
     assert not caught.value.lost
     assert caught.value.coordinator == str(Path(a.path) / "a")
@@ -215,7 +215,7 @@ def test_owner_elsewhere_that_goes_on(open_queue: QueueFactory, path: Path, deci
         with pytest.raises(RuntimeError):
             move(a, b, c)
     crash(b)
-    with pytest.raises(InDoubtError, match="flush something there"):
+    with pytest.raises(InDoubtError, match="flush something in that queue"):
         elsewhere(path, "b")
     put(a, b"2")
     assert items(elsewhere(path, "b")) == ([b"1"] if decided else [])
@@ -407,7 +407,7 @@ def test_coordinator_is_missing(open_queue: QueueFactory, path: Path) -> None:
     assert {file: file.read_bytes() for file in before} == before
     report = check(path, "b")
     assert (report.ok, report.in_doubt) == (False, "a")
-    assert "there is no such queue beside it" in report.problems[0]
+    assert "there is no such queue beside this one" in report.problems[0]
     (path / "away").rename(path / "a")
     assert check(path, "b").ok
     assert contents(open_queue("b")) == [[b"1"]]
@@ -570,7 +570,7 @@ def test_deletion_of_who_has_to_be_asked(open_queue: QueueFactory, path: Path) -
     crash(a)
     for _ in range(2):
         flip(log_file(path / "a"), log_file(path / "a").read_bytes().index(b"PQFr") + 40)
-        with pytest.raises(InDoubtError, match="not deleted: first open the other"):
+        with pytest.raises(InDoubtError, match="not deleted while this one may ask it"):
             delete_queue(path, "a")
     (path / "notes").write_text("no queue")
     (path / "odd" / "log").mkdir(parents=True)

@@ -473,8 +473,8 @@ def explained(
     """Return the error to raise for an ``OSError`` of a publication in this inbox, with the ``advice`` what to do."""
     if draft is not None and draft.is_published:
         return BrokenQueueError(
-            f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown: repeat it with its marker, or see "
-            "first what the queue holds"
+            f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown: repeat it with its marker, or "
+            "see first what the queue holds"
         )
     if isinstance(error, FileNotFoundError):
         found = "none, since the segments are being moved, or were moved"

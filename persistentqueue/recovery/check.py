@@ -4,9 +4,9 @@
 verifies the invariants of the state, which are listed in ``state``. It changes nothing and takes no lock. The queue
 may be open meanwhile: a change that the owner makes during the check shows, at worst, as a problem.
 
-``repair`` takes the lock and reads what is intact (see ``salvage``, which also names what it writes to segments, after
-it has copied each of them). It then begins a new generation of the log with what is left, in the way that a trim does.
-It writes nothing else. A repair that is cut short loses nothing: it can be run again, with the same result.
+``repair`` takes the lock and reads what is intact. ``salvage`` describes this, and what it writes to the segments after
+it has copied each of them. ``repair`` then begins a new generation of the log with what is left, in the way that a trim
+does. It writes nothing else. A repair that is cut short loses nothing: it can be run again, with the same result.
 """
 
 from __future__ import annotations

@@ -64,11 +64,11 @@ _REPAIR = "or run repair on this queue, which drops the transaction and keeps th
 def ask(
     disk: Disk, directory: str, prepare: Prepare, recover: Callable[[str], bool], is_sound: Callable[[str], bool]
 ) -> bool:
-    """Return whether a transaction is committed that the queue in this directory has prepared. The caller holds its
-    lock.
+    """Return whether a transaction that the queue in this directory has prepared is committed.
 
-    ``recover`` opens and closes the coordinator, and returns False if the coordinator is owned. ``is_sound`` returns
-    whether this process owns a coordinator and knows that its whole log is durable.
+    The caller holds the lock of this queue. ``recover`` opens and closes the coordinator, and returns False if the
+    coordinator is owned. ``is_sound`` returns whether this process owns a coordinator and knows that its whole log is
+    durable.
 
     Raises ``InDoubtError`` if the answer is not known. Raises ``OSError``, or the errors that ``recover`` makes of it:
     then ask again later.
@@ -214,8 +214,7 @@ def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[Sta
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
-    """Return one of the named neighbours that may have to ask the queue in this directory, and the prepare that it asks
-    for.
+    """Return one of the named neighbours that may have to ask the queue in this directory, and its prepare.
 
     Return None if there is no such neighbour.
     """

@@ -143,7 +143,7 @@ def open_store(
         store = None
         own = lock.disk  # reaches this queue even if it is renamed; its neighbours are reached by their names
         try:
-            _need_trusted(own, settings, directory, None)  # again: under the lock nobody else replaces it
+            _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
             places = open_places(own, directory, data_path)
             _need_trusted(own, settings, places.data_root, None)
             recover_other = partial(_recover_other, disk, others, settings.trust)

@@ -9,8 +9,8 @@
    holds after a sync, if the sync failed. So these blocks are ``unsynced``, and are written again.
 4. Apply a transaction that was prepared over several queues if the log says that it is committed. If the log ends in
    the prepare, ``decide`` says whether it is committed (see ``in_doubt``).
-5. Sort the other files of the directory: leftovers to sweep, files to set aside because they may hold items that the
-   log has lost, and published files whose adoption was lost with its frame.
+5. Sort the other files of the directory into three kinds. Leftovers are to be swept. Files that may hold items which
+   the log has lost are to be set aside. Published files whose adoption was lost with its frame are to be adopted again.
 
 The cost of an opening depends on the length of the log, and not on the number of items. Nothing here writes, so
 recovery that is run twice, or cut short and run again, gives the same result. ``opening`` writes the result as a new

@@ -76,8 +76,8 @@ class CheckReport:
     The items that this transaction would enqueue were checked and are not counted."""
 
     untrusted: tuple[str, ...] = ()
-    """Paths that another user has prepared or may write to. An opening without ``trust=True`` refuses them. They are
-    not problems of the queue itself."""
+    """Messages about paths that another user has prepared or may write to. An opening without ``trust=True`` refuses
+    them. They are not problems of the queue itself."""
 
     @property
     def ok(self) -> bool:

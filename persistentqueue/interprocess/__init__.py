@@ -1,6 +1,6 @@
-"""Without the lock: what another process than the owner can do, to enqueue, to consume, and to look.
+"""Operations of other processes than the owner, without the lock of the queue: enqueue, consume and look.
 
-This is the second interface of the package, beside the public names: the faces use it.
+This is the second interface of the package, beside the public names. ``spark`` is built on it.
 """
 
 from ..storage.publication import LATEST, Part, is_published, read_publication

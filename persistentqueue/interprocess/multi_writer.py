@@ -1,11 +1,13 @@
-"""A transaction that many processes write together: each of them a part, and one the manifest of all.
+"""A transaction that many processes write together: each process writes a part, and one process publishes the manifest.
 
-``publication`` has the format. The parts may be written in any number, by whoever sees the queue's directory under the
-same path, more than once each: the manifest says which of them count. Until it is published nothing of them is the
-queue's; from then on all of it is, durably, whether anybody owns the queue or not.
+``publication`` describes the format. Any number of parts may be written, by any process that sees the queue's
+directory under the same path. A part may be written more than once: the manifest says which parts count. Before the
+manifest is published, nothing of them belongs to the queue. From then on all of it does, durably, whether the queue is
+owned or not.
 
-Manifests with a marker of one name come in the order in which they were published, also if that was done by different
-processes: the marker's name makes their producer's. For them a later version would else hide the earlier one.
+Manifests with a marker of one name are ordered as they were published, also if different processes published them: the
+producer in their file names is derived from the marker's name. Without this order, a later version could hide an
+earlier one.
 """
 
 from __future__ import annotations
@@ -27,19 +29,39 @@ from ..system.trust import need_regular
 from .producer import Versions, explained, find_inbox
 
 PART_SECONDS_MAX = 6 * 86400.0
-"""An older part is not published: a day later its owner may sweep it."""
+"""Maximum age of a part that can be published, in seconds. One day later the owner may sweep the part."""
 _AGAIN = "write it once more"
 
 
 class ExpiredPartError(PersistentQueueError):
-    """A part is too old to be published, since it may be swept: write it again. Nothing was published."""
+    """A part is too old to be published, since the owner may sweep it. Nothing was published: write the part again."""
 
 
 class PartWriter:
-    """Writes one part for the queue at ``path`` and ``name``, which is there. For one thread at a time.
+    """A writer of one part for an existing queue.
 
-    ``compression`` and ``encryption`` are those of ``PersistentQueue``. Raises ``QueueNotFoundError``,
-    ``InvalidNameError``, ``DataMissingError``, ``MissingExtraError``, ``WrongKeyError`` and ``OSError``.
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        compression: ``"zstd"`` or None, the default, as for ``PersistentQueue``.
+        encryption: The key of the queue, or None, the default, as for ``PersistentQueue``.
+        disk: The access to the file system. Tests replace it.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path.
+        InvalidNameError: The name cannot be a queue's.
+        DataMissingError: The location of the segments is not there.
+        DataPathError: The directory is the location of another queue's segments.
+        InboxAccessError: This process may not publish for this queue.
+        CorruptionError: The queue's files that name its locations are damaged.
+        MissingExtraError: A package that the compression or the encryption needs is not installed.
+        WrongKeyError: The encryption has no key.
+        TypeError: ``path``, ``name`` or ``encryption`` has the wrong type.
+        ValueError: ``compression`` is not one of its values.
+        OSError: The queue cannot be read for another reason.
+
+    The part is durable when ``end`` has returned. It belongs to the queue when ``publish_parts`` has published it. A
+    writer is for one thread at a time.
     """
 
     def __init__(
@@ -53,22 +75,45 @@ class PartWriter:
     ) -> None:
         self._disk = disk
         self._encode = Envelopes(compression, encryption).encoder(disk)
-        self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
+        self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
         self._inbox = find_inbox(disk, self._directory)
         self._bounds = Bounds(disk, self._directory)
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
 
     def write(self, items: Sequence[bytes]) -> None:
-        """Write the items behind those before, keeping at most ``SPILL_BYTES`` of them in memory, or one.
+        """Write the items behind the ones that were written before.
 
-        Raises ``ItemTooLargeError``, ``QueueFullError`` (the files of the queue would exceed ``max_disk_bytes``),
-        ``ResourceError`` and ``OSError``; the part is then only to be dropped.
+        At most ``SPILL_BYTES`` (4 MiB) of items stay in memory, or one larger item.
+
+        Args:
+            items: The items, in their order. Each has at most 4 GiB - 1 bytes.
+
+        Raises:
+            ItemTooLargeError: An item is too long. None of the items was taken.
+            QueueFullError: The files of the queue would exceed ``max_disk_bytes``.
+            DataPathError: The segments are being moved.
+            ResourceError: The operating system lacks disk space, descriptors or memory.
+            OSError: The part cannot be written for another reason.
+
+        Nothing is durable before ``end``. After an error the part can only be dropped.
         """
         self._batch.extend(list(items), self._spill)
 
     def end(self) -> Part | None:
-        """Make the part durable, with its name; None, and no file, if nothing was written. Raises like ``write``."""
+        """Make the part durable under its name.
+
+        Returns:
+            The part, to be passed to ``publish_parts``. None if nothing was written: then there is no file.
+
+        Raises:
+            QueueFullError: The files of the queue would exceed ``max_disk_bytes``.
+            DataPathError: The segments are being moved.
+            ResourceError: The operating system lacks disk space, descriptors or memory.
+            OSError: The part cannot be written for another reason.
+
+        On return, the part is durable, but not yet a part of the queue. After an error the part can only be dropped.
+        """
         if self._batch.items:
             self._spill()
         if self._draft is None:
@@ -77,8 +122,10 @@ class PartWriter:
             return self._draft.end_part(self._disk.time_ns())
 
     def drop(self) -> None:
-        """Delete what was written, also a part that has ended, if no manifest was to name it. Never raises
-        ``OSError``."""
+        """Delete what was written, also a part that has ended.
+
+        No manifest may name the part, now or later. The call never raises ``OSError``.
+        """
         if self._draft is not None:
             self._draft.drop()
         self._draft = None
@@ -86,7 +133,7 @@ class PartWriter:
 
     def _spill(self) -> None:
         more = load_of(len(self._batch.items), self._batch.payload_bytes)
-        # Items and their bytes count when the part is published.
+        # Only the size of the file counts here. The items and their bytes count when the part is published.
         self._bounds.check(self._inbox, more._replace(items=0, length_bytes=0))
         with self._explaining():
             if self._draft is None:
@@ -106,17 +153,40 @@ class PartWriter:
 def publish_parts(
     path: StrPath, name: str | None, parts: Sequence[Part], marker: tuple[str, int] | None = None, *, disk: Disk = DISK
 ) -> bool:
-    """Publish the items of these parts, in their order, as one atomic transaction: durable on return.
+    """Publish the items of these parts, in their order, as one atomic transaction.
 
-    False if it is known here that the marker was reached before: nothing is published then, and the parts are deleted,
-    unless it was they that reached it. Where it is not, the owner knows, and drops them when he adopts the manifest: to
-    replay his log each time would cost more. Nothing is done without parts and marker.
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None means the queue that lies in ``path`` itself.
+        parts: The parts, in the order of their items. Without parts and without a marker, the call does nothing.
+        marker: A name and a version, to commit repeated work once. Default: None.
+        disk: The access to the file system. Tests replace it.
 
-    Raises ``BrokenQueueError``: whether it is durable is unknown. In all other cases nothing is published:
-    ``CorruptionError`` (a part is missing or is not as it was written, on a storage of its own for instance),
-    ``QueueFullError`` (the queue has limits, and more waits in its inbox than they allow), ``ExpiredPartError``,
-    ``ResourceError``, ``DataPathError`` (the segments are being moved), ``QueueNotFoundError``, ``OSError``, and
-    ``ValueError`` or ``TypeError`` for what is no marker.
+    Returns:
+        False if this process knows that the marker was reached before. Nothing is published then. The parts are
+        deleted, unless they are those that reached it. True otherwise. The owner may still find that the marker was
+        reached before. It then drops the parts when it adopts the manifest. To search the owner's log at each call
+        would cost too much.
+
+    Raises:
+        BrokenQueueError: A sync failed. Whether the transaction is durable is unknown. After all other errors, nothing
+            is published.
+        CorruptionError: A part is missing, or is not as it was written: for instance, the process that wrote it used
+            other storage.
+        ExpiredPartError: A part is older than ``PART_SECONDS_MAX`` (six days).
+        TooManyPartsError: The manifest would be too long.
+        QueueFullError: The queue has limits, and its inbox would exceed them.
+        DataPathError: The segments are being moved.
+        QueueNotFoundError: There is no queue at the path.
+        InvalidNameError: The name cannot be a queue's.
+        DataMissingError: The location of the segments is not there.
+        InboxAccessError: This process may not publish for this queue.
+        ResourceError: The operating system lacks disk space, descriptors or memory.
+        TypeError: ``path``, ``name`` or ``marker`` has the wrong type.
+        ValueError: The name or the version of the marker is out of range.
+        OSError: A file cannot be read or written for another reason.
+
+    On return, the transaction is durable. Any number of threads and processes may call it at the same time.
     """
     directory = abspath(queue_directory(path, name))
     inbox = find_inbox(disk, directory)
@@ -134,12 +204,12 @@ def publish_parts(
             _need_part(disk, join(inbox, part.name), part)
     except CorruptionError:
         if marker is not None and Versions(disk, directory).is_reached(inbox, *marker):
-            # It was they, and they were adopted.
+            # These parts reached the marker, and the owner has adopted them.
             remove_parts(path, name, parts, disk=disk)
             return False
         raise
     count, length_bytes = sum(part.count for part in parts), sum(part.length_bytes for part in parts)
-    Bounds(disk, directory).check(inbox, Load(count, length_bytes, 0))  # the files are there already
+    Bounds(disk, directory).check(inbox, Load(count, length_bytes, 0))  # the files already exist, so they add no bytes
     draft: Draft | None = None
     try:
         draft, time_ns = _begin_manifest(disk, inbox, producer)
@@ -150,17 +220,26 @@ def publish_parts(
         return True
     finally:
         if draft is not None:
-            draft.drop()  # nothing that is published
+            draft.drop()  # deletes nothing that is published
 
 
 def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part], *, disk: Disk = DISK) -> None:
-    """Delete these parts, unless a manifest has them, or may; nobody may be about to publish one. Never raises
-    ``OSError``, nor anything else: what stays is swept when it is old."""
+    """Delete these parts, except those that a manifest names or may name.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None means the queue that lies in ``path`` itself.
+        parts: The parts. No process may be about to publish one of them.
+        disk: The access to the file system. Tests replace it.
+
+    The call raises no error of the file system and no error of this package. A part that stays is swept when it is
+    old. The deletion is not durable on return. Any number of threads and processes may call it at the same time.
+    """
     with suppress(OSError, PersistentQueueError):
         inbox = find_inbox(disk, queue_directory(path, name))
         manifests = []
         for each in filter(is_published, names_in(disk, inbox)):
-            with suppress(FileNotFoundError):  # adopted meanwhile, and before it its parts
+            with suppress(FileNotFoundError):  # the owner has adopted it in the meantime, after its parts
                 manifests.append(read_publication(disk, join(inbox, each)))
         named = {part.name for manifest in manifests for part in manifest.parts}
         for part in parts:
@@ -170,13 +249,32 @@ def remove_parts(path: StrPath, name: str | None, parts: Iterable[Part], *, disk
 
 
 def count_published(path: StrPath, name: str | None, *, disk: Disk = DISK) -> int:
-    """How many transactions wait in the inbox. Raises ``QueueNotFoundError`` and ``DataMissingError``."""
+    """Return how many transactions wait in the inbox.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None means the queue that lies in ``path`` itself.
+        disk: The access to the file system. Tests replace it.
+
+    Returns:
+        The number of published files that the owner has not adopted, requests among them.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path.
+        InvalidNameError: The name cannot be a queue's.
+        DataMissingError: The location of the segments is not there.
+        InboxAccessError: This process may not publish for this queue.
+        OSError: The inbox cannot be read for another reason.
+
+    The call only reads. Any number of threads and processes may call it at the same time.
+    """
     return sum(map(is_published, names_in(disk, find_inbox(disk, queue_directory(path, name)))))
 
 
 def _need_part(disk: Disk, path: str, part: Part) -> None:
+    """Raise ``CorruptionError`` if the part is not as it was written, and ``ExpiredPartError`` if it is too old."""
     size_bytes = HEADER_BYTES + part.capacity_bytes
-    consequence = "nothing was published; whoever writes parts must see the files of the queue, and no copies of them"
+    consequence = "nothing was published: each writer of a part must see the files of the queue itself, and no copies"
     try:
         found_bytes, time_ns = need_regular(disk, path), disk.lstat(path).st_mtime_ns
     except FileNotFoundError:
@@ -186,23 +284,26 @@ def _need_part(disk: Disk, path: str, part: Part) -> None:
     seconds = (disk.time_ns() - time_ns) / 1e9
     if seconds > PART_SECONDS_MAX:
         days, most = seconds / 86400, PART_SECONDS_MAX / 86400
-        raise ExpiredPartError(f"{path}: written {days:.1f} days ago, and published within {most:.0f}: write it again")
+        raise ExpiredPartError(
+            f"{path}: the part was written {days:.1f} days ago, and must be published within {most:.0f} days: write it "
+            "again"
+        )
 
 
 def _is_waiting(disk: Disk, inbox: str, producer: str, name: str, version: int) -> bool:
-    """Whether the youngest publication of this producer with a marker of this name has reached the version."""
+    """Return whether the youngest publication of this producer with a marker of this name has reached the version."""
     for _, published in sorted(_published_by(disk, inbox, producer), reverse=True):
         with suppress(CorruptionError, FileNotFoundError):
             marker = read_publication(disk, join(inbox, published)).marker
             if marker is not None and marker[0] == name:
                 if marker[1] >= version:
-                    sync_directory(disk, inbox)  # whoever published it may have been killed before he did
+                    sync_directory(disk, inbox)  # its producer may have been killed before this sync
                 return marker[1] >= version
     return False
 
 
 def _published_by(disk: Disk, inbox: str, producer: str) -> Iterator[tuple[int, str]]:
-    """The times and the names of what this producer has published, and what waits to be adopted."""
+    """Yield the times and the names of the files that this producer has published and that wait to be adopted."""
     for name in filter(is_published, names_in(disk, inbox)):
         parsed = parse_name(name)
         if parsed is not None and parsed.producer == producer:
@@ -210,16 +311,16 @@ def _published_by(disk: Disk, inbox: str, producer: str) -> Iterator[tuple[int, 
 
 
 def _begin_manifest(disk: Disk, inbox: str, producer: str) -> tuple[Draft, int]:
-    """The draft of a manifest, and the time to publish it under, behind those of the same producer."""
+    """Return the draft of a manifest, and the time to publish it under, which is above all times of this producer."""
     time_ns = disk.time_ns() - 1
     while True:
         last = max((name for _, name in _published_by(disk, inbox, producer)), default="")
         time_ns = time_behind(disk, inbox, last, time_ns)
         try:
             draft = Draft(disk, inbox, producer, time_ns)
-        except FileExistsError:  # somebody else publishes one, or was killed before he did
+        except FileExistsError:  # another process is publishing a manifest, or was killed before it did
             continue
-        # Who has this draft has the time, unless it was taken between the listing and the draft.
+        # The owner of this draft owns its time, unless another process took it between the listing and the draft.
         if f"{time_ns:016x}-{producer}{SUFFIX}" not in names_in(disk, inbox):
             return draft, time_ns
         draft.drop()

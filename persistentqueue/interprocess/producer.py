@@ -1,4 +1,4 @@
-"""Enqueueing without owning the queue: a producer in any process, beside the owner and other producers."""
+"""The producer: a process that enqueues without owning the queue, beside the owner and other producers."""
 
 from __future__ import annotations
 
@@ -46,28 +46,60 @@ _CREATION_TRIES, _TRY_SECONDS = 100, 0.1
 
 
 class Producer(Uncopyable, Generic[T]):
-    """Puts items into a queue that another process owns, or nobody for now, without its lock.
+    """A handle that enqueues items into a queue without its lock, whether another process owns the queue or not.
 
-    ``path``, ``name`` and ``codec`` are those of ``PersistentQueue``. Any number of producers, in any processes of this
-    machine, work beside the owner and each other. Each flush is one atomic transaction in a file of its own, which the
-    owner makes a part of the queue, without copying it: when he opens it, behind his flushes, though not more often
-    than once in a millisecond, when he finds nothing else to dequeue, and at once while he waits. The flushes of one
-    producer come in their order.
+    Any number of producers, in any processes of this machine, work beside the owner and each other. Each flush is one
+    atomic transaction in a file of its own, in the inbox. The flushes of one producer keep their order.
 
-    What is enqueued is invisible until ``flush``; leaving the ``with`` block without one drops it, with an
-    ``UnflushedWarning`` (see there). What is published counts for the limits of the queue once it is adopted; where
-    they leave no room it waits. What waits is bounded by the same limits (see ``bounds``), also while nobody owns the
-    queue: a flush beyond them raises ``QueueFullError``.
+    The owner adopts the file without copying it:
 
-    ``compression`` and ``encryption`` are those of ``PersistentQueue``, for what this producer writes.
+    - when it opens the queue;
+    - after its own flushes, at most once in a millisecond;
+    - when a consumer finds nothing else to dequeue;
+    - at once, while a consumer waits.
 
-    A producer is for one thread at a time, and raises ``SessionInUseError`` in any other. It is not for a forked child.
-    With ``create`` a queue that is not there is made, in its own directory. A queue that another user has prepared, or
-    may write to, is refused with ``UntrustedError``, unless ``trust`` accepts it, or its user shares it with a group
-    (see ``sharing``). Raises
-    ``QueueNotFoundError``, ``InvalidNameError``, ``DataMissingError``, ``QueueLockedError`` (somebody has begun to make
-    it, ten seconds ago), ``InboxAccessError`` (the queue is another user's and is not shared), ``ResourceError``,
-    ``MissingExtraError``, ``WrongKeyError``, ``UnusablePathError`` and ``OSError``.
+    Items are invisible until ``flush``. If the ``with`` block ends without a flush, they are dropped with an
+    ``UnflushedWarning``. Published items count for the limits of the queue once they are adopted. If the limits leave
+    no room, they wait in the inbox. The same limits bound what waits there (see ``inbox_limits``), also while the
+    queue is not owned: a flush beyond them raises ``QueueFullError``.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        codec: Converts items to bytes, as for ``PersistentQueue``. The default ``codecs.BYTES`` takes bytes-like
+            objects.
+        create: Whether to make the queue, in its own directory, if it does not exist. Default: True.
+        compression: ``"zstd"`` or None, the default, as for ``PersistentQueue``. It applies to what this producer
+            writes.
+        encryption: The key of the queue, or None, the default, as for ``PersistentQueue``. It applies to what this
+            producer writes.
+        trust: Whether to accept a queue that another user has prepared or may write to. Default: False. A queue whose
+            user shares it with a group (see ``inbox_access``) is accepted in any case.
+        disk: The access to the file system. Tests replace it.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path, and ``create`` is False.
+        QueueLockedError: Another process began to make the queue more than ten seconds ago, and has not finished.
+        InvalidNameError: The name cannot be a queue's.
+        DataMissingError: The location of the segments is not there.
+        DataPathError: The directory is the location of another queue's segments.
+        CorruptionError: The queue's files that name its locations are damaged, or its log is missing.
+        InboxAccessError: The queue belongs to another user, and is not shared with a group.
+        UntrustedError: Another user has prepared the queue or may write to it, and ``trust`` is False.
+        MissingExtraError: A package that the compression or the encryption needs is not installed.
+        WrongKeyError: The encryption has no key.
+        ResourceError: The operating system lacks disk space, descriptors or memory.
+        UnusablePathError: The operating system refuses the path.
+        TypeError: ``path``, ``name``, ``codec`` or ``encryption`` has the wrong type.
+        ValueError: ``compression`` is not one of its values.
+        OSError: The queue cannot be read for another reason.
+
+    When ``flush`` returns, its items are durable. A producer is for one thread at a time: a call of another thread
+    during a call raises ``SessionInUseError``. A forked child cannot use it. Example::
+
+        with Producer("queues", "orders") as producer:
+            producer.enqueue(b"one")
+            producer.flush()
     """
 
     __slots__ = (
@@ -102,8 +134,8 @@ class Producer(Uncopyable, Generic[T]):
         disk: Disk = DISK,
     ) -> None:
         self._is_busy = False
-        """Whether a call is under way. It is tested and set without a call in between, so that of two threads, or of a
-        call and what interrupts it, one alone finds the producer free."""
+        """Whether a call is under way. The flag is tested and set without a call in between. So only one of two
+        threads, or only a call and not the code that interrupts it, finds the producer free."""
         self._draft: Draft | None = None
         self._batch = Batch(SPILL_BYTES)
         self._codec = checked_codec(codec)
@@ -112,7 +144,7 @@ class Producer(Uncopyable, Generic[T]):
         self._encode = Envelopes(compression, encryption).encoder(disk)
         self._pid: int | None = disk.getpid()
         self._id = disk.urandom(8).hex()
-        self._directory = abspath(queue_directory(path, name))  # the process may change its directory meanwhile
+        self._directory = abspath(queue_directory(path, name))  # absolute: the process may change its working directory
         need = unless_lacking(self._directory, "to find the queue's inbox", "then make the producer")
         with naming_paths(self._directory), need:
             if create:
@@ -125,11 +157,14 @@ class Producer(Uncopyable, Generic[T]):
         self._bounds = Bounds(disk, self._directory)
 
     def __enter__(self) -> Producer[T]:
+        """Return the producer."""
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        """Close the producer; warn with ``UnflushedWarning`` if the block ended without an exception and items were not
+        flushed."""
         dropped = self.pending if kind is None and self._pid == self._disk.getpid() else 0
         self.close()
         if dropped:
@@ -138,9 +173,10 @@ class Producer(Uncopyable, Generic[T]):
             warnings.warn(f"{message}: {advice}", UnflushedWarning, stacklevel=2, source=self)
 
     def __del__(self) -> None:
-        pid: int | None = getattr(self, "_pid", None)  # nothing is there of one that could not be made
+        """Warn with ``ResourceWarning`` if items were not flushed, and close the producer."""
+        pid: int | None = getattr(self, "_pid", None)  # missing if the constructor raised
         if pid is not None and pid == self._disk.getpid() and self.pending:
-            message = "a producer was dropped with items that were not flushed"
+            message = "a producer was dropped with items that were not flushed: call flush(), or close() to drop them"
             warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
             self.close()
 
@@ -151,7 +187,7 @@ class Producer(Uncopyable, Generic[T]):
 
     @property
     def pending(self) -> int:
-        """How many items wait for the next flush."""
+        """Number of items that wait for the next flush."""
         return len(self._batch.items) + (self._draft.count if self._draft is not None else 0)
 
     @overload
@@ -161,11 +197,29 @@ class Producer(Uncopyable, Generic[T]):
     def enqueue(self, item: T) -> None: ...
 
     def enqueue(self, item: Any) -> None:
-        """Buffer an item, any bytes-like object of up to 4 GiB - 1 bytes; its content is taken now.
+        """Buffer an item for the next flush.
 
-        Nothing is durable before ``flush``. Raises ``TypeError``, ``ItemTooLargeError``, ``ClosedError``, and
-        ``ResourceError`` or ``OSError`` where the producer outgrew the memory and could not write ahead; the item is
-        then not taken.
+        The content of the item is copied during the call. When the buffered items take more than 4 MiB of memory, the
+        producer spills them to a draft in the inbox.
+
+        Args:
+            item: An item that the codec can encode; with the default codec a bytes-like object. Its bytes are at most
+                4 GiB - 1.
+
+        Raises:
+            TypeError: The item is not a bytes-like object, and the codec is the default one.
+            CodecError: The codec cannot encode the item.
+            ItemTooLargeError: The item has more than 4 GiB - 1 bytes.
+            ClosedError: The producer was closed, or belongs to the parent process.
+            SessionInUseError: Another call of the producer has not ended.
+            ResourceError: The items exceed the memory of the producer, and the operating system lacks what the spill
+                needs.
+            DataPathError: The items could not be spilled, since the segments are being moved.
+            QueueNotFoundError: The items could not be spilled, since the queue was deleted.
+            OSError: The items could not be spilled for another reason.
+
+        After an error the item is not buffered. ``pending`` says whether the items before it still are. Nothing is
+        durable before ``flush``. A producer is for one thread at a time.
         """
         if self._is_busy:
             raise _in_use()
@@ -186,12 +240,29 @@ class Producer(Uncopyable, Generic[T]):
     def enqueue_many(self, items: Iterable[T]) -> None: ...
 
     def enqueue_many(self, items: Iterable[Any]) -> None:
-        """Buffer items, in order. Like ``enqueue`` for each of them, at a fraction of its cost.
+        """Buffer items for the next flush, in their order.
 
-        A list or a tuple is checked whole before any of it is buffered; of another iterable what came before the item
-        that raised may stay buffered. Where there was no room to write ahead, what came before stays.
+        The result is that of ``enqueue`` for each item, at a fraction of the cost.
+
+        Args:
+            items: The items. A list or a tuple is checked whole before any item is buffered. Of another iterable, the
+                items before the one that raised may stay buffered.
+
+        Raises:
+            TypeError: An item is not a bytes-like object, and the codec is the default one.
+            CodecError: The codec cannot encode an item.
+            ItemTooLargeError: An item has more than 4 GiB - 1 bytes.
+            ClosedError: The producer was closed, or belongs to the parent process.
+            SessionInUseError: Another call of the producer has not ended.
+            ResourceError: The operating system lacks what a spill needs. The items that were buffered before stay
+                buffered.
+            DataPathError: The items could not be spilled, since the segments are being moved.
+            QueueNotFoundError: The items could not be spilled, since the queue was deleted.
+            OSError: The items could not be spilled for another reason.
+
+        Nothing is durable before ``flush``. A producer is for one thread at a time.
         """
-        for chunk in chunks(items):  # which may call the producer itself
+        for chunk in chunks(items):  # the iterable may call the producer itself
             if self._is_busy:
                 raise _in_use()
             self._is_busy = True
@@ -205,20 +276,45 @@ class Producer(Uncopyable, Generic[T]):
                 self._is_busy = False
 
     def flush(self, marker: tuple[str, int] | None = None) -> bool:
-        """Publish everything since the last flush as one atomic transaction: durable on return.
+        """Publish everything since the last flush as one atomic transaction.
 
-        With ``marker=(name, version)`` the owner records that ``name`` has reached ``version`` when he adopts it, and
-        drops it if ``name`` had before: work that is repeated is done once, whoever repeats it. The answer is False,
-        and nothing is published, if that is known here already, from the log or from what else is published.
+        With a marker, work that is repeated is committed once, whichever process repeats it. When the owner adopts the
+        transaction, it records that the marker's name has reached this version. If the name had reached the version
+        before, the owner drops the transaction.
 
-        Raises ``BrokenQueueError``: whether it is durable is unknown, and the producer is empty. In all other cases
-        nothing is published. ``QueueFullError`` (what waits has reached a limit of the queue), ``ResourceError``,
-        ``OSError``, and ``DataPathError`` (the queue's segments are being moved): the producer keeps its items, flush
-        again; but where so much was enqueued that a part was written ahead, only ``QueueFullError`` and
-        ``ResourceError`` leave it as it was, and ``pending`` tells that the items were dropped. Raises
-        ``QueueNotFoundError``: the queue was deleted. Raises ``CorruptionError``: a file in the inbox has this marker
-        and the last of all times; the producer keeps its items. Interrupted, by a ``KeyboardInterrupt`` for instance,
-        an empty producer may have published it: a marker tells.
+        Args:
+            marker: A name and a version, ``(str, int)``. The name has 1 to 65,535 bytes in UTF-8, the version is from
+                0 to 2**64 - 1. Default: None. Without a marker and without items, the call does nothing.
+
+        Returns:
+            False if the log, or what waits in the inbox, already shows that the marker was reached. Nothing is
+            published then, and the items are dropped. True otherwise.
+
+        Raises:
+            BrokenQueueError: A sync failed. Whether the transaction is durable is unknown, and the producer is empty.
+                After all other errors, nothing is published.
+            QueueFullError: The files in the inbox would exceed a limit of the queue. The producer keeps its items:
+                flush again.
+            ResourceError: The operating system lacks disk space, descriptors or memory. The producer keeps its items:
+                flush again.
+            DataPathError: The segments are being moved. The producer keeps its items, unless it had spilled some.
+            QueueNotFoundError: The queue was deleted.
+            CorruptionError: A file in the inbox has this marker and the last possible time. The producer keeps its
+                items.
+            DataMissingError: The location of the segments is not there.
+            InboxAccessError: This process may not publish for this queue any more.
+            ClosedError: The producer was closed, or belongs to the parent process.
+            SessionInUseError: Another call of the producer has not ended.
+            TypeError: ``marker`` is not a tuple of a text and an int.
+            ValueError: The name or the version of the marker is out of range.
+            OSError: The transaction cannot be written for another reason. The producer keeps its items, unless it had
+                spilled some.
+
+        An error that drops the items leaves ``pending`` at 0. If the call is interrupted, by a ``KeyboardInterrupt``
+        for instance, and the producer is empty, the transaction may have been published: a marker makes the repetition
+        safe.
+
+        On return, the transaction is durable. A producer is for one thread at a time.
         """
         if self._is_busy:
             raise _in_use()
@@ -262,7 +358,14 @@ class Producer(Uncopyable, Generic[T]):
         return True
 
     def rollback(self) -> None:
-        """Drop what was enqueued since the last flush. The producer can be used on."""
+        """Drop what was enqueued since the last flush.
+
+        Raises:
+            SessionInUseError: Another call of the producer has not ended.
+
+        The producer can be used afterwards. Nothing that was flushed is affected. A producer is for one thread at a
+        time.
+        """
         if self._is_busy:
             raise _in_use()
         self._is_busy = True
@@ -278,7 +381,13 @@ class Producer(Uncopyable, Generic[T]):
             draft.drop()
 
     def close(self) -> None:
-        """Drop what was not flushed, and end the producer. Closing again does nothing."""
+        """Drop what was not flushed, and close the producer.
+
+        Raises:
+            SessionInUseError: Another call of the producer has not ended.
+
+        A second call does nothing. Nothing that was flushed is affected. A producer is for one thread at a time.
+        """
         if self._pid == self._disk.getpid():
             self.rollback()
         self._pid = None
@@ -287,10 +396,10 @@ class Producer(Uncopyable, Generic[T]):
         if self._pid is None:
             raise ClosedError("the producer is closed: make another one")
         if self._pid != self._disk.getpid():
-            raise ClosedError("the producer belongs to the parent of this process: make another one here")
+            raise ClosedError("the producer belongs to the parent process: make another one in this process")
 
     def _spill(self) -> None:
-        """Write what is in memory to the draft, ahead of the flush. Raises like it."""
+        """Write the items in memory to the draft, before the flush. Raises like ``flush``."""
         draft = self._draft
         try:
             if draft is None:
@@ -298,14 +407,15 @@ class Producer(Uncopyable, Generic[T]):
             before = draft.count
             try:
                 self._write(draft)
-            finally:  # all of them, or none
+            finally:  # the draft has taken all of the items, or none
                 self._batch.drop(draft.count - before)
         except OSError as error:
             self._fall_back(draft, error)
             raise self._explained(draft, error, self.pending > 0) from error
 
     def _load(self) -> Load:
-        """What the next flush would publish, at most, beside what was written ahead, which is in the inbox."""
+        """Return the upper bound of what the next flush adds to the inbox, besides the bytes that were spilled
+        already."""
         count, payload_bytes = len(self._batch.items), self._batch.payload_bytes
         ahead = self._draft
         if ahead is not None:
@@ -316,17 +426,18 @@ class Producer(Uncopyable, Generic[T]):
         draft.write(self._batch.items, self._batch.payload_bytes, self._disk.time_ns())
 
     def _fall_back(self, draft: Draft | None, error: BaseException) -> None:
-        """Keep what can be flushed again, where the draft could not be published or written to."""
+        """Keep the items that can be flushed again after the draft could not be written or published; drop the
+        others."""
         if draft is None:
             return
         is_ahead = draft is self._draft
         if draft.is_published or (is_ahead and not (draft.is_intact and _is_lacking(error))):
             self._roll_back()
         if not is_ahead:
-            draft.drop()  # what it was made of is in memory
+            draft.drop()  # its items are still in memory
 
     def _explained(self, draft: Draft | None, error: OSError, is_kept: bool) -> Exception:
-        """What to raise for it, where what was to be flushed ``is_kept``, or was dropped."""
+        """Return the error to raise; ``is_kept`` says whether the items of the flush are kept or were dropped."""
         advice = "flush again" if is_kept else "enqueue it once more"
         raised = explained(error, self._directory, self._inbox, draft, "this flush", advice)
         if isinstance(raised, DataPathError):
@@ -337,79 +448,90 @@ class Producer(Uncopyable, Generic[T]):
         try:
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
         except FileNotFoundError:
-            self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue deleted
+            self._inbox = find_inbox(self._disk, self._directory)  # the segments were moved, or the queue was deleted
             return Draft(self._disk, self._inbox, self._id, self._next_time_ns(), self._encode)
 
     def _next_time_ns(self, behind: str = "") -> int:
-        """One above the last, also where the clock was set back: it makes the order. Raises ``CorruptionError``."""
+        """Return a time above the last one, even if the clock was set back, since the times make the order.
+
+        Raises ``CorruptionError``.
+        """
         self._time_ns = time_behind(self._disk, self._inbox, behind, self._time_ns)
         return self._time_ns
 
 
 def _in_use() -> SessionInUseError:
     return SessionInUseError(
-        "the producer is in the middle of another call, of another thread or of the code that this one interrupts; "
-        "nothing was done: use one producer for each thread"
+        "another call of this producer has not ended: it runs in another thread, or in the code that this call "
+        "interrupts; nothing was done: use one producer for each thread"
     )
 
 
 def explained(
     error: OSError, directory: str, inbox: str, draft: Draft | None, what: str, advice: str
 ) -> OSError | PersistentQueueError:
-    """What to raise for an error of who publishes in this inbox, so that it tells him what he can do about it."""
+    """Return the error to raise for an ``OSError`` of a publication in this inbox, with the ``advice`` what to do."""
     if draft is not None and draft.is_published:
-        return BrokenQueueError(f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown")
+        return BrokenQueueError(
+            f"{inbox}: a sync failed ({error}): whether {what} is durable is unknown: repeat it with its marker, or "
+            "see first what the queue holds"
+        )
     if isinstance(error, FileNotFoundError):
-        found = "none: the segments are being moved, or were"
+        found = "none, since the segments are being moved, or were moved"
         return DataPathError(directory, f"an inbox at {inbox}", found, advice)
     return lacking(error, inbox, "to publish", f"then {advice}") or error
 
 
 def find_inbox(disk: Disk, directory: str) -> str:
-    """The inbox of the queue in this directory. Raises ``QueueNotFoundError`` and ``DataMissingError``, and
-    ``InboxAccessError`` where this process may not publish."""
+    """Return the inbox of the queue in this directory.
+
+    Raises ``QueueNotFoundError``, ``DataMissingError``, and ``InboxAccessError`` if this process may not publish
+    there.
+    """
     try:
         if not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here to produce for")
+            raise QueueNotFoundError(f"{directory}: no queue here to publish to")
         inbox = read_places(disk, directory).path(INBOX_DIRECTORY)
         with suppress(FileNotFoundError):  # the segments are being moved
             publication_mode(disk, inbox)
     except InboxAccessError:
         raise
     except PermissionError as error:
-        raise InboxAccessError(directory, f"it is not to be entered or read ({error.strerror})") from error
+        raise InboxAccessError(directory, f"this process may not enter or read it ({error.strerror})") from error
     return inbox
 
 
 class Versions:
-    """What the markers of a queue are known to have reached, for who asks again and again: what waits in the inbox is
-    read once, since it never changes."""
+    """The versions that the markers of a queue are known to have reached, for a caller that asks again and again.
+
+    Each file in the inbox is read once, since it never changes.
+    """
 
     def __init__(self, disk: Disk, directory: str) -> None:
         self._disk = disk
         self._onlooker = Onlooker(disk, directory)
         self._published: dict[str, tuple[str, int] | None] = {}
         self.latest = ""
-        """The last name in the inbox of what has a marker of the name that was asked for; what is published for a
-        version must come behind what was for the one before, also where another's clock was ahead: it would be passed
-        over."""
+        """Last name in the inbox of a file with the marker name that was asked for. A new version must be published
+        behind it, also if the clock of its producer was ahead: otherwise the owner would adopt the later version first,
+        and drop the earlier one."""
 
     def is_reached(self, inbox: str, name: str, version: int) -> bool:
-        """Whether a marker of this name has surely reached the version: by what waits in the queue's inbox, or by its
-        log, which is looked at behind it: what is adopted meanwhile is in there before it leaves.
+        """Return whether a marker of this name has surely reached the version, by the files in the inbox or by the log.
 
-        Durably, but for the log of a queue that is not synced. Raises ``OSError``.
+        The log is read after the inbox: a file that is adopted meanwhile is in the log before it leaves the inbox. The
+        answer True is durable, except from the log of a queue that is not synced. Raises ``OSError``.
         """
         self._read_new(inbox)
         known = {published: found[1] for published, found in self._published.items() if found and found[0] == name}
         self.latest = max(known, default="")
         if max(known.values(), default=-1) >= version:
-            sync_directory(self._disk, inbox)  # whoever published it may have been killed before he did
+            sync_directory(self._disk, inbox)  # its producer may have been killed before this sync
             return True
-        with suppress(CorruptionError, FileNotFoundError, PermissionError):  # the owner will tell
+        with suppress(CorruptionError, FileNotFoundError, PermissionError):  # the owner decides at the adoption
             recovered = self._onlooker.look()[1]
             if recovered.state.markers.get(name, -1) >= version:
-                if recovered.replay.synced:  # an owner may be about to do so, or was killed before
+                if recovered.replay.synced:  # the owner may not have synced the frame yet, or was killed before
                     self._onlooker.look(durably=True)
                 return True
         return False
@@ -423,7 +545,7 @@ class Versions:
                 self._published[published] = self._marker_of(inbox, published)
 
     def _marker_of(self, inbox: str, published: str) -> tuple[str, int] | None:
-        # Where it was adopted meanwhile the log tells; what cannot be read the owner sets aside.
+        # If the file was adopted meanwhile, the log shows its marker. If it cannot be read, the owner sets it aside.
         unreadable = (FileNotFoundError, PermissionError, CorruptionError, UnsupportedFormatError, MemoryShortageError)
         with suppress(*unreadable):
             return read_publication(self._disk, join(inbox, published)).marker
@@ -431,7 +553,7 @@ class Versions:
 
 
 def _create(disk: Disk, directory: str, trust: bool) -> None:
-    """Make the queue, unless it is there, or somebody else makes it meanwhile. Raises ``QueueLockedError``."""
+    """Make the queue, unless it exists or another process makes it meanwhile. Raises ``QueueLockedError``."""
     free, tries = nullcontext(), 0
     while not _is_made(disk, directory):
         try:
@@ -443,7 +565,7 @@ def _create(disk: Disk, directory: str, trust: bool) -> None:
 
 
 def _is_made(disk: Disk, directory: str) -> bool:
-    """Whether the queue is there, or is not to be looked into, which ``find_inbox`` tells."""
+    """Return whether the queue exists, or may not be looked into: ``find_inbox`` reports the latter."""
     try:
         return bool(find_generations(disk, directory))
     except PermissionError:

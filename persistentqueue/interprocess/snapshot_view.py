@@ -1,8 +1,8 @@
-"""Looking at a queue from outside: without its lock, whoever owns it, and without a trace.
+"""A view of a queue from outside: without its lock, whether it is owned or not, and without a trace.
 
-What a queue holds stands in its log, which only grows until a new one takes its name, and in blocks that are never
-edited. So whoever reads both, and looks again where a file was retired meanwhile, sees what was committed. What only
-the owner's memory knows is not to be seen: which of the items that are left a session has on hold.
+The log and the segments hold the content of a queue. A log only grows until a new generation replaces it, and blocks
+are never edited. So a reader of both sees what was committed, if it looks again when a file was retired meanwhile.
+Only the owner's memory knows which of the remaining items a session holds: a view cannot show this.
 """
 
 from __future__ import annotations
@@ -31,36 +31,37 @@ from ..system.uncopyable import Uncopyable
 from .splits import Found, Onlooker, Split, find_behind, plan, read
 
 Damaged: TypeAlias = Callable[[CorruptionError, Sequence[Run]], object]
-"""Is told of a block that is damaged, and which sequences that costs."""
+"""A callable that receives the error of a damaged block, and the sequences that are lost with it."""
 
 
 class ViewedItem(NamedTuple):
-    """An item that nobody has consumed, as ``View`` saw it."""
+    """An item that is not consumed, as ``View`` saw it."""
 
     sequence: int
-    """Its number: the first that was ever enqueued has 0."""
+    """Sequence of the item. The first item that was ever enqueued has 0."""
     time_ns: int
-    """When its block was written, in nanoseconds since the epoch: at its flush, or when a session, or a producer, wrote
-    ahead of that, or when a compaction wrote it anew."""
+    """Time at which its block was written, in nanoseconds since the epoch. This is the time of the flush, of an earlier
+    spill of a session or producer, or of a compaction."""
     data: bytes
+    """Bytes of the item, decrypted and decompressed."""
 
 
 class SegmentSnapshot(NamedTuple):
-    """A data file, as its queue's log and the directory tell."""
+    """A segment, as the log and the directory of its queue describe it."""
 
     number: int
-    """Its file is ``data/`` and this number, of twelve digits, and ``.seg``."""
+    """Number of the segment. The file is ``data/<number>.seg``, with the number in twelve digits."""
     size_bytes: int
-    """Bytes of its file; 0 if that is missing."""
+    """Bytes of the file; 0 if the file is missing."""
     live_bytes: int
-    """Bytes of it that live; of a block that is partly consumed, by average."""
+    """Bytes that its live items take. For a block that is partly consumed, this is computed from the average item."""
     live: int
-    """Items of it that live: somebody has still to consume them."""
+    """Number of its live items: at least one subscription has not consumed them."""
     left: tuple[tuple[str, int], ...]
-    """Who has not consumed all of it, and how many items of it he has left: subscriptions, by their names, and the
-    plain queue as ``""``."""
+    """Subscriptions that have items of this segment left, with the number of these items. The plain queue has the name
+    ``""``."""
     is_youngest: bool
-    """Whether it is the youngest: most likely the one that is written on."""
+    """Whether it is the youngest segment. Most likely the queue still writes to this one."""
 
 
 @dataclass(frozen=True)
@@ -68,77 +69,91 @@ class Snapshot:
     """A queue as ``View.look`` saw it from outside, at one moment."""
 
     directory: str
-    """Of the queue."""
+    """Directory of the queue."""
     data_path: str
-    """What its segments are in ``data`` of."""
+    """Directory that contains the ``data`` directory of the segments."""
     identity: str
-    """Which queue this is; see ``PersistentQueue.identity``."""
+    """Identity of the queue; see ``PersistentQueue.identity``."""
     time_ns: int
-    """When it was looked at, in nanoseconds since the epoch."""
+    """Time of the look, in nanoseconds since the epoch."""
     owner: Owner | None
-    """Who has it open, or had it last, as it described itself; None where the lock file does not tell."""
+    """Process that has the queue open, or had it open last, as it described itself. None if the lock file does not
+    tell."""
     is_owned: bool | None
-    """Whether somebody has it open; None where the system does not tell, as only Linux does. Who is in another
-    container may be hidden."""
+    """Whether a process has the queue open. None if the system does not show locks: only Linux does. An owner in
+    another container may be hidden."""
     is_sealed: bool
-    """Whether it was closed cleanly, and nothing was committed since. One that is neither sealed nor owned was left by
-    a crash: the next opening recovers."""
+    """Whether the queue was closed cleanly, and nothing was committed since. A queue that is neither sealed nor owned
+    was left by a crash: the next opening recovers it."""
     is_synced: bool
-    """Whether a flush is durable against a power cut."""
+    """Whether a flush survives a power cut."""
     fan_out: bool
-    """Whether it has no consumer but its subscriptions."""
+    """Whether only named subscriptions consume the queue."""
     depth: int
-    """Items that are left: those that may be dequeued, and those that a session has on hold, or that were set aside,
-    which only the owner can tell apart. With ``fan_out`` those that any subscription has left."""
+    """Number of items that are left: the ready ones, and the ones that are on hold or set aside. Only the owner can
+    tell these apart. With ``fan_out``, the items that any subscription has left."""
     overtaken: int
-    """Of these the ones behind which something was consumed already. They are on hold, or were when that was."""
+    """Number of items among them behind which an item was already consumed. They are on hold, or were on hold at that
+    time."""
     gaps: int
-    """In how many places what is left is torn by what was consumed."""
+    """Number of consumed runs behind the first item that is left."""
     enqueued: int
-    """Items enqueued since the queue was made."""
+    """Number of items enqueued since the queue was made."""
     dequeued: int
-    """Items that nobody needs any more, since the queue was made."""
+    """Number of items that every subscription has consumed, since the queue was made."""
     runs: tuple[Run, ...]
-    """``(first, count)``: the sequences that are left, in their order."""
+    """Sequences that are left, in their order, as ``(first, count)``."""
     oldest_ns: int | None
-    """When the block of the first of them was written; None where nothing is left, or it cannot be read."""
+    """Time at which the block of the first item that is left was written, in nanoseconds since the epoch. None if no
+    item is left, or if the block cannot be read."""
     subscriptions: tuple[tuple[str, int], ...]
-    """The subscriptions, the oldest first, and how many items each has left."""
+    """Named subscriptions, the oldest first, each with the number of items that it has left."""
     markers: Mapping[str, int]
-    """What each marker has reached."""
+    """Version that each marker has reached."""
     in_doubt: str
-    """The name of the queue that knows whether the last transaction, over both, is committed; "" if nothing is."""
+    """Name of the coordinator if the last transaction is in doubt, else empty."""
     segments: tuple[SegmentSnapshot, ...]
-    """The data files, the oldest first."""
+    """Segments, the oldest first."""
     live_bytes: int
-    """Bytes of the blocks that hold what is left."""
+    """Bytes that the live items take in their blocks."""
     data_bytes: int
-    """Bytes of the data files."""
+    """Bytes of the segment files."""
     log_bytes: int
-    """Bytes of the transaction log that are used."""
+    """Bytes of the log that are used."""
     log_capacity_bytes: int
-    """Bytes of the transaction log's file."""
+    """Bytes of the file of the log."""
     spare_bytes: int
-    """Bytes of the spare file that the next generation of the log will be written to."""
+    """Bytes of the spare, to which the next generation of the log is written."""
     generation: int
-    """Of the log: how often it was trimmed."""
+    """Generation of the log: the first one is 1, and each trim adds one."""
     transactions: int
-    """Transactions in the log behind its checkpoint."""
+    """Number of transactions in the log behind its checkpoint."""
     torn_bytes: int
-    """Bytes of an unfinished group at its end: it is being written just now, or was when the owner ended."""
+    """Bytes of an unfinished group at the end of the log. The owner is writing this group, or was writing it when it
+    ended."""
     published: int
-    """Transactions of other processes that wait in the inbox for the owner; ``depth`` has not counted their items."""
+    """Number of transactions that other processes have published and that wait in the inbox. ``depth`` does not include
+    their items."""
     inbox_bytes: int
     """Bytes of the files in the inbox."""
     pool_files: int
-    """Empty files in the queue's own pool."""
+    """Number of empty files in the queue's own pool."""
     pool_bytes: int
-    """Bytes of these."""
+    """Bytes of the empty files in the queue's own pool."""
     disk_bytes: int
-    """Bytes of all files of the queue but its lock, and a shared pool."""
+    """Bytes of all files of the queue, without its lock and a shared pool."""
 
     def consumed_since(self, before: Snapshot) -> list[Run]:
-        """The sequences that were left ``before``, and are no more."""
+        """Return the sequences that were left in an earlier snapshot and are not left in this one.
+
+        Args:
+            before: An earlier snapshot of this queue.
+
+        Returns:
+            The sequences, in their order, as ``(first, count)``.
+
+        A snapshot never changes. Any number of threads may use it.
+        """
         left = Intervals(self.runs)
         gone = []
         for first, count in before.runs:
@@ -153,10 +168,10 @@ class Snapshot:
 
 
 class _Closed(Envelopes):
-    """Leaves what is compressed or encrypted as it is: for who wants to know when it was written."""
+    """Envelopes that open nothing, for a reader that only needs the time of a block."""
 
     def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:  # noqa: ARG002
-        """As many items as there are, all of them empty."""
+        """Return as many items as the block has, all of them empty."""
         return [b""] * header.count
 
 
@@ -164,21 +179,50 @@ _CLOSED = _Closed()
 
 
 class View(Uncopyable):
-    """A look at a queue that anybody may own: another process, this one, or nobody.
+    """A view of a queue that may be owned by another process, by this one, or by none.
 
-    It takes no lock, waits for nobody, and is noticed by nobody. Nothing on the disk is changed: no lock file is made,
-    nothing recovered, adopted, swept or synced. Whatever is seen was committed by its owner, in the order of the queue;
-    of an owner with ``sync=False``, or one who is about to sync, a power cut may still take the latest of it. Each
-    byte of an item was checked like the owner does, and it is the item with that sequence or none: what is consumed
-    while it is being read is left out, what is compacted, or moved, is read where it is then.
+    A view takes no lock, waits for no process, and is noticed by none. It changes nothing on the disk: it makes no
+    lock file, and recovers, adopts, sweeps and syncs nothing. It needs no ``close``, and keeps no file open between
+    two calls.
 
-    Items of an encrypted queue are seen with its ``encryption`` only, everything else without. It needs no ``close``,
-    and keeps nothing open between two calls. For one thread at a time. Where nothing has changed a look costs a few
-    calls of the system, and one for each file; else the log is read, of a few MiB at most.
+    The view shows what the owner has committed, in the order of the queue. A power cut may still take the latest of
+    it, if the owner has ``sync=False``, or if it is about to sync.
 
-    All methods raise ``QueueNotFoundError`` (also where it was deleted, and perhaps made anew, since the first look),
-    ``InvalidNameError``, ``DataMissingError``, ``UnsupportedFormatError``, ``CorruptionError``,
-    ``UnusablePathError``, and ``OSError``.
+    Each byte of an item is checked in the way that the owner does it. An item has the right sequence, or it is not
+    returned. An item that is consumed while it is being read is left out. An item that is compacted or moved is read
+    in its new place.
+
+    If nothing has changed, a look costs a few system calls, and one for each file. Otherwise it reads the log, a few
+    MiB at most.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        encryption: The key of the queue. It is needed only for the items of an encrypted queue. Default: None.
+        disk: The access to the file system. Tests replace it.
+
+    Raises:
+        InvalidNameError: The name cannot be a queue's.
+        TypeError: ``path``, ``name`` or ``encryption`` has the wrong type.
+        MissingExtraError: A package that the encryption needs is not installed.
+        WrongKeyError: The encryption has no key.
+
+    Each method that looks at the queue may raise:
+
+    - ``QueueNotFoundError``: there is no queue at the path, or it was deleted since the first look, even if it was
+      made again;
+    - ``DataMissingError``: the location of the segments is not there;
+    - ``DataPathError``: the directory is the location of another queue's segments;
+    - ``UnsupportedFormatError``: a newer version has written the queue;
+    - ``CorruptionError``: the log, or a file that names the locations, is damaged;
+    - ``MemoryShortageError``: the log, or a block, takes more memory than this process may have;
+    - ``UnusablePathError``: the operating system refuses the path;
+    - ``OSError``: a file cannot be read for another reason.
+
+    A view is for one thread at a time. It cannot be copied or pickled. Example::
+
+        view = View("queues", "orders")
+        print(view.look().depth, [item.data for item in view.peek(3)])
     """
 
     _elsewhere = "pass its path, and make another View there"
@@ -190,16 +234,26 @@ class View(Uncopyable):
         self._directory = abspath(queue_directory(path, name))
         self._onlooker = Onlooker(disk, self._directory)
         self.envelopes = Envelopes(None, encryption)
-        """How it opens what is compressed or encrypted."""
+        """Opens the blocks that are compressed or encrypted."""
         self._identity: str | None = None
         self._oldest: tuple[int, int] | None = None
-        """The sequence of the oldest item, and its time: it is read once."""
+        """Sequence and time of the oldest item: each is read once."""
 
     def __repr__(self) -> str:
         return f"View({self._directory!r})"
 
     def look(self) -> Snapshot:
-        """What there is to see of the queue at this moment."""
+        """Return what the queue holds at this moment.
+
+        Returns:
+            The snapshot.
+
+        Raises:
+            PersistentQueueError: One of the errors that the class lists.
+            OSError: A file cannot be read.
+
+        A power cut may still take the latest of what it shows. A view is for one thread at a time.
+        """
         places, recovered = self._look()
         disk, state, replay = self._disk, recovered.state, recovered.replay
         plain = state.subscriptions.get(0)
@@ -252,14 +306,30 @@ class View(Uncopyable):
         )
 
     def browse(self, subscription: str = "", damaged: Damaged | None = None) -> Iterator[ViewedItem]:
-        """Iterate over what is left to the subscription, or to the plain queue, on hold or not, in order; with
-        ``fan_out`` and no subscription over what any has left.
+        """Iterate over the items that a subscription, or the plain queue, has left, on hold or not, in order.
 
-        Reads as it goes, one block at a time, so that a queue larger than memory can be browsed. What is enqueued
-        behind the call is not seen; what is consumed meanwhile may be or not; what is left throughout is seen once.
-        Raises ``SubscriptionNotFoundError``, and what ends it: ``CorruptionError`` for a block that is damaged,
-        ``WrongKeyError`` and ``MissingExtraError`` for one that cannot be opened. With ``damaged`` that is told of
-        each damaged block instead, and of the items that it costs, ``(first, count)``; what lies behind comes out.
+        The iterator reads one block at a time, so a queue that is larger than memory can be browsed. Items that are
+        enqueued after the call are not seen. Items that are consumed meanwhile may be seen or not. Items that are left
+        throughout are seen once.
+
+        Args:
+            subscription: The name of the subscription. The default ``""`` means the plain queue; with ``fan_out``, the
+                items that any subscription has left.
+            damaged: Receives the error of each damaged block, and the sequences that it costs, as ``(first, count)``.
+                The iteration then goes on behind the block. With None, the default, the error is raised.
+
+        Yields:
+            The items, as ``ViewedItem``.
+
+        Raises:
+            SubscriptionNotFoundError: The queue has no subscription of this name. Raised by the call itself.
+            CorruptionError: A block is damaged, and ``damaged`` is None. Also raised for a damaged log.
+            WrongKeyError: A block is encrypted, and its key was not given or is another one.
+            MissingExtraError: A package that a block needs is not installed.
+            PersistentQueueError: One of the other errors that the class lists.
+            OSError: A file cannot be read.
+
+        A view is for one thread at a time.
         """
         state = self._look()[1].state
         number = state.number_of(subscription) if subscription else 0
@@ -270,14 +340,45 @@ class View(Uncopyable):
         return self._browse(cursor.unconsumed(state.gone.frontier, state.next_sequence), damaged)
 
     def peek(self, n: int = 1, subscription: str = "") -> list[ViewedItem]:
-        """The first ``n`` items that ``browse`` iterates over, or as many as there are."""
+        """Return the first ``n`` items that ``browse`` iterates over, or fewer if there are fewer.
+
+        Args:
+            n: The maximum number of items, at least 0. Default: 1.
+            subscription: The name of the subscription. The default ``""`` means the plain queue.
+
+        Returns:
+            The items, in their order.
+
+        Raises:
+            ValueError: ``n`` is negative.
+            SubscriptionNotFoundError: The queue has no subscription of this name.
+            CorruptionError: A block is damaged. Also raised for a damaged log.
+            WrongKeyError: A block is encrypted, and its key was not given or is another one.
+            MissingExtraError: A package that a block needs is not installed.
+            PersistentQueueError: One of the other errors that the class lists.
+            OSError: A file cannot be read.
+
+        A view is for one thread at a time.
+        """
         if n < 0:
             raise ValueError(f"n must not be negative, got {n}")
         return list(islice(self.browse(subscription), n))
 
     def times_of(self, sequences: Iterable[int]) -> dict[int, int]:
-        """When the blocks of these items were written, in nanoseconds since the epoch; without those that are consumed,
-        or cannot be read. Reads a block for each of them.
+        """Return the times at which the blocks of these items were written.
+
+        Args:
+            sequences: The sequences of the items, in any order.
+
+        Returns:
+            The time of each item by its sequence, in nanoseconds since the epoch. Items that are consumed, or whose
+            blocks cannot be read, are left out.
+
+        Raises:
+            PersistentQueueError: One of the errors that the class lists, unless it is a ``CorruptionError`` or an
+                ``OSError``.
+
+        The call reads one block for each item, and needs no key. A view is for one thread at a time.
         """
         times: dict[int, int] = {}
         left = sorted(set(sequences))
@@ -286,7 +387,7 @@ class View(Uncopyable):
                 for found in self._read([(sequence, 1) for sequence in left], True, _CLOSED):
                     times[found.first] = found.time_ns
                 break
-            except (CorruptionError, OSError):  # of the first that was not read, or one behind it
+            except (CorruptionError, OSError):  # concerns the first item that was not read, or a later one
                 left = [sequence for sequence in left if sequence > max(times, default=-1)][1:]
         return times
 
@@ -296,11 +397,14 @@ class View(Uncopyable):
         if self._identity is None:
             self._identity = recovered.identity
         elif self._identity not in {recovered.identity, ""}:
-            raise QueueNotFoundError(f"{self._directory}: the queue that was here is gone, this is another: look anew")
+            raise QueueNotFoundError(
+                f"{self._directory}: the queue that this View looked at is gone, and another one is here: make a new "
+                "View"
+            )
         return places, recovered
 
     def _browse(self, runs: list[Run], damaged: Damaged | None) -> Iterator[ViewedItem]:
-        """The items of these runs that are not consumed."""
+        """Yield the items of these runs that are not consumed."""
         for found in self._read(runs, False, self.envelopes, damaged):
             for sequence, data in enumerate(found.items, found.first):
                 yield ViewedItem(sequence, found.time_ns, data)
@@ -308,7 +412,7 @@ class View(Uncopyable):
     def _read(
         self, runs: list[Run], apart: bool, envelopes: Envelopes, damaged: Damaged | None = None
     ) -> Iterator[Found]:
-        """What is not consumed of these runs; where they stand ``apart``, what is between is not read."""
+        """Yield what is not consumed of these runs; if they are ``apart``, do not read what lies between them."""
         failed: Split | None = None
         while runs:
             splits = plan(self._disk, *self._look(), runs)
@@ -322,7 +426,8 @@ class View(Uncopyable):
                         yield found
                         end = found.first + len(found.items)
                 except CorruptionError as error:
-                    # Unless its items are somewhere else by now, or nowhere, it is damage.
+                    # The first error may mean that the items were moved or consumed: plan again. If the new plan has
+                    # the old split, the block is damaged.
                     rest = _rest(split, end)
                     if failed is not None and rest[:3] == failed[:3] and rest.runs == failed.runs:
                         if damaged is None:
@@ -348,7 +453,7 @@ class View(Uncopyable):
 
 
 def _rest(split: Split, end: int) -> Split:
-    """What of it comes from this sequence on."""
+    """Return the split without the sequences below ``end``."""
     return split._replace(runs=within(split.runs, end, sum(split.runs[-1])))
 
 
@@ -357,14 +462,14 @@ def _segments(disk: Disk, places: Places, recovered: Recovered) -> Iterator[Segm
     left = {cursor.name: left_in_segments(state, cursor) for _, cursor in sorted(state.subscriptions.items())}
     youngest = max(state.segments, default=0)
     for number, info in sorted(state.segments.items()):
-        # One that was published, and adopted, gets its usual name in the end.
+        # An adopted file may still have its name in the inbox, and gets its usual name meanwhile.
         paths = (recovered.path(places, number), places.path(join(DATA_DIRECTORY, segment_name(number))))
         who = tuple((name, counts[number]) for name, counts in left.items() if counts[number])
         yield SegmentSnapshot(number, _size_bytes(disk, paths), info.live_bytes, info.live, who, number == youngest)
 
 
 def _size_bytes(disk: Disk, paths: Iterable[str]) -> int:
-    """Of the file at the first of these paths where there is one; 0 where there is none."""
+    """Return the size of the first of these files that exists; 0 if none does."""
     for path in paths:
         with suppress(FileNotFoundError):
             return disk.lstat(path).st_size

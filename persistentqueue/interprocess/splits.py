@@ -1,12 +1,16 @@
-"""Reading beside the owner: what a queue holds, cut into *splits* that any process can read, without the lock.
+"""Reading beside the owner: the content of a queue, cut into *splits* that any process can read without the lock.
 
-A reader looks into the log (``look``), which changes nothing, and plans: each ``Split`` is a part of one extent, by the
-offsets of its blocks and by the sequences of its items. Whoever has it, on any machine that sees the files under the
-same paths, reads the blocks and checks them, as the owner would: they are never edited.
+A reader looks into the log with ``look``, which changes nothing, and plans with ``plan``. Each ``Split`` is a part of
+one extent, given by the offsets of its blocks and the sequences of its items. Any process, on any machine that sees
+the files under the same paths, can read the blocks of a split. It checks them as the owner does. Blocks are never
+edited.
 
-Two things may be otherwise than the log says. What the owner still keeps in memory, since the log carries it, is not in
-the segment yet: the split brings the bytes along. And a segment may be gone by the time it is read, since its items
-were consumed, or compacted, or moved: then the log is asked once more where those are that nobody has consumed.
+A segment may differ from the log in two ways:
+
+- A block that is deferred is in the owner's memory and in the log, and not yet in the segment: the split carries its
+  bytes.
+- The segment may be gone when it is read, since its items were consumed, compacted or moved. Then the reader asks the
+  log again where the items are that are not consumed.
 """
 
 from __future__ import annotations
@@ -38,25 +42,29 @@ _RELOCATIONS = 10
 
 
 class GoneError(PersistentQueueError):
-    """What was to be read is not in the queue any more: it was consumed since it was planned, and its file given back.
+    """Items of a split are not in the queue any more: they were consumed since the split was planned.
 
-    ``missing`` is how many items. Plan once more, to read what is there now.
+    Nothing is damaged. ``path`` is the file that held the items, and ``missing`` their number. Plan again to read what
+    the queue holds now.
     """
 
     def __init__(self, directory: str, path: str, missing: int) -> None:
         self.path, self.missing = path, missing
         super().__init__(
-            f"{directory}: {missing} items that were to be read are not there any more: they were consumed meanwhile, "
-            f"and {path} was given back; nothing is damaged: read again to see what the queue holds now"
+            f"{directory}: {missing} items that were planned to be read are gone: they were consumed meanwhile, and "
+            f"the segment {path} was retired; nothing is damaged: read again to see what the queue holds now"
         )
 
 
 class Split(NamedTuple):
-    """Blocks in ``offset … end`` of a segment, with the items ``ordinal … end_ordinal - 1`` of it, whose sequences
-    begin with ``first``. To be read are the sequences in ``runs``."""
+    """Blocks of one segment, with the sequences among their items that are to be read.
+
+    The blocks lie at ``offset … end`` and hold the items ``ordinal … end_ordinal - 1`` of the segment. The first of
+    these items has the sequence ``first``. The sequences in ``runs`` are to be read. A split can be pickled.
+    """
 
     paths: tuple[str, ...]
-    """Where the file is: at the first of them that is there."""
+    """Candidate paths of the file; the first that exists is used."""
     number: int
     salt: int
     offset: int
@@ -66,21 +74,21 @@ class Split(NamedTuple):
     first: int
     runs: tuple[Run, ...]
     blocks: bytes | None
-    """The blocks themselves, where they are not in the file yet."""
+    """Bytes of the blocks, if they are not in the file yet; else None."""
 
     @property
     def items(self) -> int:
-        """How many items are to be read."""
+        """Number of items that are to be read."""
         return sum(count for _, count in self.runs)
 
     @property
     def length_bytes(self) -> int:
-        """What they take, by average."""
+        """Bytes that these items take, computed from the average item."""
         return (self.end - self.offset) * self.items // (self.end_ordinal - self.ordinal)
 
 
 class Found(NamedTuple):
-    """Items with the sequences from ``first`` on, in a block that was written at this time."""
+    """Items of one block, with consecutive sequences from ``first`` on, and the time at which the block was written."""
 
     first: int
     time_ns: int
@@ -88,28 +96,45 @@ class Found(NamedTuple):
 
 
 def look(disk: Disk, directory: str, durably: bool = False) -> tuple[Places, Recovered]:
-    """What the log of the queue in this directory says, owned or not. Changes nothing.
+    """Return the state that the log of a queue adds up to, whether the queue is owned or not. Nothing is changed.
 
-    It is what the owner has committed, or is about to. With ``durably`` it was also made durable, so that no sequence
-    comes again for another item, whatever crashes: for who writes down how far he has read. A queue that does not sync
-    promises nothing like that.
+    The state is what the owner has committed, or is about to commit.
 
-    Raises ``QueueNotFoundError``, ``DataMissingError``, ``UnsupportedFormatError``, ``OSError``, ``CorruptionError``
-    where it is damaged, however often one looks: an owner may replace it meanwhile; and, ``durably``, ``ValueError``
-    for a queue with ``sync=False``.
+    Args:
+        disk: The access to the file system.
+        directory: The directory of the queue.
+        durably: Whether to make durable what was read. No crash can then give a sequence to another item. A caller
+            needs this before it records how far it has read. Default: False.
+
+    Returns:
+        The locations of the queue, and its state.
+
+    Raises:
+        QueueNotFoundError: There is no queue in the directory.
+        DataMissingError: The location of the segments is not there.
+        DataPathError: The directory is the location of another queue's segments.
+        UnsupportedFormatError: A newer version has written the queue.
+        CorruptionError: The queue is damaged: ten looks have found it so. A single look may meet a file that the owner
+            replaces.
+        MemoryShortageError: The log takes more memory than this process may have.
+        TimeoutError: The owner replaced the log during each look.
+        ValueError: ``durably`` is True, and the queue has ``sync=False``: it cannot promise that.
+        OSError: A file cannot be read or synced for another reason.
+
+    With ``durably``, the state is durable on return. Any number of threads and processes may call it at the same time.
     """
-    directory = abspath(directory)  # a split may be read by a process that has another directory
+    directory = abspath(directory)  # a split may be read by a process that has another working directory
     looks = _LOOKS
     while True:
         looks -= 1
         try:
             found = read_steadily(partial(_newest, disk, directory), lambda _: _look(disk, directory, durably))
             break
-        except (CorruptionError, FileNotFoundError):  # also of what is just being written
+        except (CorruptionError, FileNotFoundError):  # a file that is just being written may look damaged
             if not looks:
                 raise
     if found is None:
-        raise TimeoutError(errno.ETIMEDOUT, "its owner begins a new log again and again: look once more", directory)
+        raise TimeoutError(errno.ETIMEDOUT, "the owner replaced the log during each look: look again", directory)
     places, recovered = found
     if recovered is None:
         raise QueueNotFoundError(f"{directory}: no queue here to read")
@@ -129,12 +154,15 @@ def _look(disk: Disk, directory: str, durably: bool) -> tuple[Places, Recovered 
 
 
 def _make_durable(disk: Disk, replay: Replay) -> None:
-    """Make durable what was read of a log, and its name: an owner who was killed may have left both in the page cache.
+    """Make durable what was read of a log, and its name: a killed owner may have left both in the page cache only.
 
-    Raises ``FileNotFoundError`` where it is not the newest any more, and ``ValueError``.
+    Raises ``FileNotFoundError`` if it is not the newest log any more, and ``ValueError`` if the queue is not synced.
     """
     if not replay.synced:
-        raise ValueError(f"{replay.file}: without syncs a power cut gives sequences out again: use sync=True")
+        raise ValueError(
+            f"{replay.file}: the log is not synced, so a power cut may give a sequence to another item: open the queue "
+            "with sync=True"
+        )
     fd = disk.open(replay.file, READ, 0)
     try:
         disk.fdatasync(fd)
@@ -144,8 +172,15 @@ def _make_durable(disk: Disk, replay: Replay) -> None:
 
 
 class Onlooker:
-    """Looks at one queue again and again, for who waits for something new; where nothing is, that is a few calls of the
-    system, and no sync. For one thread at a time. Pickled, it has seen nothing yet.
+    """A reader that looks at one queue again and again, for a caller that waits for new items.
+
+    If nothing has changed, a look costs a few system calls and no sync. A pickled copy has not looked yet.
+
+    Args:
+        disk: The access to the file system.
+        directory: The directory of the queue.
+
+    An onlooker is for one thread at a time.
     """
 
     def __init__(self, disk: Disk, directory: str) -> None:
@@ -155,29 +190,45 @@ class Onlooker:
         self._is_durable = False
 
     def __reduce__(self) -> tuple[type[Onlooker], tuple[Disk, str]]:
+        """Return how to rebuild an onlooker of this queue that has not looked yet."""
         return Onlooker, (self._disk, self._directory)
 
     def look(self, durably: bool = False) -> tuple[Places, Recovered]:
-        """What ``look`` finds, which may be what it found the last time, and is not to be changed. Raises like it."""
+        """Return what the function ``look`` finds. It may be the result of the last call, and must not be changed.
+
+        Args:
+            durably: Whether to make durable what was read; see the function ``look``. Default: False.
+
+        Returns:
+            The locations of the queue, and its state.
+
+        Raises:
+            PersistentQueueError: One of the errors of the function ``look``.
+            ValueError: ``durably`` is True, and the queue has ``sync=False``.
+            OSError: A file cannot be read or synced. A ``TimeoutError`` means that the owner replaced the log during
+                each look.
+
+        With ``durably``, the state is durable on return. An onlooker is for one thread at a time.
+        """
         try:
             if self._last is not None and self._is_unchanged(*self._last):
                 if durably and not self._is_durable:
                     _make_durable(self._disk, self._last[1].replay)
                     self._is_durable = True
                 return self._last
-        except (CorruptionError, FileNotFoundError):  # superseded just now
+        except (CorruptionError, FileNotFoundError):  # a newer generation has just replaced this log
             pass
         self._last, self._is_durable = None, durably
         self._last = look(self._disk, self._directory, durably)
         return self._last
 
     def _is_unchanged(self, places: Places, recovered: Recovered) -> bool:
-        """Whether the log is the same file, with nothing behind its last frame, and was the newest even then.
+        """Return whether the log is still this file, with nothing behind its last frame, and is still the newest one.
 
-        A file that was adopted may have its usual name by now: a split says both.
+        An adopted file may have its usual name by now: a split holds both names.
         """
         disk, replay = self._disk, recovered.replay
-        if replay.torn_bytes or recovered.lost_transactions:  # it may be that more of it is there by now
+        if replay.torn_bytes or recovered.lost_transactions:  # more of it may be there by now
             return False
         fd = open_plain(disk, replay.file, READ)
         try:
@@ -191,7 +242,23 @@ class Onlooker:
 
 
 def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) -> list[Split]:
-    """The splits of what nobody has consumed of these runs of sequences, in their order. Raises ``OSError``."""
+    """Return the splits of the items in these runs that are not consumed.
+
+    Args:
+        disk: The access to the file system.
+        places: The locations of the queue, as ``look`` returned them.
+        recovered: The state of the queue, as ``look`` returned it.
+        runs: The sequences to read, as ``(first, count)``, in their order.
+
+    Returns:
+        The splits, in the order of their sequences.
+
+    Raises:
+        OSError: A file cannot be read.
+        CorruptionError: A file of the queue is not a regular file.
+
+    The call only reads. Any number of threads and processes may call it at the same time.
+    """
     state = recovered.state
     carried = _carried(disk, places, recovered)
     splits: list[Split] = []
@@ -207,7 +274,17 @@ def plan(disk: Disk, places: Places, recovered: Recovered, runs: Iterable[Run]) 
 
 
 def partition(splits: Sequence[Split], most_bytes: int) -> list[list[Split]]:
-    """The splits in groups of about so many bytes at most, in their order, cut where they are larger."""
+    """Return the splits in groups of about ``most_bytes`` bytes at most. A split that is larger is cut.
+
+    Args:
+        splits: The splits, in their order.
+        most_bytes: The approximate maximum of a group, in bytes of blocks, above 0.
+
+    Returns:
+        The groups. Neither the order of the splits nor that of their items changes.
+
+    The function reads no file. Any number of threads may call it at the same time.
+    """
     groups: list[list[Split]] = []
     room_bytes = -1
     for split in splits:
@@ -228,11 +305,30 @@ def read(
     relocations: int = _RELOCATIONS,
     envelopes: Envelopes = PLAIN,
 ) -> Iterator[Found]:
-    """The items of a split, in order, each block checked; those that have another place by now from there.
+    """Read the items of a split, in their order, and check each block.
 
-    Raises ``CorruptionError`` for what does not check out, and ``GoneError`` for what is not there any more, unless it
-    ``skips`` that; ``MissingExtraError`` and ``WrongKeyError`` for what ``envelopes`` does not open; and what ``look``
-    raises.
+    If items are not in the file any more, they are read where the log says that they are now.
+
+    Args:
+        disk: The access to the file system.
+        directory: The directory of the queue.
+        split: The split, as ``plan`` or ``partition`` returned it.
+        skips: Whether to skip items that are not in the queue any more. Default: False.
+        relocations: How often the items may be looked for in another place. Default: 10.
+        envelopes: Opens blocks that are compressed or encrypted. The default opens compressed blocks, and has no key.
+
+    Yields:
+        The items, block by block, as ``Found``.
+
+    Raises:
+        CorruptionError: A block is damaged, or the items have moved more often than ``relocations``.
+        GoneError: Items are not in the queue any more, and ``skips`` is False.
+        MissingExtraError: A package that a block needs is not installed.
+        WrongKeyError: A block is encrypted, and ``envelopes`` does not have its key.
+        PersistentQueueError: One of the errors of ``look``.
+        OSError: A file cannot be read. A ``TimeoutError`` means that the owner replaced the log during each look.
+
+    The call only reads. Any number of threads and processes may read splits at the same time.
     """
     end = split.runs[0][0]
     try:
@@ -255,9 +351,10 @@ def read(
 
 
 def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
-    """The sequence with which the first block begins behind the one that is to be read first, which is damaged.
+    """Return the sequence with which the first intact block behind a damaged one begins.
 
-    Raises ``CorruptionError`` if that is not so, and what ``read`` raises for what cannot be opened.
+    The damaged block is the one that the split has to read first. Raises ``CorruptionError`` if that block is not
+    damaged, and what ``read`` raises for a block that cannot be opened.
     """
     first = split.first - split.ordinal
     try:
@@ -265,14 +362,15 @@ def find_behind(disk: Disk, split: Split, envelopes: Envelopes) -> int:
             loaded = segment.load(
                 split.offset, split.ordinal, split.end, split.end_ordinal, split.runs[0][0] - first, NO_BOUND, envelopes
             )
-    except CorruptionError:  # there is no such file, or it is another one
+    except CorruptionError:  # the file is missing, or is another one
         return first + split.end_ordinal
     if loaded.damage is None:
-        raise CorruptionError(split.paths[-1], split.offset, "damage, as there was just now", "none")
+        raise CorruptionError(split.paths[-1], split.offset, "the damage that was there just now", "none")
     return first + loaded.next_ordinal + loaded.lost
 
 
 def _read(disk: Disk, split: Split, envelopes: Envelopes) -> Iterator[Found]:
+    """Yield the items of the split, from its file or from the bytes that it carries."""
     runs = list(reversed(split.runs))
     wanted = split.ordinal + runs[-1][0] - split.first
     with _opened(disk, split) as segment:
@@ -293,7 +391,7 @@ def _read(disk: Disk, split: Split, envelopes: Envelopes) -> Iterator[Found]:
 
 @contextmanager
 def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
-    """The segment, or what there is of it. Raises ``CorruptionError``."""
+    """Open the segment of the split, or make one of the bytes that the split carries. Raises ``CorruptionError``."""
     if split.blocks is not None:
         segment = Segment(disk, split.paths[0], -1, split.number, split.salt, 0)
         segment.end = split.offset
@@ -308,7 +406,7 @@ def _opened(disk: Disk, split: Split) -> Iterator[Segment]:
 
 
 def _is_gone(disk: Disk, split: Split) -> bool:
-    """Whether the file is none of the queue's any more, so that it tells nothing that it does not check out."""
+    """Return whether no path leads to this segment any more: then a failed check says nothing about the queue."""
     for path in split.paths:
         try:
             if find_salt(disk, path, split.number) == split.salt:
@@ -330,14 +428,14 @@ def _exists(disk: Disk, path: str) -> bool:
 def _plan_extent(
     places: Places, recovered: Recovered, extent: Extent, runs: Sequence[Run], carried: Sequence[Enqueue]
 ) -> Iterator[Split]:
-    """The splits of one extent, cut around the blocks that the log carries and the file has not."""
+    """Yield the splits of one extent, cut around the blocks that only the log has."""
     info = recovered.state.segments[extent.segment]
     usual = places.path(join(DATA_DIRECTORY, segment_name(info.number)))
     paths = tuple(dict.fromkeys((recovered.path(places, info.number), usual)))
     pieces: list[tuple[int, int, int, int, bytes | None]] = []
     at, ordinal = extent.offset, extent.ordinal
     end, end_ordinal = extent.offset + extent.length_bytes, extent.ordinal + extent.count
-    # Neighbours in the file may be of two extents, where what lay between them is gone.
+    # Neighbours in the file may belong to two extents, if the items between them are gone.
     for each in map(_joined, _neighbours(each for each in carried if extent.offset <= each.offset < end)):
         behind, high = each.offset + each.length_bytes, each.ordinal + each.count
         pieces.append((at, each.offset, ordinal, each.ordinal, None))
@@ -352,7 +450,7 @@ def _plan_extent(
 
 
 def _carried(disk: Disk, places: Places, recovered: Recovered) -> dict[int, list[Enqueue]]:
-    """What the log carries and the segments do not have yet, by segment, in order."""
+    """Return the enqueues whose blocks the log carries and the segments lack, by segment, in order."""
     by_segment: dict[int, list[Enqueue]] = {}
     for operation in recovered.redo:
         by_segment.setdefault(operation.segment, []).append(operation)
@@ -360,7 +458,7 @@ def _carried(disk: Disk, places: Places, recovered: Recovered) -> dict[int, list
 
 
 def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enqueue]:
-    """Those of the operations whose blocks the file has not, in order."""
+    """Return the operations whose blocks the file lacks, in order."""
     groups = _neighbours(sorted(operations, key=attrgetter("offset")))
     try:
         fd = open_plain(disk, path, READ)
@@ -378,7 +476,7 @@ def _lacking(disk: Disk, path: str, operations: Iterable[Enqueue]) -> list[Enque
 
 
 def _neighbours(operations: Iterable[Enqueue]) -> list[list[Enqueue]]:
-    """The operations in groups that lie, and are numbered, one behind the other."""
+    """Return the operations in groups; in a group, each follows the one before in sequence, offset and ordinal."""
     groups: list[list[Enqueue]] = []
     for each in operations:
         if groups and _ends(groups[-1][-1]) == (each.first, each.offset, each.ordinal):
@@ -389,18 +487,19 @@ def _neighbours(operations: Iterable[Enqueue]) -> list[list[Enqueue]]:
 
 
 def _ends(operation: Enqueue) -> tuple[int, int, int]:
-    """What comes behind it: sequence, offset, ordinal."""
+    """Return the sequence, the offset and the ordinal behind the operation."""
     first, count, _, offset, length_bytes, ordinal, _, _ = operation
     return first + count, offset + length_bytes, ordinal + count
 
 
 def _joined(group: Sequence[Enqueue]) -> Enqueue:
+    """Return one operation that carries the blocks of all operations of the group."""
     blocks = b"".join(each.inline or b"" for each in group)
     return group[0]._replace(count=sum(each.count for each in group), length_bytes=len(blocks), inline=blocks)
 
 
 def _cut(split: Split, parts: int) -> Iterator[Split]:
-    """The split in so many parts, of about as many items each."""
+    """Yield the split in this number of parts, with about as many items each."""
     if parts <= 1:
         yield split
         return

@@ -1,1 +1,1 @@
-"""Opening and mending: from a directory to an open store, and what can be had from damage."""
+"""Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue."""

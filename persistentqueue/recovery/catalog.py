@@ -1,7 +1,7 @@
-"""The queues of a directory: list their names, and delete one.
+"""Operations on the queues of a directory: list their names, and delete one queue.
 
-The write order of a deletion is at the top of ``directory``; step 1 is here, and the others are in
-``finish_deletion``, since the next opening may have to finish them.
+The write order of a deletion is described at the top of ``layout``. Step 1 is in this module. The other steps are in
+``finish_deletion``, because the next opening may have to finish them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,21 @@ from .in_doubt import find_unsettled
 
 @naming_paths()
 def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
-    """The names of the queues under ``path``, sorted, whether open or not. Reads only."""
+    """Return the names of the queues under ``path``, open or not.
+
+    Args:
+        path: The directory that holds the queues. If it does not exist, the result is empty.
+        disk: The access to the file system. Tests replace it.
+
+    Returns:
+        The names, sorted. A queue without a name, which lies in ``path`` itself, is not among them.
+
+    Raises:
+        UnusablePathError: The operating system refuses the path, for instance because this process may not read it.
+        OSError: The directory cannot be read for another reason.
+
+    The call only reads and takes no lock. Any number of threads and processes may call it at the same time.
+    """
     path = fspath(path)
     return [
         name
@@ -43,14 +57,36 @@ def list_queues(path: StrPath, *, disk: Disk = DISK) -> list[str]:
 def delete_queue(
     path: StrPath, name: str | None = None, *, lock_timeout: float = 0.0, trust: bool = False, disk: Disk = DISK
 ) -> None:
-    """Delete a queue and all its items, for good; only its own files, and only under its lock.
+    """Delete a queue and all its items permanently.
 
-    On return the queue is gone durably, its segments too where these are elsewhere. Directories that hold anything else
-    stay, with that. Raises ``QueueNotFoundError``, ``QueueLockedError``, ``InvalidNameError``, ``DataMissingError``
-    where the place of the segments is not there, and ``InDoubtError`` where a queue beside it may have to ask this one
-    what became of a transaction over both. Raises ``UntrustedError`` for what another user has prepared, unless
-    ``trust`` accepts that.
-    Raises ``ResourceError``: call it again, also if some files are gone.
+    The call takes the lock of the queue, and deletes only files of the queue. A directory that holds other files
+    stays, with these files.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        lock_timeout: Seconds to wait for the lock. The default 0.0 means not to wait.
+        trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
+        disk: The access to the file system. Tests replace it.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path, or another process deleted it in the meantime.
+        QueueLockedError: The queue is open, and was not closed within ``lock_timeout``.
+        InvalidNameError: The name cannot be a queue's.
+        TypeError: ``path`` or ``name`` is not text.
+        DataMissingError: The location of the segments is not there. Most likely it is not mounted.
+        DataPathError: The directory is the location of another queue's segments.
+        CorruptionError: The directory has segments and no log, or ``data.path`` or ``queue.id`` is damaged.
+        InDoubtError: A neighbouring queue may still have to ask this queue for the outcome of a transaction over both.
+        UntrustedError: Another user has prepared the directory or may write to it, and ``trust`` is False.
+        ResourceError: The operating system lacks disk space, descriptors or memory. Some files may be gone. If the
+            queue is still there, call it again.
+        UnusablePathError: The operating system refuses the path.
+        OSError: A file cannot be read or deleted for another reason.
+
+    On return, the deletion is durable. It includes segments in another location. A crash leaves either the whole
+    queue, or no queue and files that the next opening in this directory deletes. Any number of threads and processes
+    may call it at the same time.
     """
     directory = abspath(queue_directory(path, name))
     with unless_lacking(directory, "to delete the queue", "then delete it again"):
@@ -66,12 +102,12 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
     lock = Lock(disk, join(directory, LOCK_NAME))
     try:
         lock.acquire(lock_timeout)
-    except FileNotFoundError:  # somebody else deleted it meanwhile, and its directory with it
+    except FileNotFoundError:  # another process has deleted the queue and its directory in the meantime
         raise missing from None
     disk = lock.disk
     try:
         places = read_places(disk, directory)
-        found = find_generations(disk, directory, places)  # once more: it may have been deleted while we waited
+        found = find_generations(disk, directory, places)  # again: the queue may have been deleted during the wait
         if found:
             _refuse_unsettled(disk, directory)
             disk.failpoint("delete.1 rename log")
@@ -81,11 +117,11 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
             for place in (*places.others, places.place):
                 if place != OWN:
                     remove_directory(disk, place.path)
-        # Whoever waits for the lock meanwhile sees that its file has lost the name, and makes a new one.
+        # A process that waits for the lock notices that its lock file has lost its name, and makes a new one.
         disk.unlink(lock.path)
         if name is not None:
             remove_directory(disk, directory)
-            with suppress(FileNotFoundError):  # another name of the directory, or of the one above, is not ours to sync
+            with suppress(FileNotFoundError):  # the directory, or its parent, was renamed: the old name needs no sync
                 sync_directory(disk, dirname(directory) or ".")
     finally:
         lock.release()
@@ -94,10 +130,13 @@ def _delete_queue(disk: Disk, directory: str, name: str | None, lock_timeout: fl
 
 
 def _refuse_unsettled(disk: Disk, directory: str) -> None:
-    """Raise ``InDoubtError`` where a neighbour may have to ask this queue what became of a transaction over both."""
+    """Raise ``InDoubtError`` if a neighbour may have to ask this queue for the outcome of a transaction over both."""
     above = dirname(abspath(directory))
     unsettled = find_unsettled(disk, directory, filter(is_name, names_in(disk, above)))
     if unsettled is not None:
         neighbour, prepare = unsettled
-        reason = "so that one is not deleted: first open the other, or trim it where it is open, and close it"
+        reason = (
+            "that queue is not deleted while this one may ask it: open this one, or trim it if it is open, close it, "
+            "then delete again"
+        )
         raise InDoubtError(neighbour, prepare.transaction, abspath(directory), reason)

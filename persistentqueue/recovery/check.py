@@ -1,12 +1,12 @@
-"""Does everything in a queue's directory add up, and if not, what can be had from it?
+"""Inspection and repair of a queue's directory: ``check`` reports problems, and ``repair`` keeps what is intact.
 
-``check`` reads the log as recovery does, then every block that holds an unconsumed item, then asks whether the state's
-own invariants hold (they are listed in ``state``). It changes nothing and takes no lock. A directory that is owned
-meanwhile may be inspected too: what its owner changes while we read shows as a problem at worst.
+``check`` reads the log in the way that recovery does. It then reads every block that holds an unconsumed item, and
+verifies the invariants of the state, which are listed in ``state``. It changes nothing and takes no lock. The queue
+may be open meanwhile: a change that the owner makes during the check shows, at worst, as a problem.
 
-``repair`` takes the lock and reads what is intact (see ``salvage``, and what it writes to the segments, after a copy
-of each), and begins a new generation of the log with what is left, as a trim does. Nothing else is written, and nothing
-is lost by a repair that is cut short: it can be run again, with the same result.
+``repair`` takes the lock and reads what is intact. ``salvage`` describes this, and what it writes to the segments after
+it has copied each of them. ``repair`` then begins a new generation of the log with what is left, in the way that a trim
+does. It writes nothing else. A repair that is cut short loses nothing: it can be run again, with the same result.
 """
 
 from __future__ import annotations
@@ -54,29 +54,30 @@ from .salvage import Salvaged, salvage
 
 @dataclass(frozen=True)
 class CheckReport:
-    """What ``check`` found."""
+    """Result of ``check``."""
 
     problems: tuple[str, ...]
-    """What is wrong, each with file and offset; empty: all is well."""
+    """Problems that were found, each with its file and offset if it has them. Empty if the queue is sound."""
     sealed: bool
     """Whether the queue was closed cleanly."""
     items: int
-    """Unconsumed items whose blocks were read and checked."""
+    """Number of unconsumed items whose blocks were read and are intact."""
     transactions: int
-    """Transactions in the log after its checkpoint."""
+    """Number of transactions in the log after its checkpoint."""
     torn_bytes: int
-    """Bytes of an unfinished group at the log's end, which the next opening will drop."""
+    """Bytes of an unfinished group at the end of the log. The next opening drops this group."""
     published: int
-    """Items that other processes have published, and that wait to be adopted; their blocks were read and checked."""
+    """Number of items that other processes have published and that wait to be adopted. Their blocks were read and are
+    intact."""
     leftovers: tuple[str, ...]
-    """Files that nothing refers to, which the next opening will sweep, and files that are not the queue's."""
+    """Files that nothing refers to, which the next opening sweeps or sets aside, and files that are not the queue's."""
     in_doubt: str = ""
-    """The name of the queue that knows whether the last transaction, over both, is committed, which the next opening
-    will ask; "" where nothing is in doubt. What it would enqueue was checked, and is not counted."""
+    """Name of the coordinator if the last transaction is in doubt, else empty. The next opening asks the coordinator.
+    The items that this transaction would enqueue were checked and are not counted."""
 
     untrusted: tuple[str, ...] = ()
-    """What another user has prepared, or may write to, and so an opening without ``trust=True`` refuses; no problem of
-    the queue itself."""
+    """Messages about paths that another user has prepared or may write to. An opening without ``trust=True`` refuses
+    them. They are not problems of the queue itself."""
 
     @property
     def ok(self) -> bool:
@@ -86,9 +87,33 @@ class CheckReport:
 
 @naming_paths()
 def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> CheckReport:
-    """Inspect the queue at ``path/name``. Raises ``QueueNotFoundError`` where there is none; problems are reported.
+    """Inspect the queue at ``path/name`` without changing it.
 
-    That the place of its segments is not there is one of them.
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        disk: The access to the file system. Tests replace it.
+
+    Returns:
+        The report. Damage is a problem in the report, and not an error. A location of the segments that is not there
+        is a problem, too.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path.
+        InvalidNameError: The name cannot be a queue's.
+        TypeError: ``path`` or ``name`` is not text.
+        DataPathError: The directory is the location of another queue's segments.
+        UnsupportedFormatError: A newer version has written the queue.
+        MemoryShortageError: The log takes more memory than this process may have.
+        UnusablePathError: The operating system refuses the path.
+        OSError: A file cannot be read for another reason.
+
+    The call only reads and takes no lock. Any number of threads and processes may call it, also while the queue is
+    open. Example::
+
+        report = check("queues", "orders")
+        for problem in report.problems:
+            print(problem)
     """
     directory = queue_directory(path, name)
     try:
@@ -117,7 +142,7 @@ def check(path: StrPath, name: str | None = None, *, disk: Disk = DISK) -> Check
     for file in _published(disk, places, recovered):
         try:
             published += _check_publication(disk, places, recovered, file)
-        except FileNotFoundError:  # adopted meanwhile
+        except FileNotFoundError:  # the owner has adopted it in the meantime
             continue
         except PermissionError as problem:
             problems.append(str(CorruptionError(file, 0, READABLE, str(problem.strerror), MEND)))
@@ -146,7 +171,7 @@ def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Exte
     path = recovered.path(places, info.number)
     segment = Segment.open_to_read(disk, [path], info.number, info.salt)
     try:
-        # Blocks that the log carries may not have reached the segment yet: opening writes them once more.
+        # Blocks that the log carries may not have reached the segment yet. An opening writes them again.
         carried = {operation.offset: operation for operation in recovered.redo if operation.segment == info.number}
         offset, end, count = extent.offset, extent.offset + extent.length_bytes, 0
         while offset < end:
@@ -164,11 +189,14 @@ def _check_extent(disk: Disk, places: Places, recovered: Recovered, extent: Exte
 
 
 def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: str) -> Iterator[str]:
-    """What is wrong with what is in doubt, which counts from then on."""
+    """Yield the problems of the transaction in doubt, and count it as committed from then on."""
     state = recovered.state
     try:
         if not find_generations(disk, join(dirname(abspath(places.directory)), coordinator)):
-            yield f"{places.directory}: what is in doubt {coordinator} knows, and there is no such queue beside it"
+            yield (
+                f"{places.directory}: a transaction is in doubt, its coordinator is {coordinator}, and there is no "
+                "such queue beside this one: bring it back, or run repair"
+            )
         next_sequence = state.next_sequence
         recovered.resolve(True)
         for extent in state.extents:
@@ -180,7 +208,7 @@ def _check_doubt(disk: Disk, places: Places, recovered: Recovered, coordinator: 
 
 
 def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
-    """The paths of what waits in the inbox."""
+    """Yield the paths of the published files that wait in the inbox."""
     adopted = set(recovered.adopted.values())
     for name, file in look_into_inbox(disk, places).items():
         if is_published(name) and file not in adopted:
@@ -188,10 +216,12 @@ def _published(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str
 
 
 def _check_publication(disk: Disk, places: Places, recovered: Recovered, path: str) -> int:
+    """Check the blocks of a published file, and of its parts if it is a manifest; return the number of its items."""
     publication = read_publication(disk, path)
     if not publication.parts:
         _check_part(disk, path, publication.own)
-    # The adoption of a manifest may be lost when some of its files have their new names: they get back the old ones.
+    # A power cut may take the adoption of a manifest after some of its files were renamed. These files get their old
+    # names back, so they are looked for under the new names as well.
     files = look_into_inbox(disk, places)
     files |= {name: join(DATA_DIRECTORY, segment_name(number)) for number, name in recovered.orphans.items()}
     for part in publication.parts:
@@ -212,12 +242,12 @@ def _check_part(disk: Disk, path: str, part: Part) -> None:
 
 
 def _check_state(state: State) -> Iterator[str]:
-    """The invariants of ``state``."""
+    """Yield each violation of the invariants that ``state`` lists."""
     above = 0
     live: dict[int, int] = dict.fromkeys(state.segments, 0)
     for extent in state.extents:
         if extent.first < above:
-            yield f"extent {extent.row()} overlaps the one before it"
+            yield f"extent {extent.row()} overlaps the extent before it"
         above = extent.end
         unconsumed = state.gone.live_between(extent.first, extent.end)
         if unconsumed != extent.live or unconsumed == 0:
@@ -225,22 +255,28 @@ def _check_state(state: State) -> Iterator[str]:
         live[extent.segment] += extent.live
     for number, segment in state.segments.items():
         if segment.live != live[number] or (segment.live == 0) != (number in state.drained):
-            yield f"segment {number} counts {segment.live} live items, its extents {live[number]}"
+            yield f"segment {number} counts {segment.live} live items, but its extents count {live[number]}"
     live_bytes = sum(segment.live_bytes for segment in state.segments.values())
     if live_bytes != state.live_bytes:
-        yield f"the segments count {live_bytes} live bytes, the state {state.live_bytes}"
+        yield f"the segments count {live_bytes} live bytes, but the state counts {state.live_bytes}"
     if sum(live.values()) + state.gone_count != state.next_sequence:
-        yield f"{sum(live.values())} live and {state.gone_count} gone of {state.next_sequence} items"
+        yield (
+            f"{sum(live.values())} live items and {state.gone_count} gone items do not add up to the "
+            f"{state.next_sequence} items that were enqueued"
+        )
     for number, attempts in state.attempts.items():
         for first, count, _ in (*attempts.times, *attempts.delays):
             cursor, end = state.subscriptions.get(number), first + count
             if cursor is None or end > state.next_sequence or cursor.overlaps(first, end):
-                yield f"deliveries of {count} items from {first} are counted, for subscription {number}, not due to it"
+                yield (
+                    f"deliveries of {count} items from sequence {first} on are counted for subscription {number}, "
+                    "which does not have all of them left"
+                )
     common = [(0, state.next_sequence)] if state.subscriptions else []
     for cursor in state.subscriptions.values():
         common = cursor.done_of(common)
     if state.subscriptions and sum(count for _, count in common) != state.gone_count:
-        yield f"{state.gone_count} items are gone, all subscriptions have consumed {common}"
+        yield f"{state.gone_count} items are gone, but the runs that every subscription has consumed are {common}"
 
 
 def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str]:
@@ -262,19 +298,21 @@ def _leftovers(disk: Disk, places: Places, recovered: Recovered) -> Iterator[str
 
 @dataclass(frozen=True)
 class RepairReport:
-    """What ``repair`` did."""
+    """Result of ``repair``."""
 
     problems: tuple[str, ...]
-    """What was wrong, each with file and offset; empty: nothing, and nothing was changed but what opening changes."""
+    """Problems that were found, each with its file and offset if it has them. If empty, ``repair`` changed nothing
+    except what an opening changes."""
     items: int
-    """Items in the queue now, each of them read and checked."""
+    """Number of items in the queue after the repair. Each of them was read and is intact."""
     lost: tuple[tuple[int, int], ...]
-    """``(first, count)``: the sequences, counted from the queue's first item on, that are gone."""
+    """Sequences that are lost, as ``(first, count)``. They are counted from the first item of the queue on."""
     without_log: bool
-    """The log was of no use: the items come from the blocks alone, and some may have been consumed before."""
+    """Whether the log could not be used. The items then come from the blocks alone, and some may have been consumed
+    before."""
     kept: tuple[str, ...]
-    """The files, relative to the queue's directory or the place of its segments, in which what was cut is kept;
-    ``*.damaged``."""
+    """Names of the ``*.damaged`` files that keep what was removed or replaced, relative to the queue's directory or to
+    the location of its segments."""
 
 
 @naming_paths()
@@ -287,18 +325,47 @@ def repair(
     trust: bool = False,
     disk: Disk = DISK,
 ) -> RepairReport:
-    """Make the queue at ``path/name`` open again, with all that is provably intact, in its order.
+    """Make a damaged queue open again, with everything that is provably intact, in its order.
 
-    On return the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``. What
-    a lost part of the log said of items being consumed is unknown, so these come again.
+    A lost part of the log may have recorded that items were consumed. ``repair`` cannot know this, so these items are
+    delivered again.
 
-    A damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew if the segments that the log names are
-    where they should be, or at ``data_path``, which is meant as at an opening. A ``queue.id`` that no queue records is
-    set aside. Otherwise ``DataPathError`` says what is needed. With ``renew`` the queue gets a new identity: a copy of
-    a directory needs one, to be open beside the other. Raises ``QueueNotFoundError``, ``QueueLockedError`` (it is
-    owned), ``UnsupportedFormatError``, ``DiskFullError``, and ``DataMissingError``: the place of the segments must be
-    there; ``InDoubtError`` where another queue still knows what became of a transaction: repair that one first. Raises
-    ``UntrustedError`` for what another user has prepared, unless ``trust`` accepts that.
+    A damaged ``data.path``, and a lost or damaged ``queue.id``, are written anew under one condition: the segments
+    that the log names are in the recorded location, or at ``data_path``. A ``queue.id`` that no queue records is set
+    aside.
+
+    Args:
+        path: The directory that holds the queue.
+        name: The name of the queue. None, the default, means the queue that lies in ``path`` itself.
+        data_path: The directory of the segments, with the meaning that it has at an opening. None, the default, means
+            the recorded location. It is needed only if the record is damaged or wrong.
+        renew: Whether the queue gets a new identity. Default: False. A copy of a queue needs a new one before it can
+            be open beside the original.
+        trust: Whether to accept a directory that another user has prepared or may write to. Default: False.
+        disk: The access to the file system. Tests replace it.
+
+    Returns:
+        The report. It names the problems, the lost sequences, and the files that were kept.
+
+    Raises:
+        QueueNotFoundError: There is no queue at the path.
+        QueueLockedError: The queue is open.
+        InvalidNameError: The name cannot be a queue's.
+        TypeError: ``path``, ``name`` or ``data_path`` is not text.
+        DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
+            needed.
+        DataMissingError: The location of the segments is not there. Mount it first.
+        InDoubtError: Another queue still knows the outcome of a transaction. Repair that queue first.
+        UntrustedError: Another user has prepared the directory or may write to it, and ``trust`` is False.
+        UnsupportedFormatError: A newer version has written the queue.
+        MemoryShortageError: A file takes more memory than this process may have.
+        ResourceError: The operating system lacks disk space, descriptors or memory. Call it again later.
+        UnusablePathError: The operating system refuses the path.
+        BrokenQueueError: A sync or a write of the log failed. Call it again.
+        OSError: A file cannot be read or written for another reason.
+
+    On return, the queue is durable, closed and consistent. Nothing is deleted: damaged files stay as ``*.damaged``.
+    Any thread may call it. A call raises ``QueueLockedError`` while another repair of the queue runs.
     """
     directory = abspath(queue_directory(path, name))
     if not trust:
@@ -320,22 +387,22 @@ def repair(
     before = _damaged_files(disk, places)
 
     def read(disk: Disk, places: Places, decide: Decide) -> Recovered:
-        """What an opening reads, and a note of what it lacks."""
+        """Salvage the queue for the opening, and keep the result for the report."""
         salvaged = salvage(disk, places, decide)
         found.append(salvaged)
         if renew:
-            salvaged.recovered.state.identity = b""  # an opening draws one for a queue that has none
+            salvaged.recovered.state.identity = b""  # an opening gives a new identity to a queue without one
         return salvaged.recovered
 
     free = nullcontext()
     store = open_store(disk, directory, Settings(trust=trust), True, 0.0, free, free, read)
     try:
         if renew:
-            store.trim()  # so that the log says so, also one that was closed cleanly
+            store.trim()  # writes the new identity to the log, also after a clean close
         inbox_problems = [str(problem) for problem in store.adopter.damage]
     finally:
         store.close()
-    items = check(directory, disk=disk).items  # which needs no key
+    items = check(directory, disk=disk).items  # without a key: checksums cover the encrypted bytes
     salvaged = found[0]
     kept = sorted(_damaged_files(disk, places) - before)
     problems, kept = (*mended.problems, *salvaged.problems, *inbox_problems), [*mended.kept, *kept]

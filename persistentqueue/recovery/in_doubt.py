@@ -1,28 +1,37 @@
-"""What a log says of transactions over several queues, and what the logs of its neighbours say of the same.
+"""The settlement of a transaction in doubt: ask its coordinator whether it is committed, and forget settled decisions.
 
-A queue is *in doubt* whose log ends in a prepare without a resolution (see ``several`` for how it came to that). What
-became of it stands in the log of the coordinator, a neighbour: in the frame with the number that the prepare names, or,
-once that log was trimmed, behind its checkpoint, where a decision stays until each participant's log has settled it. It
-stands nowhere if nothing was decided, and then nothing is committed (*presumed abort*).
+A queue is *in doubt* if its log ends in a prepare without a resolution (``two_phase`` describes how this arises). The
+log of the coordinator, a queue in the same parent directory, records the outcome. The decision stands in the frame
+whose number the prepare names. After a trim of that log, the decision stands behind the checkpoint, until the log of
+each participant has settled it. If nothing was decided, no log records an outcome. The transaction is then not
+committed (*presumed abort*).
 
-To ask (``doubt.1`` …), under the lock of the queue that is in doubt, so that nobody is deciding just now:
+The steps of asking (failpoints ``doubt.1`` …). The lock of the queue in doubt is held, so no process can be deciding
+this transaction at that moment.
 
-1. If the coordinator's log is sealed, and comes as far, go on with 2: it says all there is, durably, whoever owns it.
-   Else, if its lock is free, open it, which makes durable what its log says: the decision may have survived in the page
-   cache only. Close it. If it is owned, its owner has done so, or is at it, or is the one who decided. *Who opens it
-   just then, and does not wait for its lock, hears that it is owned.*
-2. Make the name of the log's newest generation durable, if an older one is still there, and read it, whether it is
-   owned or not. A checkpoint is durable before it has its name, and a frame before another one follows it; of the last
-   frame its owner alone knows that. What is not certain is asked for again, for a second. *A crash leaves the queue in
-   doubt, and the next opening asks again: the coordinator remembers.*
+1. If the coordinator's log is sealed and reaches the frame that the prepare names, go on with 2. Such a log says
+   everything durably, whether the queue is owned or not. Otherwise, if the coordinator's lock is free, open the
+   coordinator and close it. Opening makes durable what its log says, since the decision may have survived in the
+   operating system's page cache only. If the coordinator is owned, its owner has done this, or is doing it, or has
+   made the decision itself. *A process that opens the coordinator just then, without waiting for its lock, gets*
+   ``QueueLockedError``.
+2. If an older generation of the coordinator's log is still there, make the name of the newest one durable. Then read
+   the newest one, whether the coordinator is owned or not. A checkpoint is durable before it has its name, and a frame
+   is durable before another frame follows it. Whether the last frame is durable, only its owner knows. If the answer
+   is not certain, ask again, for about one second. *A crash leaves the queue in doubt. The next opening asks again,
+   and the coordinator still remembers.*
 
-A coordinator forgets by the same rules: a log needs no decision any more that has the resolution, with a frame behind
-it, or no prepare at all, since it was trimmed. Participants are known by their identities, too: a log of another queue
-that has the name of one says nothing of it. It forgets, too, what a participant would ask whose directory is gone,
-and remembers up to which frame it may have done so: should that one come back, it hears that nobody knows, not that
-nothing is committed. It waits for that until none that is there is in doubt, of whom it would have to say the same.
+A coordinator forgets decisions by the same rules. A participant's log needs a decision no longer in two cases: it
+holds the resolution and a frame behind it, or it holds no prepare, since it was trimmed. Participants are recognized
+by their identities, too: the log of another queue with a participant's name says nothing about that participant.
 
-The coordinator is known by its identity, not by its name: another one that has its name is not believed.
+The coordinator also forgets decisions for a participant whose directory is gone. It then records up to which frame it
+may have forgotten decisions. If such a participant comes back, the answer is "unknown", and not that nothing is
+committed. The coordinator waits with this until no present neighbour may have to ask it: that neighbour would get the
+answer "unknown", too.
+
+The coordinator is recognized by its identity, and not by its name: the log of another queue with its name is not
+believed.
 """
 
 from __future__ import annotations
@@ -42,31 +51,34 @@ from ..system.disk import READ, Disk, StatResult, abspath, basename, dirname, jo
 from ..system.trust import open_plain
 
 Decide = Callable[[Prepare], bool]
-"""Says whether a transaction is committed that was prepared. Raises ``InDoubtError``."""
+"""Returns whether a prepared transaction is committed. Raises ``InDoubtError``."""
 
 _NOBODY = Identity(b"", 0)
 _TRIES = 100
 _POLL_SECONDS = 0.01
 _LITTLE_BYTES = 64 * 1024
-"""What is read of a log at first: of most queues there is no more in it."""
-_REPAIR = "or run repair on this queue, which drops what is in doubt, and keeps the log that says what it was"
+"""Bytes of a log that are read at first: most logs are shorter."""
+_REPAIR = "or run repair on this queue, which drops the transaction and keeps the log of it as *.damaged"
 
 
 def ask(
     disk: Disk, directory: str, prepare: Prepare, recover: Callable[[str], bool], is_sound: Callable[[str], bool]
 ) -> bool:
-    """Whether the transaction is committed that the queue in this directory has prepared, whose lock is held.
+    """Return whether a transaction that the queue in this directory has prepared is committed.
 
-    ``recover`` opens and closes the coordinator; False where it is owned. ``is_sound`` says of a coordinator that this
-    process owns it and knows all of its log to be durable. Raises ``InDoubtError``, and ``OSError`` and what comes of
-    it: ask again then.
+    The caller holds the lock of this queue. ``recover`` opens and closes the coordinator, and returns False if the
+    coordinator is owned. ``is_sound`` returns whether this process owns a coordinator and knows that its whole log is
+    durable.
+
+    Raises ``InDoubtError`` if the answer is not known. Raises ``OSError``, or the errors that ``recover`` makes of it:
+    then ask again later.
     """
     directory = abspath(directory)
     coordinator = join(dirname(directory), prepare.coordinator)
     doubt = partial(InDoubtError, directory, prepare.transaction, coordinator)
     reason = ""
     if coordinator == directory:
-        raise doubt(f"that is this queue itself, which had another name: give it back, {_REPAIR}", True)
+        raise doubt(f"that is this queue itself, under another name: give it its old name back, {_REPAIR}", True)
     judge = partial(_judge, prepare, doubt)
     disk.failpoint("doubt.2 read coordinator")
     sealed = _read_sealed(disk, coordinator, prepare)
@@ -79,43 +91,45 @@ def ask(
         except QueueNotFoundError as error:
             raise doubt(f"there is no queue: bring it back, {_REPAIR}", True) from error
         except CorruptionError as error:
-            raise doubt(f"repair that one first ({error})") from error
+            raise doubt(f"that queue is damaged ({error}): repair it first") from error
         except InDoubtError as error:
-            raise doubt(f"that one is in doubt itself ({error})") from error
+            raise doubt(f"that queue is itself in doubt ({error}): open that one first") from error
         disk.failpoint("doubt.2 read coordinator")
         try:
             newest = read_newest(disk, coordinator)
-        except (CorruptionError, FileNotFoundError) as error:  # what is written meanwhile may look like that
-            newest, reason = None, f"it cannot be read ({error})"
+        except (CorruptionError, FileNotFoundError) as error:  # a log that is just being written may look like this
+            newest, reason = None, f"that log cannot be read ({error}): close that queue, or repair it, then try again"
         if newest is not None:
             verdict = judge(newest, is_owned and is_sound(coordinator))
             if verdict is not None:
                 return verdict
             if newest.last_number < prepare.number - 1:
-                raise doubt(f"it ends before, so it is not what was written then: bring that back, {_REPAIR}", True)
-            reason = "its owner is about to end, or broken, or idle: flush something there, or close it, then try again"
+                raise doubt(f"that log ends too early, so it is not the original: bring that back, {_REPAIR}", True)
+            reason = "its owner has not settled it yet: flush something in that queue, or close it, then try again"
         disk.sleep(_POLL_SECONDS)
     raise doubt(reason)
 
 
 def _read_sealed(disk: Disk, coordinator: str, prepare: Prepare) -> Replay | None:
-    """The log of a coordinator that was closed cleanly since, so that it says durably what there is to say."""
+    """Return the coordinator's log if it was closed cleanly after the decision; else None. Its answer is durable."""
     try:
         newest = read_newest(disk, coordinator)
-    except (OSError, PersistentQueueError):  # whoever opens it will hear of it
+    except (OSError, PersistentQueueError):  # the opening of that queue, which follows, raises the error
         return None
     return newest if newest is not None and newest.sealed and newest.last_number >= prepare.number else None
 
 
 def _judge(prepare: Prepare, doubt: Callable[[str, bool], InDoubtError], newest: Replay, is_sound: bool) -> bool | None:
-    """What the log of whoever has the coordinator's name says; None where that is not certain. Raises ``InDoubtError``
-    where it is another queue, or has forgotten it."""
+    """Return what this log, found under the coordinator's name, says of the transaction; None if that is not certain.
+
+    Raises ``InDoubtError`` if it is the log of another queue, or if the coordinator has forgotten the transaction.
+    """
     identity = _identity(newest)
     if not _is_meant(prepare, identity):
-        raise doubt(f"another queue has that name, which knows nothing of it: bring that back, {_REPAIR}", True)
+        raise doubt(f"another queue has that name now: bring the original queue back, {_REPAIR}", True)
     verdict = _verdict(newest, prepare, is_sound)
     if verdict is False and prepare.number <= identity.forgotten:
-        raise doubt(f"that one was opened when this queue was not there, and has forgotten it: {_REPAIR[3:]}", True)
+        raise doubt(f"that queue was open while this one was absent, and has forgotten it: {_REPAIR[3:]}", True)
     return verdict
 
 
@@ -124,12 +138,15 @@ def _identity(newest: Replay) -> Identity:
 
 
 def _is_meant(prepare: Prepare, identity: Identity) -> bool:
-    """Whether this is the coordinator, not only by its name; of older logs nobody can tell."""
+    """Return whether a queue with this identity is the coordinator that the prepare means.
+
+    A prepare in an older log names no identity: then the name decides.
+    """
     return prepare.queue in {b"", identity.queue}
 
 
 def _verdict(newest: Replay, prepare: Prepare, is_sound: bool) -> bool | None:
-    """What a coordinator's log says; None where that is not certain."""
+    """Return what a coordinator's log says of the transaction; None if that is not certain."""
     if newest.frames[0].number >= prepare.number:
         return _decides(newest.supplement, prepare)
     for at, frame in enumerate(newest.frames):
@@ -145,10 +162,10 @@ def _decides(operations: Iterable[Operation], prepare: Prepare) -> bool:
 
 
 def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -> None:
-    """Forget the decisions of the queue in this directory that no participant has to ask for any more. ``last_number``
-    is that of the last frame of its log.
+    """Forget the decisions of the queue in this directory that no participant has to ask for any more.
 
-    Whose log cannot be read may be about to come back; whose directory is gone was deleted, as far as anybody knows.
+    ``last_number`` is the number of the last frame of its log. A participant whose log cannot be read may come back
+    soon, so its decisions are kept. A participant whose directory is gone counts as deleted.
     """
     directory = abspath(directory)
     neighbours, gone = dirname(directory), []
@@ -160,7 +177,7 @@ def forget_settled(disk: Disk, directory: str, state: State, last_number: int) -
                 gone.append((transaction, name))
             continue
         if newest is not None and name.queue not in {b"", _identity(newest).queue}:
-            gone.append((transaction, name))  # another queue has its name by now
+            gone.append((transaction, name))  # another queue has the participant's name now
             continue
         if newest is not None and not any(each.transaction == transaction for each in _unsettled(newest)):
             state.forget(transaction, name)
@@ -179,34 +196,38 @@ def _is_gone(disk: Disk, directory: str) -> bool:
 
 
 def find_copy(disk: Disk, directory: str, identity: bytes, is_own: Callable[[StatResult], bool]) -> str | None:
-    """One of the neighbours of the queue in this directory that has the same identity: one is a copy of the other.
+    """Return the path of a neighbour that has the same identity as the queue in this directory; None if there is none.
 
-    ``is_own`` says of a directory whether it is that of the queue itself, which may be renamed meanwhile.
+    One of the two is then a copy of the other. ``is_own`` returns whether a directory is that of the queue itself,
+    which may be renamed meanwhile.
     """
     neighbours = dirname(abspath(directory))
     for name in sorted(disk.listdir(neighbours)):
         path = join(neighbours, name)
-        with suppress(OSError, PersistentQueueError):  # no queue, or none that anybody opens
+        with suppress(OSError, PersistentQueueError):  # not a queue, or one that cannot be opened
             newest = read_newest(disk, path, hurried=True)
             if newest is not None and _identity(newest).queue == identity:
                 found = disk.lstat(path)
-                if S_ISDIR(found.st_mode) and not is_own(found):  # a link may lead to the queue itself
+                if S_ISDIR(found.st_mode) and not is_own(found):  # a link may point to the queue itself
                     return path
     return None
 
 
 def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[str, Prepare] | None:
-    """One of the neighbours with these names that may have to ask the queue in this directory, and what for."""
+    """Return one of the named neighbours that may have to ask the queue in this directory, and its prepare.
+
+    Return None if there is no such neighbour.
+    """
     directory = abspath(directory)
     neighbours, own = dirname(directory), basename(directory)
     log = None
-    with suppress(OSError, PersistentQueueError):  # whoever has to ask it may do so when it is repaired
+    with suppress(OSError, PersistentQueueError):  # a damaged queue can be asked once it is repaired
         log = read_newest(disk, directory, hurried=True)
     for name in names:
         try:
             newest = read_newest(disk, join(neighbours, name), hurried=True) if name != own else None
         except (OSError, PersistentQueueError):
-            continue  # what is not ours, or damaged, must not keep it for ever
+            continue  # a foreign or damaged directory must not block the caller for ever
         for prepare in _unsettled(newest) if newest is not None else ():
             if prepare.coordinator == own and (log is None or _is_meant(prepare, _identity(log))):
                 return join(neighbours, name), prepare
@@ -214,29 +235,32 @@ def find_unsettled(disk: Disk, directory: str, names: Iterable[str]) -> tuple[st
 
 
 def _unsettled(newest: Replay) -> Iterator[Prepare]:
-    """The prepares of which it is not certain, whatever a power cut takes, that the log says what became of them."""
+    """Yield the prepares in the last two frames: after a power cut, the log may lack their resolutions."""
     for frame in newest.frames[-2:]:
         for transaction in frame.transactions:
             yield from (each for each in transaction if isinstance(each, Prepare))
 
 
 def read_newest(disk: Disk, directory: str, hurried: bool = False) -> Replay | None:
-    """The newest generation of a neighbour's log, whose name is durable then, also while it is owned; None where there
-    is none, or a new one comes again and again. ``hurried``: of a log that ends soon no more is read than that.
+    """Return the newest generation of a neighbour's log, owned or not; its name is durable then.
 
-    Raises ``CorruptionError``, also for what is being written; ``FileNotFoundError``, ``UnsupportedFormatError``.
+    Return None if there is no log, or if a new generation appears at each try. With ``hurried``, read only the
+    beginning of a log that ends soon.
+
+    Raises ``CorruptionError``, also for a log that is just being written, ``FileNotFoundError`` and
+    ``UnsupportedFormatError``.
     """
     path = join(directory, LOG_DIRECTORY)
     generations: list[int] = []
 
     def newest() -> int:
-        """The one to read, 0 if there is none."""
+        """Return the newest generation; 0 if there is none."""
         generations[:] = _generations(disk, path)
         return generations[-1] if generations else 0
 
     def read(generation: int) -> Replay | None:
-        """What this one says; None where there is none."""
-        if len(generations) > 1:  # the older one goes when the name of the newer one is durable, and not before
+        """Return the content of this generation; None for generation 0."""
+        if len(generations) > 1:  # the older one is deleted only after the name of the newer one is durable
             sync_directory(disk, path)
         return _read(disk, join(path, log_name(generation)), hurried) if generation else None
 
@@ -252,7 +276,7 @@ def _read(disk: Disk, path: str, hurried: bool) -> Replay:
     try:
         if hurried:
             data = read_all(disk, fd, _LITTLE_BYTES, 0)
-            with suppress(CorruptionError):  # it may be cut where we stopped
+            with suppress(CorruptionError):  # the part that was read may end inside a frame
                 little = replay(data, path)
                 if not little.torn_bytes and little.end + len(END) <= len(data):
                     return little

@@ -1,7 +1,8 @@
-"""Mend what ties a queue to the place of its segments: ``data.path`` and ``queue.id`` (see ``place``).
+"""Repair of the two files that tie a queue to the location of its segments: ``data.path`` and ``queue.id``.
 
-A place is taken for the queue's only if it holds segments that the queue's log names, with their salts, or if the log
-names none. So no segment of another queue is ever tied to this one. What is replaced is kept as ``*.damaged``.
+``locations`` describes these files. A directory is accepted as the queue's location only in two cases: it holds a
+segment that the queue's log names, with its salt, or the log names no segment. So no segment of another queue is ever
+tied to this one. A file that is replaced is kept as ``*.damaged``.
 """
 
 from __future__ import annotations
@@ -34,22 +35,24 @@ from ..storage.segment import find_salt, segment_name
 from ..system.disk import Disk, abspath, basename, join
 
 _COPIED_BYTES_MAX = 1024 * 1024
-"""A larger file is none of ours, and may consist of holes."""
-_ADVICE = "name the directory that the segments are in: repair(…, data_path=DIR), or repair --data-path DIR"
+"""Maximum length of a file that is copied. A longer file is not the queue's, and may consist of holes."""
+_ADVICE = "name the directory that holds the segments: repair(…, data_path=DIR), or repair --data-path DIR"
 
 
 class Mended(NamedTuple):
-    """What was wrong with the ties of a queue to its place, and which files were kept."""
+    """Result of a location repair: the problems that were found, and the names of the files that were kept."""
 
     problems: tuple[str, ...] = ()
     kept: tuple[str, ...] = ()
 
 
 def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
-    """Mend ``data.path``, and the ``queue.id`` of the place, durably; ``data_path``, if given, is where that is.
+    """Repair ``data.path`` and the location's ``queue.id``, durably; ``data_path``, if given, is the location.
 
     Raises:
-        DataPathError: The segments are not where they are looked for: it says what is needed.
+        DataPathError: The segments are not in the recorded location, or not at ``data_path``. The message says what is
+            needed.
+        DataMissingError: The recorded location is not there, and ``data_path`` was not given.
         QueueLockedError: The queue is open.
         OSError: A file could not be read or written.
     """
@@ -68,7 +71,7 @@ def mend_places(disk: Disk, directory: str, data_path: str | None) -> Mended:
 
 
 def _mend(disk: Disk, directory: str, data_path: str | None, problem: CorruptionError | DataMissingError) -> list[str]:
-    """Tie the queue to its place; return the names of the copies of what was replaced."""
+    """Tie the queue to its location; return the names of the copies of the replaced files."""
     record: Places | None = None
     with suppress(CorruptionError):
         record = read_record(disk, directory)
@@ -76,7 +79,7 @@ def _mend(disk: Disk, directory: str, data_path: str | None, problem: Corruption
     root = directory if path == OWN.path else path
     if isinstance(problem, DataMissingError) and data_path is None:
         if not names_in(disk, root) or not _holds(disk, directory, root):
-            raise problem  # a medium that is not there: it is to be mounted, not mended
+            raise problem  # the medium is not there: mounting it is the remedy, not a repair
     elif not _holds(disk, directory, root):
         raise DataPathError(directory, f"segments of this queue in {root}", f"none ({problem})", _ADVICE)
     copies: list[str | None] = []
@@ -91,8 +94,10 @@ def _mend(disk: Disk, directory: str, data_path: str | None, problem: Corruption
 
 
 def _keep(disk: Disk, path: str) -> str | None:
-    """Keep what is written anew: a copy of a small file, and anything else under another name. Return that name's path,
-    None where there is nothing."""
+    """Keep a file that is about to be replaced: copy a small regular file, and rename anything else.
+
+    Return the new path; None if there is no file.
+    """
     try:
         found = disk.lstat(path)
     except FileNotFoundError:
@@ -102,7 +107,7 @@ def _keep(disk: Disk, path: str) -> str | None:
 
 
 def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: list[str | None]) -> str:
-    """Return the id of the place, which gets one if its own is lost or damaged. Raises ``DataPathError``."""
+    """Return the id of the location, which gets one if its own is lost or damaged. Raises ``DataPathError``."""
     try:
         found = read_id(disk, root)
     except CorruptionError:
@@ -114,14 +119,17 @@ def _mend_id(disk: Disk, directory: str, root: str, recorded_id: str, copies: li
         renew_id(disk, directory, Place(root, recorded_id))
         return recorded_id
     if found[0] != recorded_id and found[1] != abspath(directory):
-        what = f"the place of segments of {found[1]}"
+        what = f"the location of the segments of {found[1]}"
         advice = f"if that queue is gone, remove {join(root, ID_NAME)}, then repair again; else {_ADVICE}"
-        raise DataPathError(directory, f"in {root} the place of this queue's segments", what, advice)
+        raise DataPathError(directory, f"in {root} the location of this queue's segments", what, advice)
     return found[0]
 
 
 def _holds(disk: Disk, directory: str, root: str) -> bool:
-    """Return whether segments that the log names are there, or it names none; without a log whether any are there."""
+    """Return whether ``root`` holds a segment that the log names; without a readable log, whether it holds any file.
+
+    Return True if the log names no segment.
+    """
     salts = _salts(disk, directory)
     if salts is None:
         return bool(names_in(disk, root, DATA_DIRECTORY))
@@ -148,9 +156,9 @@ def _salts(disk: Disk, directory: str) -> dict[int, int] | None:
 
 
 def set_stray_id_aside(disk: Disk, directory: str) -> Mended:
-    """Set aside a ``queue.id`` that no queue records; keep one that its queue still does, whose place this is.
+    """Set aside a ``queue.id`` that no queue records; leave it if the queue that it names still records this location.
 
-    A directory with such a file, and without a log, is refused as the place of another queue's segments.
+    A directory with such a file, and without a log, is refused as the location of another queue's segments.
     """
     found = read_id(disk, directory) if ID_NAME in names_in(disk, directory) else None
     if found is None or names_in(disk, directory, LOG_DIRECTORY) or names_in(disk, directory, DATA_DIRECTORY):
@@ -160,6 +168,9 @@ def set_stray_id_aside(disk: Disk, directory: str) -> Mended:
             path = join(directory, ID_NAME)
             copy = keep_copy(disk, path)
             disk.unlink(path)
-            what = f"{path}: the place of segments of {found[1]}, which records another one, or is gone: set aside"
+            what = (
+                f"{path}: it names the location of the segments of {found[1]}, but that queue records another one, or "
+                "is gone: the file was set aside"
+            )
             return Mended((what,), (basename(str(copy)),))
     return Mended()

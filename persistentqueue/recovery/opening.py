@@ -1,17 +1,17 @@
-"""Opening a queue: take its lock, recover what is there or make a new queue, and adopt what was published.
+"""The opening of a queue: take its lock, recover it or make a new one, and adopt the published files.
 
-The steps of an opening, of which only those from 6 on write:
+The steps of an opening. Only the steps from 6 on write to the queue, apart from its directory and its lock file.
 
 1. Check the directory: its name, and that no other user has prepared it (see ``trust``).
-2. Take the lock. From here on the owner goes by the descriptors of its directories.
-3. Find the places of the segments, and read the log (``recovery``), which also says what is to be written once more.
-4. Ask the queue that coordinated a transaction in doubt what became of it (``doubt``). That queue is opened for this,
-   and closed, if nobody owns it.
+2. Take the lock. From here on the owner uses the descriptors of its directories.
+3. Find the location of the segments, and read the log. ``replay`` does this, and also says what must be written again.
+4. If a transaction is in doubt, ask the queue that coordinated it for the outcome (see ``in_doubt``). If that queue is
+   not owned, it is opened for this, and closed.
 5. Refuse a copy of a queue that lies beside its original.
-6. Finish a deletion or a move of segments that was cut short.
-7. Make a ``Store`` of the state, and write on. After a clean close the same segment is written on. After a crash a new
-   generation of the log and a new segment begin. *A crash here leaves the log that was read: the next opening does all
-   of this again, with the same result.*
+6. Finish a deletion, or a move of segments, that was cut short.
+7. Make a ``Store`` of the state, and write on. After a clean close the store continues with the same log and segment.
+   After a crash it begins a new generation of the log and a new segment. *A crash here leaves the log that was read:
+   the next opening does all of this again, with the same result.*
 8. Record the limits for producers, and adopt what they have published.
 """
 
@@ -65,17 +65,19 @@ from .replay import Recovered, finish_adoptions, recover
 
 
 def announce(directory: str, report: RecoveryReport) -> None:
-    """Say in the program's log what there was to recover in the queue in this directory."""
+    """Write to the program's log what was recovered in the queue in this directory."""
     if not report.clean:
         LOGGER.info("%s: recovered %s", directory, report)
     if report.resolved is not None:
-        became = "committed" if report.resolved else "never committed"
+        became = "committed" if report.resolved else "not committed"
         LOGGER.warning("%s: a transaction over several queues was in doubt, and is %s", directory, became)
     if report.torn_bytes or report.missing_bytes or report.lost_transactions:
-        # A crash tears a log, and takes what was not synced; it never cuts a file that was durable as a whole.
+        # A crash tears a log, and takes writes that were not synced. It never shortens a file whose length was durable:
+        # missing bytes are an error.
         LOGGER.log(
             ERROR if report.missing_bytes else WARNING,
-            "%s: the log ended in up to %d torn bytes and %d missing ones, %d transactions without data; set aside: %s",
+            "%s: the log ended in up to %d torn bytes and %d missing bytes, and %d transactions had no data; "
+            "set aside: %s",
             directory,
             report.torn_bytes,
             report.missing_bytes,
@@ -84,20 +86,21 @@ def announce(directory: str, report: RecoveryReport) -> None:
         )
     else:
         for name in report.set_aside:
-            LOGGER.error("%s: nothing refers to %s, which may hold something: renamed to *.damaged", directory, name)
+            LOGGER.error("%s: nothing refers to %s, which may hold items: renamed to *.damaged", directory, name)
 
 
 class Others(NamedTuple):
-    """The queues that one which is being opened may have to ask, by their directories."""
+    """Access to the other queues that an opening may have to ask for the outcome of a transaction. Both functions take
+    a directory."""
 
     is_sound: Callable[[str], bool]
-    """Says of one whether this process owns it, and it is not broken."""
+    """Returns whether this process owns the queue in a directory, and the queue is not broken."""
     tell: Callable[[str, RecoveryReport], object]
-    """Hears what was found in one that had to be recovered, to be asked."""
+    """Receives the report of a queue that had to be recovered before it could be asked."""
 
 
 UNKNOWN = Others(lambda _directory: False, announce)
-"""Of whoever opens a queue, and knows of no other."""
+"""Access for a caller that knows no other open queue."""
 
 
 def open_store(
@@ -114,21 +117,22 @@ def open_store(
     adopts: bool = True,
     shielded: Shielded = call_once,
 ) -> Store:
-    """Take the lock, recover what is there with ``read``, or make a new queue, with its segments at ``data_path``.
+    """Take the lock, then recover the queue with ``read``, or make a new one with its segments at ``data_path``.
 
-    ``others`` are the queues that this one may have to ask. Unless it ``adopts``, what other processes have
-    published is left to a later opening. What another user has prepared is opened only if the settings ``trust``.
+    ``others`` gives access to the queues that this one may have to ask. With ``adopts=False`` published files are left
+    to a later opening. A directory that another user has prepared is opened only if the settings say ``trust``.
 
-    On return everything that ``state`` says is durable (with ``settings.sync``). Raises ``QueueLockedError``,
-    ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``, ``DataMissingError``,
-    ``CorruptionError``, ``UnsupportedFormatError``, ``InDoubtError``, ``ResourceError``, ``BrokenQueueError`` and
-    ``OSError``; the lock is then free, and nothing is lost: what an opening writes says what the log said, and can
-    be written again.
+    On return, the whole state is durable (with ``settings.sync``).
+
+    Raises ``QueueLockedError``, ``UntrustedError``, ``QueueNotFoundError``, ``InvalidNameError``, ``DataPathError``,
+    ``DataMissingError``, ``CorruptionError``, ``UnsupportedFormatError``, ``CopiedQueueError``, ``InDoubtError``,
+    ``ResourceError``, ``BrokenQueueError``, ``ValueError`` for ``fan_out`` and ``OSError``. The lock is then free.
+    Nothing is lost: an opening only writes what the log said, and a later one can write it again.
     """
     with unless_lacking(directory, "to open the queue", "then open it"):
         need_own_directory(disk, directory)
         if not create and not find_generations(disk, directory):
-            raise QueueNotFoundError(f"{directory}: no queue here, and create=False")
+            raise QueueNotFoundError(f"{directory}: there is no queue here, and create=False forbids making one")
         lock = Lock(disk, join(directory, LOCK_NAME))
         while True:
             make_directory(disk, directory)
@@ -137,9 +141,9 @@ def open_store(
                 lock.acquire(lock_timeout_seconds)
                 break
         store = None
-        own = lock.disk  # of this queue, whatever becomes of its name; its neighbours go by theirs
+        own = lock.disk  # reaches this queue even if it is renamed; its neighbours are reached by their names
         try:
-            _need_trusted(own, settings, directory, None)  # once more: from here on nobody else makes it
+            _need_trusted(own, settings, directory, None)  # again: under the lock no other process replaces it
             places = open_places(own, directory, data_path)
             _need_trusted(own, settings, places.data_root, None)
             recover_other = partial(_recover_other, disk, others, settings.trust)
@@ -150,10 +154,13 @@ def open_store(
                 forget_settled(disk, directory, recovered.state, recovered.replay.last_number)
             places = sweep_others(own, settle(own, places, data_path, recovered is None))
             state = _new_state(settings) if recovered is None else recovered.state
-            # Logged before any frame of this opening.
+            # The first frame of this opening records the identity.
             state.identity = state.identity or disk.urandom(IDENTITY_BYTES)
             if settings.fan_out and 0 in state.subscriptions:
-                raise ValueError(f"{directory}: this queue was made without fan_out, which cannot be changed")
+                raise ValueError(
+                    f"{directory}: this queue was made without fan_out, which cannot be changed: open it without "
+                    "fan_out"
+                )
             store = Store(own, places, settings, lock, state, mutex, reading, shielded)
             _begin(store, recovered)
             lock.settle()
@@ -169,25 +176,27 @@ def open_store(
 
 
 def _need_trusted(disk: Disk, settings: Settings, root: str, data_path: str | None) -> None:
-    """Raise ``UntrustedError`` for what another user has prepared, unless the settings accept that."""
+    """Raise ``UntrustedError`` if another user has prepared what is there, unless the settings accept that."""
     if not settings.trust:
         roots = (root,) if data_path in {None, OWN.path} else (root, str(data_path))
         need_trusted(disk, chain.from_iterable(believed(disk, each) for each in roots))
 
 
 def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> None:
-    """Raise ``CopiedQueueError`` if a neighbour has the same identity: what is said of one would be believed of the
-    other."""
-    with suppress(OSError):  # the directory above may not be listed: then nobody knows
+    """Raise ``CopiedQueueError`` if a neighbour has the same identity.
+
+    Otherwise an answer about one of the two queues would be believed of the other.
+    """
+    with suppress(OSError):  # without the right to list the parent directory, a copy cannot be found
         other = find_copy(disk, directory, identity, lock.is_on) if identity else None
         if other is not None:
             raise CopiedQueueError(directory, other)
 
 
 def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> bool:
-    """Open and close the queue in this directory, so that all its log says is durable; False where it is owned."""
-    # Nobody knows what its owner has chosen. No limit keeps it from saying what it knows, and it takes no more room
-    # for that than it must; what is given back may have been meant to be wiped.
+    """Open and close the queue in this directory, which makes its whole log durable; return False if it is owned."""
+    # The settings of its owner are not known. So this opening has no limits, which could keep the queue from answering,
+    # takes as little disk space as possible, and wipes what it frees, since the owner may have asked for that.
     settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
     settings = replace(settings, trust=trust)
     try:
@@ -195,13 +204,13 @@ def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> b
     except QueueLockedError:
         return False
     others.tell(directory, store.recovery)
-    with suppress(ResourceError, BrokenQueueError):  # what it says is durable already
+    with suppress(ResourceError, BrokenQueueError):  # its log is durable already
         store.close()
     return True
 
 
 def _begin(store: Store, recovered: Recovered | None) -> None:
-    """Make the directories that are missing, and the log that the store will write to."""
+    """Make the missing directories, and the log that the store will write to."""
     disk, parts, roots = store.disk, store.places.parts(), store.lock.roots
     if store.settings.shared_pool:
         store.lock.hold_above(store.places.data_root)
@@ -216,7 +225,7 @@ def _begin(store: Store, recovered: Recovered | None) -> None:
         store.trim()
         store.generations.spare.fill(store.settings.log_bytes)
     else:
-        for path in unsynced:  # a copy may have lacked what was empty
+        for path in unsynced:  # a copy of a queue may lack the directories that were empty
             sync_directory(disk, path)
         _go_on(store, recovered)
     roots.keep((store.directory, store.places.data_root, store.pool.directory))
@@ -226,21 +235,22 @@ def _begin(store: Store, recovered: Recovered | None) -> None:
 
 
 def _adopt(store: Store) -> None:
-    """Adopt what other processes have published meanwhile."""
+    """Adopt the files that other processes have published meanwhile."""
     if store.adopter.sweep():
-        # What cannot be read, or has no room, does not make the queue one that cannot be opened: who dequeues will
-        # hear of it. A sync that fails does, as any that an opening makes.
+        # A published file that cannot be read, or that has no room, does not fail the opening: a later dequeue raises
+        # the error. A failed sync raises ``BrokenQueueError`` and fails the opening, as at every other step.
         with suppress(OSError, ResourceError):
             store.inbox.adopt(insists=True)
 
 
 def _go_on(store: Store, recovered: Recovered) -> None:
-    """Let the store write on behind what was recovered, then delete what nothing refers to."""
+    """Let the store write on behind what was recovered, then delete the files that nothing refers to."""
     replay, disk, places = recovered.replay, store.disk, store.places
     store.generations.follow(replay)
     store.segments.follow(store.state.segments.values())
     if recovered.sweep or recovered.set_aside:
-        # This generation's name may so far survive in the page cache only, and an older one must not go before it.
+        # The name of this generation may exist in the operating system's page cache only. It must be durable before
+        # an older generation is deleted.
         sync_directory(disk, places.path(LOG_DIRECTORY))
     logs = [name for name in map(places.path, recovered.sweep) if parse_log_name(basename(name)) is not None]
     spare = store.generations.find_spare(logs)
@@ -253,10 +263,10 @@ def _go_on(store: Store, recovered: Recovered) -> None:
 
 
 def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
-    """After a clean close: write on in the segment that was written last."""
+    """Write on, after a clean close, in the segment that was written last."""
     current = store.state.segments.get(store.state.current_segment)
     if current is not None:
-        with suppress(CorruptionError):  # whoever reads from it will hear of it
+        with suppress(CorruptionError):  # a consumer that reads from it gets the error
             store.segments.write_on(current)
     set_all_aside(store.disk, store.places, recovered.set_aside)
     return RecoveryReport(
@@ -265,10 +275,10 @@ def _go_on_sealed(store: Store, recovered: Recovered, sweep: list[str]) -> Recov
 
 
 def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> RecoveryReport:
-    """After a crash: write once more what may not be durable, then begin a generation of the log."""
+    """Write again, after a crash, what may not be durable, then begin a new generation of the log."""
     replay, disk, places = recovered.replay, store.disk, store.places
     finish_adoptions(disk, places, recovered)
-    store.adopter.sync()  # what a killed owner has deleted there is not to come back once this one has served
+    store.adopter.sync()  # a file that a killed owner has deleted there must not come back after this owner has served
     store.segments.has_adopted = bool(recovered.adoptions)
     if recovered.orphans:
         store.adopter.take_back(recovered.orphans)
@@ -284,14 +294,15 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> Reco
         _cut(store, recovered)
     set_all_aside(disk, places, recovered.set_aside)
     if doubtful or replay.header.flags & DOUBTED:
-        # What was moved aside, also by an opening that was killed, stays so: what follows shows no doubt.
+        # Files that were set aside, also by an opening that was killed, must keep their new names: under the old ones,
+        # the next opening would sweep them, since the generation that follows may lack ``DOUBTED``.
         for part in (LOG_DIRECTORY, DATA_DIRECTORY):
             sync_directory(disk, places.path(part))
     store.quota.pressing = False  # the trim takes no more than it needs
-    # A fresh generation, since what was read may so far survive in the page cache only.
+    # A new generation is needed: what was read may exist in the operating system's page cache only.
     store.trim(keep_old=bool(doubtful))
     if not doubtful and was_in_doubt:
-        _cut(store, recovered)  # a log that ends in doubt still names what is behind the last block
+        _cut(store, recovered)  # only now: a log that ends in a prepare names blocks behind the last committed one
     aside = [*recovered.set_aside, *([relpath(replay.file, store.directory)] if doubtful else [])]
     return RecoveryReport(
         clean=False,
@@ -308,7 +319,7 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> Reco
 
 
 def _cut(store: Store, recovered: Recovered) -> None:
-    # What was adopted keeps its end: it may have to be published again.
+    # An adopted file keeps its frame behind the last block: it may have to be published again.
     store.segments.cut(row for row in store.state.segments.values() if row.number not in recovered.adoptions)
 
 

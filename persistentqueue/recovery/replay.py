@@ -1,17 +1,20 @@
-"""Opening, the reading half: from a directory to the state that its log adds up to. Changes nothing.
+"""The reading half of recovery: from a directory to the state that its log adds up to. It changes nothing.
 
-1. Choose the highest generation of the log. It got its name when it was complete, so the lower ones are leftovers.
-2. Replay it: every frame after the checkpoint, up to the end or a torn tail (``log.replay`` tells it from damage).
-3. A log that is not synced ends before the first frame whose blocks are not all there, since its writes may have
-   reached the disk in any order. Those that are there may be so in the page cache only, even after a sync, if that
-   failed; so they are ``unsynced``, to be written once more.
-4. What was prepared for a transaction over several queues counts if the log says so, or, at its end, if ``decide`` does
-   (see ``doubt``).
-5. Say what the directory holds beside that: leftovers to sweep, files to set aside because they may hold something that
-   nobody can tell, and what was published and adopted by a frame that is lost.
+1. Choose the highest generation of the log. A generation gets its name when it is complete, so the lower ones are
+   leftovers.
+2. Replay it: apply every frame after the checkpoint, up to the end or a torn tail (``log.replay`` tells a torn tail
+   from damage).
+3. If the log is not synced, end it before the first frame whose blocks are not all there: its writes may have reached
+   the disk in any order. Even the blocks that are there may be in the operating system's page cache only. This also
+   holds after a sync, if the sync failed. So these blocks are ``unsynced``, and are written again.
+4. Apply a transaction that was prepared over several queues if the log says that it is committed. If the log ends in
+   the prepare, ``decide`` says whether it is committed (see ``in_doubt``).
+5. Sort the other files of the directory into three kinds. Leftovers are to be swept. Files that may hold items which
+   the log has lost are to be set aside. Published files whose adoption was lost with its frame are to be adopted again.
 
-Opening costs what the log costs, never what the queue holds. Recovery run twice, or cut short and run again, gives the
-same result, since nothing here writes; what ``store`` writes then is a new generation, beside the old one.
+The cost of an opening depends on the length of the log, and not on the number of items. Nothing here writes, so
+recovery that is run twice, or cut short and run again, gives the same result. ``opening`` writes the result as a new
+generation, beside the old one.
 """
 
 from __future__ import annotations
@@ -38,42 +41,43 @@ from .in_doubt import Decide
 
 @dataclass
 class Recovered:
-    """The state, what is to be written once more, and what is to be cleaned up."""
+    """The recovered state, with what must be written again and which files must be cleaned up."""
 
     state: State
     replay: Replay
     redo: list[Enqueue] = field(default_factory=list)
-    """What the log carries."""
+    """Enqueues whose blocks the log carries. The blocks are written to the segments again."""
     unsynced: list[Enqueue] = field(default_factory=list)
-    """What a log that is not synced names since its checkpoint: it may stand in the page cache only."""
+    """Enqueues since the checkpoint of a log that is not synced. Their blocks may be in the operating system's page
+    cache only."""
     transactions: int = 0
     lost_transactions: int = 0
     adopted: dict[int, str] = field(default_factory=dict)
-    """The segments that are still in the inbox, as these files."""
+    """Segments whose files are still in the inbox, with the paths of these files."""
     adoptions: set[int] = field(default_factory=set)
-    """The segments whose names may not be durable, since their files were renamed."""
+    """Segments whose names may not be durable, since their files were renamed."""
     orphans: dict[int, str] = field(default_factory=dict)
-    """Segments that were adopted by a frame which is lost, and everything behind it, with the names that they were
-    published under: to be adopted once more."""
+    """Orphans, with the names under which they were published. Their adoption was in a lost frame, so they are adopted
+    again."""
     sweep: list[str] = field(default_factory=list)
     set_aside: list[str] = field(default_factory=list)
     prepared: Prepared | None = None
-    """What is in doubt: the state is that without it."""
+    """Transaction in doubt. The state does not contain it."""
     resolved: bool | None = None
-    """What became of what was in doubt."""
+    """Outcome of the transaction that was in doubt: whether it is committed."""
 
     @property
     def identity(self) -> str:
-        """Which queue this is: another one than before, where it was deleted and made anew; "" of older ones, until
-        their next commit."""
+        """Identity of the queue in hexadecimal. A queue that was deleted and made again has another one. Empty for a
+        queue of an older version, until its next commit."""
         return self.state.identity.hex()
 
     def path(self, places: Places, number: int) -> str:
-        """Where the file of a segment is now."""
+        """Return the current path of a segment's file."""
         return segment_path(places, number, self.adopted)
 
     def resolve(self, committed: bool) -> None:
-        """What was in doubt is committed, or never was. Raises ``CorruptionError``."""
+        """Apply the transaction in doubt if it is ``committed``, else drop it. Raises ``CorruptionError``."""
         assert self.prepared is not None
         operations = self.prepared.operations if committed else ()
         self.prepared, self.resolved = None, committed
@@ -87,8 +91,10 @@ class Recovered:
         self.transactions -= not committed
 
     def note(self, operation: Operation, inbox: Mapping[str, str]) -> None:
-        """Remember the operation if its blocks are to be written, or its file to be renamed, once more. ``inbox`` is
-        what is there, by name."""
+        """Remember an operation whose blocks must be written, or whose file must be renamed, again.
+
+        ``inbox`` maps the names of the files in the inbox to their paths.
+        """
         if isinstance(operation, Adoption):
             self.adoptions.add(operation.segment)
             if operation.name in inbox:
@@ -101,9 +107,9 @@ class Recovered:
 
 
 def recover(disk: Disk, places: Places, decide: Decide | None = None) -> Recovered | None:
-    """Read the queue in these places; None if there is none yet; what is in doubt stays so if nobody is to ``decide``.
+    """Read the queue whose parts are in ``places``; return None if there is no queue. Nothing is changed.
 
-    Raises ``CorruptionError``, and what ``decide`` raises; changes nothing.
+    Without ``decide``, a transaction in doubt stays in doubt. Raises ``CorruptionError``, and what ``decide`` raises.
     """
     generations = find_generations(disk, places.directory, places)
     if not generations:
@@ -128,7 +134,7 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
     for at, group in enumerate(groups):
         operations = list(chain.from_iterable(group.transactions))
         if not replay.synced and not _is_written(disk, places, operations, salts, inbox):
-            # All of it, since the transactions of a group share blocks.
+            # The whole group is lost, since its transactions share blocks.
             recovered.lost_transactions = sum(len(lost.transactions) for lost in groups[at:])
             break
         try:
@@ -148,7 +154,10 @@ def _apply(disk: Disk, places: Places, replay: Replay) -> Recovered:
 def _is_written(
     disk: Disk, places: Places, operations: list[Operation], salts: dict[int, int], inbox: Mapping[str, str]
 ) -> bool:
-    """Whether all blocks that the operations name are on disk, as they were written; ``salts`` learns of segments."""
+    """Return whether all blocks that the operations name and the log does not carry are on disk, with their checksums.
+
+    ``salts`` is extended by the segments that the operations introduce.
+    """
     for operation in operations:
         if isinstance(operation, SegmentCreated):
             salts[operation.number] = operation.salt
@@ -173,30 +182,31 @@ def _is_written(
 
 
 def segment_path(places: Places, number: int, adopted: Mapping[int, str]) -> str:
+    """Return the path of a segment's file, which is in the inbox if ``adopted`` names it there."""
     return places.path(adopted.get(number) or join(DATA_DIRECTORY, segment_name(number)))
 
 
 def look_into_inbox(disk: Disk, places: Places) -> dict[str, str]:
-    """The files in the inbox, by name; also while it is closed."""
+    """Return the paths of the files in the inbox, by name, also while the inbox is closed."""
     parts = (CLOSED_DIRECTORY, INBOX_DIRECTORY)
     return {name: join(part, name) for part in parts for name in names_in(disk, places.path(part))}
 
 
 def finish_adoptions(disk: Disk, places: Places, recovered: Recovered) -> None:
-    """Rename what the log says is adopted, and is still in the inbox; not durably. Its place is then the usual one."""
+    """Rename adopted files that are still in the inbox to their segments, not durably; forget their old names."""
     adopted, recovered.adopted = recovered.adopted, {}
     for number in adopted:
         disk.rename(segment_path(places, number, adopted), recovered.path(places, number))
 
 
 def _header(disk: Disk, path: str) -> Header | None:
-    """The header of a segment; None where that never reached the disk, or the file is gone.
+    """Return the header of a segment; None if it never reached the disk, or if the file is gone.
 
-    Raises ``PersistentQueueError`` for what is none.
+    Raises ``PersistentQueueError`` if the bytes are not a header.
     """
     try:
         fd = open_plain(disk, path, READ)
-    except FileNotFoundError:  # deleted meanwhile, by an owner who ended just now
+    except FileNotFoundError:  # an owner that has just ended has deleted it in the meantime
         return None
     try:
         data = read_all(disk, fd, HEADER_BYTES, 0)
@@ -206,17 +216,18 @@ def _header(disk: Disk, path: str) -> Header | None:
 
 
 def _inspect(disk: Disk, places: Places, recovered: Recovered, generations: list[int]) -> None:
-    """Sort the files that the state does not refer to."""
+    """Sort the files that the state does not refer to into those to sweep, to set aside and to adopt again."""
     replay, state = recovered.replay, recovered.state
-    # What was torn, cut or lost may have been acknowledged all the same (a bit that flipped in the last frame, or a
-    # device that lied): then a segment that nobody knows is not a leftover but evidence, if it is younger than the
-    # log's checkpoint. An older one was retired by it.
+    # A torn, missing or lost part of the log may hold flushes that were acknowledged: a bit may have flipped in the
+    # last frame, or the device may have confirmed a sync that it did not make. A segment that the state does not know
+    # is then no leftover, but may hold items, if it is younger than the checkpoint. An older one was retired by it.
     doubtful = replay.torn_bytes or replay.missing_bytes or recovered.lost_transactions
     held = recovered.prepared.operations if recovered.prepared is not None else ()
     known = {each.number for each in held if isinstance(each, SegmentCreated)}.union(state.segments)
     for generation in generations:
         if generation != replay.header.number:
-            # Superseded. One that ended in doubt is evidence; the opening that was to keep it was itself cut short.
+            # A newer generation replaces it. If it ended in damage, it is set aside: the opening that should have done
+            # so was cut short.
             kept = generation == replay.header.number - 1 and replay.header.flags & DOUBTED
             (recovered.set_aside if kept else recovered.sweep).append(join(LOG_DIRECTORY, log_name(generation)))
     for name in names_in(disk, places.path(DATA_DIRECTORY)):

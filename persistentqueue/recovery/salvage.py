@@ -1,16 +1,17 @@
-"""What can be had from a queue that does not open, or that opens with damage: the first half of ``repair``.
+"""Salvage, the first half of ``repair``: read what is intact of a queue that does not open, or that opens with damage.
 
-1. Of the log everything counts that checks out, wherever it stands: the frames before the damage, and those behind it.
-   What a lost frame enqueued is lost (its sequences are missing between those of its neighbours); what it consumed
-   comes again, since nobody can tell. What was compacted behind it is taken from where it was before.
-2. Without a header and a checkpoint that check out nothing in a log can be believed. Then the blocks of all segments
-   count, in their order: what was consumed since the oldest of them was made comes again. What was compacted comes
-   twice while its source still stands.
-3. What the log carries is written to the segments, as any opening does. Then of what the log names each block is read.
-   Those that do not check out are lost, and nothing beside them. Damaged headers of segments are written once more.
+1. Every intact frame of the log counts, wherever it stands: the frames before the damage, and those behind it. The
+   items that a lost frame enqueued are lost: their sequences are missing between those of the neighbouring frames. The
+   items that a lost frame consumed are delivered again, since the consumption is unknown. What was compacted behind
+   the damage is taken from its place before the compaction.
+2. Without an intact header and checkpoint, nothing in a log can be believed. Then the blocks of all segments count, in
+   their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
+   were compacted are delivered twice while their source still exists.
+3. The blocks that the log carries are written to the segments, as at any opening. Then every block that the log names
+   is read. The blocks that are not intact are lost, and nothing else. Damaged headers of segments are written again.
 
-The sequences that are lost are given out as consumed. What is in doubt is decided as by any opening (see ``doubt``);
-where nobody knows any more, it is dropped, and the log that says what it was is kept.
+Lost sequences count as consumed. A transaction in doubt is decided as at any opening (see ``in_doubt``). If no queue
+can know its outcome any more, the transaction is dropped, and the log that holds it is kept.
 """
 
 from __future__ import annotations
@@ -38,32 +39,38 @@ from .replay import Recovered, finish_adoptions, look_into_inbox, recover
 
 @dataclass
 class Salvaged:
-    """A state that is consistent, and what it lacks."""
+    """A consistent state, with a record of what it lacks."""
 
     recovered: Recovered
     lost: list[Run] = field(default_factory=list)
-    """The sequences that are gone."""
+    """Sequences that are lost."""
     problems: list[str] = field(default_factory=list)
+    """Problems that were found, as texts."""
     damaged: set[str] = field(default_factory=set)
-    """The segments with damage."""
+    """Paths of the segments with damage."""
     copies: dict[str, str | None] = field(default_factory=dict)
-    """Copies of segments, made before anything was written to them."""
+    """Copies of segments, by the path of the segment. They were made before anything was written to it. None for a
+    segment without a file."""
     without_log: bool = False
+    """Whether the log could not be used."""
 
 
 def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
-    """Read what is there. Raises ``OSError`` and ``UnsupportedFormatError``, never ``CorruptionError``, and
-    ``InDoubtError`` only where somebody may still know."""
+    """Read everything that is intact, and return a consistent state.
+
+    Raises ``OSError`` and ``UnsupportedFormatError``, but never ``CorruptionError``. Raises ``InDoubtError`` only if
+    another queue may still know the outcome of a transaction.
+    """
     undecided: list[str] = []
 
     def decide_anyway(prepare: Prepare) -> bool:
-        """What the coordinator says; where it is lost, that nothing is committed, and that this was a loss."""
+        """Return what the coordinator says; if its answer is lost, record this loss and return False."""
         try:
             return decide(prepare)
         except InDoubtError as error:
             if not error.lost:
                 raise
-            undecided.append(f"{error}; it is dropped")
+            undecided.append(f"{error}; the transaction was dropped")
             return False
 
     special = list(_set_special_aside(disk, places))
@@ -82,7 +89,7 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
         _write_carried(disk, places, salvaged)
         _read_blocks(disk, places, salvaged)
     except StateError as contradiction:
-        problems = [*salvaged.problems, f"the log says what cannot be: {contradiction}"]
+        problems = [*salvaged.problems, f"the log contradicts itself: {contradiction}"]
         replay, copies = salvaged.recovered.replay, salvaged.copies
         log_bytes = replay.end + replay.torn_bytes
         salvaged = _salvage_segments(disk, places, replay.header.number, replay.file, log_bytes)
@@ -93,7 +100,8 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
         if copy is not None and path not in salvaged.damaged:
             disk.unlink(copy)
     if salvaged.problems:
-        # Neither a clean log nor a file that nothing refers to may go: there may be in it what is missed.
+        # The log, even if it is sealed, and the files that nothing refers to must not be deleted: they may hold items
+        # that are missing. So the log is marked as torn, and these files are set aside.
         recovered = salvaged.recovered
         replay = recovered.replay
         header = replay.header._replace(flags=replay.header.flags & SYNCED)
@@ -104,7 +112,7 @@ def salvage(disk: Disk, places: Places, decide: Decide) -> Salvaged:
 
 
 def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
-    """Rename whatever has the name of a log or of a segment, and is no plain file; yield what it was."""
+    """Set aside what has the name of a log or a segment and is not a regular file; yield a problem for each."""
     for part, parse in ((LOG_DIRECTORY, parse_log_name), (DATA_DIRECTORY, parse_segment_name)):
         for name in names_in(disk, places.path(part)):
             path = places.path(join(part, name))
@@ -117,6 +125,7 @@ def _set_special_aside(disk: Disk, places: Places) -> Iterator[str]:
 
 
 def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str]:
+    """Return the logs of other generations, and the segments that the state does not know."""
     logs = [
         join(LOG_DIRECTORY, name)
         for name in names_in(disk, places.path(LOG_DIRECTORY))
@@ -130,6 +139,7 @@ def _unknown_files(disk: Disk, places: Places, recovered: Recovered) -> list[str
 
 
 def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
+    """Read every intact frame of the newest log; use the segments alone if its header or checkpoint is damaged."""
     try:
         generation = max(find_generations(disk, places.directory, places), default=0)
     except CorruptionError:
@@ -147,7 +157,7 @@ def _salvage_log(disk: Disk, places: Places, decide: Decide) -> Salvaged:
         state = State.restore(checkpoint, first.transactions[0][1:])
     except (CorruptionError, StateError):
         return _salvage_segments(disk, places, generation, path, len(data))
-    # Not sealed, whatever it was, so that opening writes a new generation and keeps this one aside.
+    # The seal is removed, so that the opening writes a new generation and sets this one aside.
     header = header._replace(flags=header.flags & SYNCED)
     replay = Replay(path, header, checkpoint, [first], first.end, len(data) - first.end, 0)
     salvaged = Salvaged(Recovered(state, replay))
@@ -176,12 +186,12 @@ def _salvage_frame(
     doubted: bool,
     inbox: Mapping[str, str],
 ) -> None:
-    """Apply what a frame says as far as it goes together with what is known; ``doubted``: frames before it are lost."""
+    """Apply the operations of a frame that agree with the state; ``doubted`` means that earlier frames are lost."""
     recovered, state = salvaged.recovered, salvaged.recovered.state
     for operation in operations:
         if isinstance(operation, Compaction) and (doubted or salvaged.problems):
-            # What comes again may be a hole in what was copied. In the sources, which no generation of the log retired
-            # yet, it is whole.
+            # An item whose consumption was lost may be a hole in the copy. The sources are still whole, since no
+            # generation of the log has retired them yet.
             continue
         try:
             if isinstance(operation, Enqueue):
@@ -196,12 +206,12 @@ def _salvage_frame(
             state.apply(operation)
             recovered.note(operation, inbox)
         except (StateError, CorruptionError) as damage:
-            salvaged.problems.append(f"frame {frame.number} at {frame.offset} says what cannot be: {damage}")
+            salvaged.problems.append(f"frame {frame.number} at {frame.offset} contradicts the state: {damage}")
     recovered.transactions += len(frame.transactions)
 
 
 def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, log_bytes: int) -> Salvaged:
-    """A state made of every block that checks out, in the order of the segments."""
+    """Make a state of every intact block, in the order of the segments."""
     state = State()
     for name in sorted(names_in(disk, places.path(DATA_DIRECTORY))):
         number = parse_segment_name(name)
@@ -211,7 +221,7 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
         try:
             salt = find_salt(disk, file, number)
         except CorruptionError:
-            continue  # nothing in it can be checked: it is left where it is, and set aside by the opening
+            continue  # without its salt nothing in it can be checked: the opening sets it aside
         state.apply(SegmentCreated(number, salt, 0))
         segment = Segment.open(disk, file, number, salt, 0)
         try:
@@ -222,7 +232,7 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
                     state.dequeue(0, first + hole, 1)
         finally:
             segment.close()
-    header = Header(0, generation, 0, 0, log_bytes)  # nobody knows whether it was synced
+    header = Header(0, generation, 0, 0, log_bytes)  # flags 0: whether the log was synced is unknown
     checkpoint = Checkpoint(0, 0, state.next_segment, 0, 0, [], [], [], [])
     frame = Frame(HEADER_BYTES, HEADER_BYTES, 0, 0, 0, [[checkpoint]])
     replay = Replay(path, header, checkpoint, [frame], HEADER_BYTES, max(log_bytes, 1), 0)
@@ -231,7 +241,7 @@ def _salvage_segments(disk: Disk, places: Places, generation: int, path: str, lo
 
 
 def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
-    """Take what does not check out, out of the state."""
+    """Remove the blocks that are not intact from the state, and record their sequences as lost."""
     state = salvaged.recovered.state
     consumed = Intervals(state.gone.consumed)
     rows: list[ExtentRow] = []
@@ -260,7 +270,7 @@ def _read_blocks(disk: Disk, places: Places, salvaged: Salvaged) -> None:
 
 
 def _write_carried(disk: Disk, places: Places, salvaged: Salvaged) -> None:
-    """Write the blocks that the log carries, as any opening does, so that what the segments hold is all there is."""
+    """Write the blocks that the log carries to the segments, durably: then the segments hold all items."""
     segments = Segments(disk, places.path(DATA_DIRECTORY), 0, 0, nullcontext())
     recovered = salvaged.recovered
     for number in dict.fromkeys(operation.segment for operation in recovered.redo):
@@ -274,9 +284,9 @@ def _write_carried(disk: Disk, places: Places, salvaged: Salvaged) -> None:
 
 
 def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
-    """Keep copies of what is damaged; write damaged headers once more where the segments hold items.
+    """Copy the damaged segments, and write damaged headers of segments with items again.
 
-    What was in a header the log knows too.
+    The log knows everything that a header holds.
     """
     segments = Segments(disk, places.path(DATA_DIRECTORY), 0, 0, nullcontext())
     headers: list[int] = []
@@ -302,10 +312,10 @@ def _mend(disk: Disk, places: Places, salvaged: Salvaged) -> None:
 def _intact_pieces(
     disk: Disk, places: Places, recovered: Recovered, extent: Extent, claimed: Intervals
 ) -> list[tuple[int, ...]]:
-    """The intact parts of an extent: first sequence, count, offset, length, ordinal; neighbours joined.
+    """Return the intact parts of an extent: first sequence, count, offset, length and ordinal. Neighbours are joined.
 
-    A log whose checksums were made to fit may say anything: bytes that another extent has ``claimed`` are not given
-    twice, nor is a sequence.
+    A log with forged checksums may say anything. So bytes that another extent has ``claimed`` are not given out again,
+    and neither is a sequence.
     """
     info = recovered.state.segments[extent.segment]
     path = places.path(join(DATA_DIRECTORY, segment_name(info.number)))
@@ -334,7 +344,7 @@ def _intact_pieces(
 
 
 def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[Run]) -> bool:
-    """Count as consumed what is not yet; whether there was any of it."""
+    """Count what is unconsumed of ``first … end - 1`` as consumed and lost; return whether there was any."""
     at, before = max(first, frontier), len(lost)
     for run_first, run_count in [*consumed.runs(), (end, 0)]:
         stop = min(run_first, end)
@@ -346,6 +356,7 @@ def _lose(consumed: Intervals, frontier: int, first: int, end: int, lost: list[R
 
 
 def _rebuild(state: State, rows: list[ExtentRow], consumed: Intervals) -> State:
+    """Return a state with these extents and these consumed sequences, and otherwise the content of ``state``."""
     frontier, runs = state.gone.frontier, consumed.runs()
     while runs and runs[0][0] == frontier:
         frontier += runs.pop(0)[1]

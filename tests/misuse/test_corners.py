@@ -324,7 +324,7 @@ def test_a_directory_that_may_not_be_entered(
     open_queue().close()
     with monkeypatch.context() as patch:
         patch.setattr(producer, "find_generations", refuse)
-        with pytest.raises(InboxAccessError, match="not to be entered or read"):
+        with pytest.raises(InboxAccessError, match="this process may not enter or read it"):
             Producer(directory)
     with monkeypatch.context() as patch:
         patch.setattr(producer, "publication_mode", lambda *_: publication_mode(owned_by(1, 0o40700, 2), "inbox"))

@@ -59,7 +59,7 @@ def test_row_20_a_coordinator_that_met_the_new_one_alone(tmp_path: Path, open_qu
     with pytest.raises(InDoubtError, match="has forgotten it") as caught:
         open_queue("b")
     assert caught.value.lost
-    assert any("it is dropped" in problem for problem in repair(path, "b").problems)
+    assert any("the transaction was dropped" in problem for problem in repair(path, "b").problems)
 
 
 def test_row_20_a_log_says_who_took_part(tmp_path: Path, open_queue: QueueFactory) -> None:

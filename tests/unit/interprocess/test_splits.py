@@ -109,7 +109,7 @@ def test_what_is_well_is_not_passed_over(open_queue: QueueFactory, directory: Pa
     with open_queue() as queue:
         put(queue, *items(3))
     (split,) = planned(directory)
-    with pytest.raises(CorruptionError, match="expected damage"):
+    with pytest.raises(CorruptionError, match="expected the damage"):
         find_behind(DISK, split, PLAIN)
 
 
@@ -423,7 +423,7 @@ def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: Q
         queue.trim()
         return os.fstat(fd)
 
-    with pytest.raises(TimeoutError, match="look once more"):
+    with pytest.raises(TimeoutError, match="look again"):
         look(replace(DISK, fstat=fstat), str(directory))
 
 

@@ -145,7 +145,7 @@ def test_who_is_asked_has_to_ask_an_open_one(open_queue: QueueFactory, path: Pat
     assert contents(a, open_queue("b"), c) == [[], [b"1", b"3"], [b"2"]]
     shutil.rmtree(copy / "a")
     for call in (lambda: open_queue("c", path=copy), lambda: repair(copy, "c")):
-        with pytest.raises(InDoubtError, match="that one is in doubt itself") as caught:
+        with pytest.raises(InDoubtError, match="that queue is itself in doubt") as caught:
             call()
         assert not caught.value.lost
     repair(copy, "b")
@@ -176,7 +176,7 @@ def test_broken_coordinator_is_not_believed(open_queue: QueueFactory) -> None:
     with pytest.raises(RuntimeError):
         move(a, b)
     b.close()
-    with pytest.raises(InDoubtError, match="flush something there, or close it") as caught:
+    with pytest.raises(InDoubtError, match="flush something in that queue, or close it") as caught:
         open_queue("b", disk=PATIENT)
     assert not caught.value.lost
     assert caught.value.coordinator == str(Path(a.path) / "a")
@@ -198,7 +198,7 @@ def test_owner_elsewhere_that_goes_on(open_queue: QueueFactory, path: Path, deci
         with pytest.raises(RuntimeError):
             move(a, b, c)
     crash(b)
-    with pytest.raises(InDoubtError, match="flush something there"):
+    with pytest.raises(InDoubtError, match="flush something in that queue"):
         elsewhere(path, "b")
     put(a, b"2")
     assert items(elsewhere(path, "b")) == ([b"1"] if decided else [])
@@ -390,7 +390,7 @@ def test_coordinator_is_missing(open_queue: QueueFactory, path: Path) -> None:
     assert {file: file.read_bytes() for file in before} == before
     report = check(path, "b")
     assert (report.ok, report.in_doubt) == (False, "a")
-    assert "there is no such queue beside it" in report.problems[0]
+    assert "there is no such queue beside this one" in report.problems[0]
     (path / "away").rename(path / "a")
     assert check(path, "b").ok
     assert contents(open_queue("b")) == [[b"1"]]
@@ -404,7 +404,7 @@ def test_repair_without_coordinator(open_queue: QueueFactory, path: Path) -> Non
     shutil.rmtree(path / "a")
     log = log_file(path / "b").read_bytes()
     report = repair(path, "b")
-    assert "it is dropped" in report.problems[0]
+    assert "the transaction was dropped" in report.problems[0]
     assert any((path / "b" / name).read_bytes() == log for name in report.kept)
     assert report.items == 0
     assert check(path, "b").ok
@@ -431,7 +431,7 @@ def test_coordinator_is_older(open_queue: QueueFactory, path: Path) -> None:
     a.close()
     shutil.rmtree(path / "a")
     (path / "copy").rename(path / "a")
-    with pytest.raises(InDoubtError, match="it ends before") as caught:
+    with pytest.raises(InDoubtError, match="that log ends too early") as caught:
         open_queue("b")
     assert caught.value.lost
     assert repair(path, "b").items == 0
@@ -536,7 +536,7 @@ def test_coordinator_is_damaged(open_queue: QueueFactory, path: Path) -> None:
     crash(a)
     flip(log_file(path / "a"), 70)
     for call in (lambda: open_queue("b"), lambda: repair(path, "b")):
-        with pytest.raises(InDoubtError, match="repair that one first") as caught:
+        with pytest.raises(InDoubtError, match="repair it first") as caught:
             call()
         assert isinstance(caught.value.__cause__, CorruptionError)
     flip(log_file(path / "a"), 70)
@@ -553,7 +553,7 @@ def test_deletion_of_who_has_to_be_asked(open_queue: QueueFactory, path: Path) -
     crash(a)
     for _ in range(2):
         flip(log_file(path / "a"), log_file(path / "a").read_bytes().index(b"PQFr") + 40)
-        with pytest.raises(InDoubtError, match="not deleted: first open the other"):
+        with pytest.raises(InDoubtError, match="not deleted while this one may ask it"):
             delete_queue(path, "a")
     (path / "notes").write_text("no queue")
     (path / "odd" / "log").mkdir(parents=True)

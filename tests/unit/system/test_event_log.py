@@ -129,7 +129,7 @@ def test_a_file_that_is_moved_aside(open_queue: QueueFactory, directory: Path, h
         stray.write_bytes(b"junk" * 100)
         queue = open_queue()
         assert [text for level, text in heard() if level == "ERROR"] == [
-            f"{directory}: nothing refers to data/{stray.name}, which may hold something: renamed to *.damaged"
+            f"{directory}: nothing refers to data/{stray.name}, which may hold items: renamed to *.damaged"
         ]
         queue.close()
 

@@ -40,7 +40,9 @@ own = partial(PersistentQueue, wipe=True)
 """Opens a queue with its lock. It wipes each file that it frees: the queue's maker may rely on that, and no verb knows.
 """
 Parameters = ParamSpec("Parameters")
-PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="The queue's directory, or its parent with a NAME.")]
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="A queue's directory, or the parent directory of queues.")
+]
 NameArgument = Annotated[
     str | None, typer.Argument(metavar="NAME", help="The queue's name; omit it if PATH is the queue.")
 ]

@@ -277,7 +277,8 @@ def top(
     """Watch queues live: depth, rates, waiting times, disk space, the owner's memory, and a map of the data files.
 
     Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. If stdout is no
-    terminal, the pictures follow each other; --json: one line for each look. Status 1: a queue cannot be read.
+    terminal, the pictures follow each other; --json: one line for each look. Status 1, with --once: a queue cannot be
+    read.
 
     Disk: nothing is changed. Lock: not needed.
     """

@@ -200,9 +200,10 @@ def get(
 ) -> int:
     """Print items, one line each, and then consume them; --json: one JSON line each.
 
-    A transaction has up to 1,000 items, and is committed after stdout has taken all of them. A crash between the two
-    prints items twice, but never loses one. If stdout is a pipe, the first transaction has one item, and each further
-    one up to twice as many; it begins when the reader has taken the transaction before. Status 1: there was no item.
+    A transaction has up to 1,000 items, and is committed after stdout has taken all of them. After a crash between the
+    two, the items are printed again; none is lost. If stdout is a pipe, the first transaction has one item, and each
+    further one up to twice as many as the one before. It begins when the pipe's reader has taken the one before.
+    Status 1: there was no item.
 
     Disk: the items are durably consumed. Lock: needed.
     """
@@ -241,7 +242,9 @@ def move(
     path: PathArgument,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")] = None,
     to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Move items to this queue in PATH.")] = "",
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="With --to: most items to move.")] = 2**62,
+    count: Annotated[
+        int, typer.Option("-n", "--count", min=0, help="With --to: most items to move; the default is all.")
+    ] = 2**62,
     data_path: Annotated[str, typer.Option(metavar="NEW", help="Move segments to NEW/NAME.")] = "",
     back: Annotated[bool, typer.Option("--back", help="Move segments back into the queues' directories.")] = False,
     lock_timeout: LockOption = LOCK_SECONDS,

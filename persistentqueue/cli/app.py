@@ -177,9 +177,7 @@ def explanation(error: BaseException) -> str:
         return f"{error} (on the command line: --trust)"
     if not isinstance(error, QueueLockedError):
         return str(error)
-    who = (
-        f"process {error.pid} on {error.host} has it open since {error.since}" if error.pid else "a process has it open"
-    )
+    who = f"process {error.pid} on {error.host} opened it at {error.since}" if error.pid else "a process has it open"
     return (
         f"{error.path}: {who}; this command needs the queue's lock: end that process, or wait for it with "
         "--lock-timeout, which repair does not have (put, load and the commands that only read need no lock)"

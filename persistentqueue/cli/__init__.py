@@ -1,10 +1,20 @@
 """The command line: ``persistentqueue``, or ``python -m persistentqueue``, with the extra ``persistentqueue[cli]``.
 
-The rooms: ``words`` (sizes, times, items), ``streams`` (the standard streams, and Ctrl-C), ``files`` (what the user
-names), ``style`` · ``pictures`` (what is drawn, as numbers), ``bench`` · ``svg``, ``look`` (what there is to see of a
-queue, what it means) · ``watch`` (what happens between two looks), ``report`` · ``app`` (what all verbs share),
-``screen`` · ``top`` (a live view) · ``reading``, ``writing``, ``upkeep`` (the verbs) · ``verbs`` (all of them). From
-``app`` on they need typer and rich, but not before: ``report_html`` needs neither.
+The modules:
+
+- ``bench``: the measurement of the verb ``bench``.
+- ``files``: output files that the user names.
+- ``formatting``: sizes, times and items as text and as JSON.
+- ``streams``: the standard streams, and Ctrl-C.
+- ``style``: the style sheet of the page of ``report``.
+- ``summary``: the facts about a queue, and the findings drawn from them.
+- ``app``: options, output and error handling that all verbs share.
+- ``display``: charts as numbers (``charts``), as SVG (``svg``) and as text (``screen``); the page of ``report``; the
+  live view of ``top``, and the changes between two of its looks (``watch``).
+- ``read_verbs``, ``write_verbs``, ``maintenance_verbs``: the verbs; ``verbs``: the command with all of them.
+
+Only ``app``, ``display.screen``, ``display.top`` and the modules with verbs need typer and rich. ``report_html`` needs
+neither.
 """
 
 from __future__ import annotations
@@ -22,13 +32,20 @@ HINT = "persistentqueue: the command line needs typer and rich: pip install 'per
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Do what the command line says. The exit status: 0 all is well, 1 there are or were problems, or there was nothing
-    to get, 2 it did not go, 130 it was interrupted."""
+    """Run the command line and return its exit status.
+
+    Args:
+        arguments: The words behind the command's name. With None, the default, they are those of ``sys.argv``; the
+            standard streams and SIGINT are then prepared as for a process of its own.
+
+    Returns:
+        0 if the verb succeeded; 1 if it found problems, or no item; 2 if it failed; 130 if it was interrupted.
+    """
     if arguments is not None:
         return _run(list(arguments))
     interrupts = Interrupts()
     ready()
-    _import()  # the slow part: an interrupt ends it at once
+    _import()  # slow, so it runs while an interrupt still ends the process at once
     status = INTERRUPTED
     try:
         with interrupts.raised():
@@ -40,7 +57,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _import() -> None:
-    """Import the verbs, if typer and rich are there."""
+    """Import the verbs; do nothing if typer or rich is missing."""
     with suppress(ModuleNotFoundError):
         from . import verbs  # noqa: F401, PLC0415 - the optional dependency
 

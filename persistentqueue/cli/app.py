@@ -1,4 +1,4 @@
-"""What all verbs share: their arguments, how they answer and fail, and the exit status."""
+"""The parts that all verbs share: options, output, error messages and exit statuses."""
 
 from __future__ import annotations
 
@@ -29,34 +29,48 @@ from .formatting import printable
 from .streams import FAILED, INTERRUPTED, came_of_an_interrupt, drop, tell
 
 WELL, PROBLEMS = 0, 1
-"""The exit status: all is well; there are or were problems, or nothing to get; it did not go; Ctrl-C."""
-STATUS = "Exit status: 0 all is well, 1 there are (or were) problems, or nothing to get, 2 it did not go, 130 Ctrl-C."
+"""Exit statuses: 0 for success, 1 for problems or no item. ``FAILED``, 2, and ``INTERRUPTED``, 130, are in ``streams``.
+"""
+STATUS = "Exit status: 0 success, 1 problems found or no item, 2 the command failed, 130 interrupted by Ctrl-C."
 LOCK_SECONDS = 0.1
-"""For how long who needs a lock waits for it: ``put`` and ``load`` of others have it for a moment."""
+"""Seconds to wait for a lock, by default: ``put`` and ``load`` of other processes hold it only for a moment."""
 _PIPED_WIDTH = 200
 
 own = partial(PersistentQueue, wipe=True)
-"""Opens a queue with its lock. Whoever made it may want wiped what is given back."""
+"""Opens a queue with its lock. It wipes each file that it frees: the queue's maker may rely on that, and no verb knows.
+"""
 Parameters = ParamSpec("Parameters")
-PathArgument = Annotated[str, typer.Argument(metavar="PATH", help="The queue's directory, or the one it is named in.")]
-NameArgument = Annotated[str | None, typer.Argument(metavar="NAME", help="The queue's name.")]
-NameNeeded = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name; . for PATH itself.")]
-NamesArgument = Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")]
-JsonOption = Annotated[bool, typer.Option("--json", help="Answer, and fail, in JSON.")]
-SubscriptionOption = Annotated[str, typer.Option("--subscription", metavar="NAME", help="As this consumer sees it.")]
+PathArgument = Annotated[
+    str, typer.Argument(metavar="PATH", help="A queue's directory, or the parent directory of queues.")
+]
+NameArgument = Annotated[
+    str | None, typer.Argument(metavar="NAME", help="The queue's name; omit it if PATH is the queue.")
+]
+NameNeeded = Annotated[str, typer.Argument(metavar="NAME", help="The queue's name, or . if PATH is the queue.")]
+NamesArgument = Annotated[
+    list[str] | None, typer.Argument(metavar="NAME", help="The queues' names; default: all queues in PATH.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print the result, and errors, as JSON.")]
+SubscriptionOption = Annotated[
+    str, typer.Option("--subscription", metavar="NAME", help="The subscription to read; default: the plain queue.")
+]
 KeyOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--key", metavar="ID=FILE", help="A key of an encrypted queue, its bytes or these in hex; the first encrypts."
+        "--key",
+        metavar="ID=FILE",
+        help="A key of an encrypted queue; FILE holds its bytes, raw or in hex. Repeatable: the first key encrypts.",
     ),
 ]
 LockOption = Annotated[float, typer.Option("--lock-timeout", min=0, help="Seconds to wait for the lock.")]
 
-TrustOption = Annotated[bool, typer.Option("--trust", help="Also if another user has prepared it, or may write to it.")]
+TrustOption = Annotated[
+    bool, typer.Option("--trust", help="Accept a queue that another user has prepared, or may write to.")
+]
 
 app = typer.Typer(
     name="persistentqueue",
-    help=f"Queues in directories: look at them, use them, mend them. {STATUS}",
+    help=f"Inspect, use and repair persistent queues. {STATUS}",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
@@ -65,18 +79,21 @@ app = typer.Typer(
 
 
 class UsageError(Exception):
-    """The command line asks for what does not go together."""
+    """A command line that is malformed, or whose arguments contradict each other."""
 
 
 def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, int]], Callable[Parameters, None]]:
-    """A command of the application, which returns its exit status; what the library raises is told, and is status 2."""
+    """Return a decorator that makes a function a command of the application.
+
+    The function returns its exit status. If it raises, the error is reported on stderr, and the status is 2.
+    """
 
     def decorate(function: Callable[Parameters, int]) -> Callable[Parameters, None]:
-        """The function, as typer calls it; the application knows it."""
+        """Register the function with the application, and return the form that typer calls."""
 
         @wraps(function)
         def run(*arguments: Parameters.args, **options: Parameters.kwargs) -> None:
-            """Do it, and end with its exit status."""
+            """Run the function; raise ``typer.Exit`` unless its status is 0."""
             try:
                 with _logging(bool(options.get("as_json"))):
                     status = function(*arguments, **options)
@@ -84,7 +101,7 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
             except BrokenPipeError:
                 drop(sys.stdout)
                 status = FAILED
-            except Exception as error:  # also what no verb expects: a traceback would have the status of PROBLEMS
+            except Exception as error:  # also unexpected ones: Python ends with 1, as PROBLEMS, after a traceback
                 if came_of_an_interrupt(error):
                     status = INTERRUPTED
                 else:
@@ -101,14 +118,14 @@ def verb(group: str, name: str | None = None) -> Callable[[Callable[Parameters, 
 
 
 class _Lines(logging.Formatter):
-    """What the library logs, as stderr has it."""
+    """Formats log records of the package for stderr, as text or as JSON."""
 
     def __init__(self, as_json: bool) -> None:
         super().__init__()
         self._as_json = as_json
 
     def format(self, record: logging.LogRecord) -> str:
-        """The line of a record."""
+        """Return the line for a record."""
         message = record.getMessage()
         if not self._as_json:
             return printable(message)
@@ -116,16 +133,16 @@ class _Lines(logging.Formatter):
 
 
 class _Telling(logging.Handler):
-    """Writes to stderr, if stderr takes it."""
+    """Writes log records to stderr, and ignores a stderr that cannot be written."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Write the line of a record."""
+        """Write the line for a record."""
         tell(self.format(record))
 
 
 @contextmanager
 def _logging(as_json: bool) -> Iterator[None]:
-    """Say on stderr what the library logs meanwhile: warnings and errors."""
+    """Copy to stderr the warnings and errors that the package logs inside the block."""
     handler = _Telling()
     handler.setFormatter(_Lines(as_json))
     logger = logging.getLogger("persistentqueue")
@@ -137,38 +154,41 @@ def _logging(as_json: bool) -> Iterator[None]:
 
 
 def _flowing(text: str) -> str:
-    """A docstring with its paragraphs as one line each, for terminals of any width."""
+    """Return a docstring with each paragraph on one line, so that a terminal of any width can wrap it."""
     return "\n\n".join(" ".join(paragraph.split()) for paragraph in text.split("\n\n"))
 
 
 def fail(error: BaseException, as_json: bool) -> None:
-    """Say on stderr what went wrong."""
+    """Report an error on stderr."""
     kind, message = type(error).__name__, explanation(error)
     if as_json:
-        tell(json.dumps({"error": {"type": kind, "message": message}}))  # in ASCII: stderr may know no more
+        tell(json.dumps({"error": {"type": kind, "message": message}}))  # ASCII: stderr may encode nothing else
     else:
         note(f"{kind}: {message}")
 
 
 def explanation(error: BaseException) -> str:
-    """What an error says to who sits at a command line."""
+    """Return the error's message, with the option or the command that helps."""
     if isinstance(error, WrongKeyError):
-        return f"{error} (here: --key {error.key_id}=FILE)"
+        return f"{error} (on the command line: --key {error.key_id}=FILE)"
     if isinstance(error, CorruptionError):
-        return f"{error} (persistentqueue repair keeps all that is intact, and dump writes it elsewhere)"
+        return f"{error} (persistentqueue repair keeps what is intact; persistentqueue dump writes it to a file)"
     if isinstance(error, UntrustedError):
-        return f"{error} (here: --trust)"
+        return f"{error} (on the command line: --trust)"
     if not isinstance(error, QueueLockedError):
         return str(error)
-    who = f"process {error.pid} on {error.host} has had it open since {error.since}" if error.pid else "somebody has it"
+    who = f"process {error.pid} on {error.host} opened it at {error.since}" if error.pid else "a process has it open"
     return (
-        f"{error.path}: {who}; this needs the queue's lock: end that, or, but for repair, wait with --lock-timeout "
-        "(put, load and whatever only looks need no lock)"
+        f"{error.path}: {who}; this command needs the queue's lock: end that process, or wait for it with "
+        "--lock-timeout, which repair does not have (put, load and the commands that only read need no lock)"
     )
 
 
 def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
-    """What these options say of keys; each file is read when its key is needed. Raises ``UsageError``."""
+    """Return the encryption for the ``--key`` options; None if there are none. Raises ``UsageError``.
+
+    A key file is read when its key is needed.
+    """
     files: dict[str, Path] = {}
     for each in keys or ():
         key_id, _, file = each.partition("=")
@@ -177,20 +197,20 @@ def encryption_of(keys: Sequence[str] | None) -> Encryption | None:
         files[key_id] = Path(file)
 
     def key(key_id: str) -> bytes:
-        """The key in the file that was given for this id. Raises ``UsageError``, which says nothing of the bytes."""
+        """Return the key from the file with this id. Raises ``UsageError``, which never shows the bytes."""
         try:
             data = files[key_id].read_bytes()
             return data if len(data) in {16, 24, 32} else bytes.fromhex(data.decode())
         except OSError as error:
             raise UsageError(f"{files[key_id]}: {error.strerror}") from None
-        except ValueError:  # which would tell of them
-            raise UsageError(f"{files[key_id]}: neither 16, 24 or 32 bytes, nor these in hex") from None
+        except ValueError:  # its message would show the bytes
+            raise UsageError(f"{files[key_id]}: expected a key of 16, 24 or 32 bytes, raw or in hex") from None
 
     return Encryption(next(iter(files)), key) if files else None
 
 
 def answer(document: Any) -> None:
-    """Write a JSON document to stdout, on a line of its own."""
+    """Write a JSON document to stdout, on one line."""
     write((json.dumps(document, ensure_ascii=False, default=str) + "\n").encode(errors="backslashreplace"))
 
 
@@ -200,30 +220,30 @@ def say(text: str) -> None:
 
 
 def write(data: bytes) -> None:
-    """Write to stdout, as it is. Raises ``BrokenPipeError`` where nobody reads it."""
+    """Write bytes to stdout, unchanged, and flush. Raises ``BrokenPipeError`` if the pipe has no reader."""
     sys.stdout.flush()
     sys.stdout.buffer.write(data)
     sys.stdout.buffer.flush()
 
 
 def note(text: str) -> None:
-    """Write a line to stderr: what is no answer."""
+    """Write a line to stderr that is not part of the result."""
     tell(printable(text))
 
 
 def is_live(stream: Any) -> bool:
-    """Whether somebody looks at it who sees it change."""
+    """Return whether the stream is a terminal."""
     return bool(stream.isatty())
 
 
 class _Console(Console):
     def on_broken_pipe(self) -> None:
-        """Let ``verb`` know of it, like of any other."""
-        raise  # noqa: PLE0704 - it is called where the error is handled
+        """Raise the error again, so that ``verb`` handles it."""
+        raise  # noqa: PLE0704 - rich calls this inside its except block
 
 
 def console(stderr: bool = False) -> Console:
-    """Where tables are drawn: as wide as they are where no terminal is."""
+    """Return the console that draws tables: as wide as its terminal, or 200 columns without one."""
     stream = sys.stderr if stderr else sys.stdout
     return _Console(
         stderr=stderr, highlight=False, markup=False, emoji=False, width=None if is_live(stream) else _PIPED_WIDTH
@@ -231,7 +251,7 @@ def console(stderr: bool = False) -> Console:
 
 
 def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) -> None:
-    """Draw a table of which the first ``left`` columns, and the last, are text, and the others numbers."""
+    """Draw a table. The first ``left`` columns and the last one hold text; the others hold numbers."""
     table = Table(box=None, header_style="bold", pad_edge=False, show_header=any(headings))
     for at, heading in enumerate(headings):
         is_text = at < left or at == len(headings) - 1
@@ -243,7 +263,7 @@ def show(headings: Sequence[str], rows: Iterable[Sequence[str]], left: int = 1) 
 
 @contextmanager
 def progress(what: str, total: float | None, quiet: bool = False) -> Iterator[Callable[[float], None]]:
-    """A bar on stderr, if that is a terminal; yields what is called with how far it is."""
+    """Draw a progress bar on stderr, if that is a terminal; yield the function that takes the amount done so far."""
     if quiet or not is_live(sys.stderr):
         yield lambda _completed: None
         return

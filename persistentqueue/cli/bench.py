@@ -1,4 +1,4 @@
-"""This machine's disk against this queue, in some seconds: durable writes of the same bytes, in turn."""
+"""A comparison of a queue with the bare disk, in some seconds: durable writes of the same bytes, in turn."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ITEM_BYTES = 100
 MANY = 1000
 _TURNS = 5
 _RECORD_BYTES = 16
-"""What the disk writes where the queue takes items out: that they are gone."""
+"""Bytes that the bare disk writes for a dequeue: a record that the items are consumed."""
 _FILE_BYTES = 4 * 1024 * 1024
 _PAGE_BYTES = 4096
 _PREFIX = ".persistentqueue-bench-"
@@ -28,7 +28,7 @@ _YOUNG_SECONDS = 60.0
 
 
 class Row(NamedTuple):
-    """One kind of flush: how many items a second, and how often the queue syncs."""
+    """The result for one kind of flush: items per second, and syncs of the queue per flush."""
 
     what: str
     items_per_flush: int
@@ -38,23 +38,24 @@ class Row(NamedTuple):
 
     @property
     def ratio(self) -> float:
-        """How many times the rate of the bare disk is the queue's."""
+        """The queue's rate divided by that of the bare disk."""
         return self.queue_per_second / self.bare_per_second
 
 
 class Lane:
-    """A file that was written before, to which some bytes are written, durably, again and again."""
+    """A file, written once in full, to which durable writes are repeated: the bare disk."""
 
     def __init__(self, path: str) -> None:
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         self._at = 0
-        # Page by page: of what one call writes the system keeps larger pieces, and would write such a piece whole.
+        # Page by page: the page cache of the system keeps one large write in large pieces, and later rewrites each
+        # piece whole.
         for at in range(0, _FILE_BYTES, _PAGE_BYTES):
             os.pwrite(self._fd, bytes(_PAGE_BYTES), at)
         os.fsync(self._fd)
 
     def write(self, data: bytes) -> None:
-        """Write it durably, behind what was written before, or at the beginning again."""
+        """Write the bytes durably behind those before; start again at the beginning when the file is full."""
         if self._at + len(data) > _FILE_BYTES:
             self._at = 0
         DISK.pwritev(self._fd, [data], self._at, DSYNC)
@@ -66,7 +67,7 @@ class Lane:
 
 
 class _Sum:
-    """What a contender did in all its turns."""
+    """The totals of one contender over all its turns."""
 
     def __init__(self, flush: Callable[[], int]) -> None:
         self.flush = flush
@@ -74,7 +75,7 @@ class _Sum:
         self.seconds = 0.0
 
     def work(self, seconds: float, syncs: Callable[[], int]) -> None:
-        """Flush again and again, for so long; or until there is nothing to take."""
+        """Flush repeatedly for this many seconds, or until there is no item left to take."""
         begin, before = time.perf_counter(), syncs()
         while True:
             items = self.flush()
@@ -88,13 +89,15 @@ class _Sum:
 
     @property
     def per_second(self) -> float:
-        """Items a second."""
+        """Items per second."""
         return self.items / self.seconds
 
 
 def measure(path: str, seconds: float, progress: Callable[[float], object] = str) -> list[Row]:
-    """Measure for about so long on the disk that ``path`` is on. Leaves nothing behind, but where it is killed: that
-    goes with the next one. Raises ``OSError``."""
+    """Measure the disk of ``path`` for about this many seconds. Raises ``OSError``.
+
+    Its directory is deleted at the end; if the process is killed, the next measurement deletes it.
+    """
     _sweep(path)
     directory = tempfile.mkdtemp(prefix=_PREFIX, dir=path)
     try:
@@ -110,7 +113,10 @@ def measure(path: str, seconds: float, progress: Callable[[float], object] = str
 
 
 def _sweep(path: str) -> None:
-    """Delete what those left that were killed: it is locked by nobody, and not just being made."""
+    """Delete the directories of killed measurements: those that are unlocked, and older than a minute.
+
+    A younger one may have just been made, and not be locked yet.
+    """
     for left in Path(path).glob(f"{_PREFIX}*"):
         with suppress(OSError):
             if time.time() - left.stat().st_mtime > _YOUNG_SECONDS:
@@ -121,7 +127,7 @@ def _sweep(path: str) -> None:
 
 @contextmanager
 def _locked(directory: str) -> Iterator[bool]:
-    """Hold the lock on a directory, which ends with the process; yields whether it was free."""
+    """Hold a lock on a directory, and yield whether it was free. The lock also ends with the process."""
     fd = DISK.open(directory, DIRECTORY, 0)
     try:
         yield DISK.lock(fd)
@@ -134,19 +140,19 @@ def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Calla
     session = queue.session("bench")
 
     def put(count: int) -> int:
-        """So many items in, durably."""
+        """Enqueue ``count`` items durably, and return ``count``."""
         session.enqueue_many([item] * count)
         session.flush()
         return count
 
     def take(count: int) -> int:
-        """So many items out, durably; or as many as there are."""
+        """Consume up to ``count`` items durably, and return how many."""
         items = session.dequeue_many(count)
         session.flush()
         return len(items)
 
     def write(data: bytes, count: int) -> int:
-        """What stands for so many items, durably."""
+        """Write the bytes that stand for ``count`` items durably, and return ``count``."""
         lane.write(data)
         return count
 
@@ -158,7 +164,7 @@ def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Calla
         _Kind(f"{MANY:,} items per flush, out", MANY, partial(write, record, MANY), partial(take, MANY)),
     ]
     each_seconds = seconds / _TURNS / len(kinds) / 2
-    for turn in range(_TURNS):  # in turn, so that what else the disk does slows down both
+    for turn in range(_TURNS):  # in turn, so that other work on the disk slows both down
         for at, kind in enumerate(kinds):
             kind.bare.work(each_seconds, lambda: 0)
             kind.ours.work(each_seconds, lambda: queue.stats().syncs)
@@ -177,7 +183,7 @@ def _measure(queue: PersistentQueue, lane: Lane, seconds: float, progress: Calla
 
 
 class _Kind:
-    """A kind of flush, and the two who contend in it."""
+    """A kind of flush, and its two contenders: the bare disk and the queue."""
 
     def __init__(self, what: str, count: int, bare: Callable[[], int], ours: Callable[[], int]) -> None:
         self.what, self.count = what, count

@@ -1,4 +1,4 @@
-"""Files that the command line writes, by names that its user chose."""
+"""Output files of the command line, whose names the user chooses."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _NEW_MODE = 0o600
 
 @contextmanager
 def stdout() -> Iterator[IO[bytes]]:
-    """Yield stdout, for bytes."""
+    """Yield stdout as a binary file; flush it before and after the block."""
     sys.stdout.flush()
     yield sys.stdout.buffer
     sys.stdout.buffer.flush()
@@ -26,12 +26,14 @@ def stdout() -> Iterator[IO[bytes]]:
 
 @contextmanager
 def written_to(output: str) -> Iterator[IO[bytes]]:
-    """Yield a file that gets its name when it is complete and synced, with its directory.
+    """Yield a binary file that gets the name ``output`` only when it is complete and synced.
 
-    Until then it has a random name beside its own, is created exclusively, and follows no link. Its mode is that of the
-    file before, or 0600. Whatever ends the writing early, the file with the random name is removed.
+    Until then it has a random name in the same directory; it is created exclusively, and no link is followed. Its mode
+    is that of the file that it replaces, or 0600. If the writing ends early, the file with the random name is removed.
+    The directory is synced after the rename.
 
-    A link as ``output`` is the user's, and goes on leading to where it does. A device or a pipe is written to.
+    If ``output`` is a symbolic link, the link stays, and the file behind it is replaced. A device or a pipe is written
+    to directly.
     """
     if output in _STDOUT:
         with stdout() as file:
@@ -53,10 +55,12 @@ def written_to(output: str) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _device(path: Path) -> Iterator[IO[bytes]]:
-    fd = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)  # makes and cuts nothing, whatever stands there now
+    fd = os.open(path, os.O_WRONLY | os.O_NOCTTY | os.O_CLOEXEC)  # neither creates nor truncates a file
     with open(fd, "wb") as file:
         if stat.S_ISREG(os.fstat(fd).st_mode):
-            raise FileExistsError(f"{path}: it was no regular file, and is one now: write to it again")
+            raise FileExistsError(
+                f"{path}: this was a device or a pipe, and a regular file has replaced it: run the command again"
+            )
         yield file
 
 
@@ -78,7 +82,7 @@ def _replaced(directory: int, name: str) -> Iterator[IO[bytes]]:
 
 
 def _free_name(directory: int) -> str:
-    """A random name that nothing in the directory has."""
+    """Return a random name that is not in use in the directory."""
     while True:
         name = f".{token_hex(8)}.part"
         try:
@@ -88,7 +92,7 @@ def _free_name(directory: int) -> str:
 
 
 def _mode_of(directory: int, name: str) -> int:
-    """The permissions of a regular file that is there, or those of a new one."""
+    """Return the permissions of the regular file with this name, or 0600 if there is none."""
     try:
         found = os.stat(name, dir_fd=directory, follow_symlinks=False).st_mode
     except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""The verbs that keep queues well: ``repair``, ``compact``, ``pool``, ``bench``."""
+"""The verbs for maintenance: ``repair``, ``compact``, ``pool``, ``bench``."""
 
 from __future__ import annotations
 
@@ -37,12 +37,12 @@ from .display.charts import SPARSE, share_of
 from .formatting import lost_text, many, rate_text, size_text
 from .summary import named
 
-KEEP = "Keep well"
+KEEP = "Maintain"
 MIB = 1024 * 1024
 
 
 class Action(str, Enum):
-    """What is done with a pool."""
+    """An action of the verb ``pool``."""
 
     FILL = "fill"
     SHOW = "show"
@@ -53,16 +53,16 @@ class Action(str, Enum):
 def repair_(
     path: PathArgument,
     name: NameArgument = None,
-    data_path: Annotated[str, typer.Option(metavar="DIR", help="Where the segments are, if that is lost.")] = "",
-    renew: Annotated[bool, typer.Option("--renew", help="Give the queue a new identity: it is a copy.")] = False,
+    data_path: Annotated[str, typer.Option(metavar="DIR", help="The segments' location, if the queue lost it.")] = "",
+    renew: Annotated[bool, typer.Option("--renew", help="Give a copied queue an identity of its own.")] = False,
     trust: TrustOption = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Keep what is intact, set aside what is not (*.damaged), and report what is lost.
+    """Make a damaged queue open again: keep intact data, set the rest aside (*.damaged), report what is lost.
 
-    May be cut short, and run again. Status 1: there were problems.
+    It may be cut short at any moment, and run again. Status 1: there were problems.
 
-    Disk: the queue; nothing is deleted, each file that is cut is copied before. Lock: needed.
+    Disk: the queue; nothing is deleted, and each file is copied before it is cut. Lock: needed.
     """
     report = repair(path, named(name), data_path=data_path or None, renew=renew, trust=trust)
     if as_json:
@@ -73,7 +73,7 @@ def repair_(
     for first, count in report.lost:
         say(lost_text(first, count))
     if report.without_log:
-        say("the log was of no use: some of these items may have been consumed before")
+        say("the log could not be used: some of the items in the queue may have been consumed before")
     for kept in report.kept:
         say(f"kept: {kept}")
     say(f"{report.items} items are in the queue; {len(report.problems)} problems were found")
@@ -84,17 +84,17 @@ def repair_(
 def compact(
     path: PathArgument,
     name: NameArgument = None,
-    below: Annotated[float, typer.Option(min=0, max=1, help="Files of which less than this share lives.")] = SPARSE,
+    below: Annotated[float, typer.Option(min=0, max=1, help="Compact files whose live share is below this.")] = SPARSE,
     lock_timeout: LockOption = LOCK_SECONDS,
     trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Copy what lives in sparse data files together, and give the files back.
+    """Copy the live items of sparse data files to new ones, and free the sparse files.
 
-    An owner does the same by himself, about a second after a commit. May be cut short at any moment.
+    An owner does this on its own, about a second after a commit. It may be cut short at any moment.
 
-    Disk: the queue's data files; room for one more is needed meanwhile. Lock: needed.
+    Disk: the queue's data files; it needs free space for one more. Lock: needed.
     """
     encryption = encryption_of(keys)
     opened = partial(own, create=False, lock_timeout=lock_timeout, encryption=encryption, trust=trust)
@@ -109,33 +109,33 @@ def compact(
         answer({**done._asdict(), "freed_bytes": freed_bytes})
     else:
         say(
-            f"{many(done.segments, 'data file')} emptied, {size_text(done.copied_bytes)} copied; the data files took "
-            f"{size_text(before.data_bytes)}, and take {size_text(after.data_bytes)}"
+            f"{many(done.segments, 'data file')} emptied, {size_text(done.copied_bytes)} copied; all data files: "
+            f"{size_text(before.data_bytes)} before, {size_text(after.data_bytes)} now"
         )
     return WELL
 
 
 @verb(KEEP)
 def pool(
-    action: Annotated[Action, typer.Argument(help="Make files, list them, or delete them.")],
+    action: Annotated[Action, typer.Argument(help="Make files, count them, or delete them.")],
     path: PathArgument,
     name: NameArgument = None,
-    shared: Annotated[bool, typer.Option("--shared", help="The pool that all queues of PATH share.")] = False,
+    shared: Annotated[bool, typer.Option("--shared", help="Use the pool that all queues of PATH share.")] = False,
     size_bytes: Annotated[
-        int, typer.Option("--bytes", min=1, max=SIZE_BYTES_MAX, help="fill: until it has so many.")
+        int, typer.Option("--bytes", min=1, max=SIZE_BYTES_MAX, help="fill: bytes of the whole pool.")
     ] = 256 * MIB,
-    file_bytes: Annotated[int, typer.Option(min=1, max=SIZE_BYTES_MAX, help="fill: of each file.")] = 64 * MIB,
+    file_bytes: Annotated[int, typer.Option(min=1, max=SIZE_BYTES_MAX, help="fill: bytes of each file.")] = 64 * MIB,
     as_json: JsonOption = False,
 ) -> int:
-    """Make empty files for data files to come, or say what the pool has.
+    """Fill, show or clear the pool of empty files, which become data files later.
 
-    Works while the queue is in use.
+    It works while the queue is in use.
 
-    Disk: `show` changes nothing; `fill` makes files, and removes what one left that was killed; `clear` deletes the
-    pool's files. Lock: not needed.
+    Disk: `show` changes nothing; `fill` makes files, and removes what a killed `fill` left; `clear` deletes the pool's
+    files. Lock: not needed.
     """
     if size_bytes < file_bytes:
-        raise UsageError(f"--bytes, {size_bytes}, is less than a file has, --file-bytes, {file_bytes}")
+        raise UsageError(f"--bytes is {size_bytes}, less than one file with --file-bytes {file_bytes}: raise --bytes")
     found = open_pool(path, named(name), shared=shared, max_bytes=size_bytes, create=action is not Action.SHOW)
     removed, made, deleted_bytes = [], [], 0
     if action is Action.FILL:
@@ -161,15 +161,15 @@ def pool(
 
 @verb(KEEP)
 def bench(
-    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory on the disk that is meant.")],
-    seconds: Annotated[float, typer.Option(min=0.1, help="How long it takes, about.")] = SECONDS,
+    path: Annotated[str, typer.Argument(metavar="PATH", help="A directory on the disk to measure.")],
+    seconds: Annotated[float, typer.Option(min=0.1, help="Approximate duration in seconds.")] = SECONDS,
     as_json: JsonOption = False,
 ) -> int:
-    """Measure this disk against this queue: durable writes of the same bytes, in turn, with items of 100 bytes.
+    """Compare a queue with its disk: durable flushes of 100-byte items, and bare durable writes, in turn.
 
-    What it says is about this disk at this moment: other work on it makes both slower.
+    The result holds for this disk at this moment: other work on the disk slows both down.
 
-    Disk: a directory in PATH is made, and deleted again. Lock: of no other queue.
+    Disk: a directory in PATH is made, and deleted again. Lock: only of the queue in that directory.
     """
     with progress("bench", seconds) as at:
         rows = measure(path, seconds, at)
@@ -189,5 +189,5 @@ def bench(
             for row in rows
         ],
     )
-    say("The bare disk: one durable write of the same bytes for each flush, to a file that was written before.")
+    say("The bare disk: one durable write for each flush, to a file that was written before.")
     return WELL

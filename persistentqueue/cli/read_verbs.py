@@ -1,6 +1,6 @@
-"""The verbs that only look: they need no lock, work while another process owns the queue, and change nothing on disk.
+"""The verbs that only read: ``list``, ``stat``, ``peek``, ``dump``, ``check``, ``explain``, ``top``, ``report``.
 
-``list``, ``stat``, ``peek``, ``dump``, ``check``, ``explain``, ``top``, ``report``.
+They need no lock, work while another process owns the queue, and change no file of it.
 """
 
 from __future__ import annotations
@@ -52,16 +52,16 @@ from .summary import (
     see,
 )
 
-LOOK = "Look: without the lock, without a trace"
+LOOK = "Read: needs no lock, changes nothing"
 _ITEM_WIDTH = 100
 _PROGRESS_ITEMS = 1000
 
 
 @verb(LOOK, "list")
 def list_(path: PathArgument, as_json: JsonOption = False) -> int:
-    """List the queues of a directory: depth, bytes, the age of the oldest item, who has them open.
+    """List the queues of a directory: depth, disk space, age of the oldest item, owner.
 
-    Status 1: one of them cannot be read.
+    Status 1: a queue cannot be read.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -89,9 +89,9 @@ def list_(path: PathArgument, as_json: JsonOption = False) -> int:
 
 @verb(LOOK)
 def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
-    """Say how one queue is: depth, consumers, data files, disk by kind, markers, owner.
+    """Show one queue: depth, consumers, data files, disk space by kind, markers, owner.
 
-    What sessions have on hold counts as left: only the owner can tell.
+    Items that sessions hold are counted as left: only the owner can tell them apart.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -101,7 +101,7 @@ def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = Fa
         answer(document_of(seen, name or ".") | {"owner_resident_bytes": memory_bytes})
         return WELL
     ages = f", the oldest for {span_text(age_of(seen))}" if seen.depth else ""
-    owner = owner_text(seen) + (f", which takes {size_text(memory_bytes)} of memory" if memory_bytes else "")
+    owner = owner_text(seen) + (f", which uses {size_text(memory_bytes)} of memory" if memory_bytes else "")
     if seen.owner is not None and seen.is_owned is not False:
         owner += f", since {seen.owner.since}"
     rows = [
@@ -110,12 +110,12 @@ def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = Fa
         ("owner", owner),
         ("left", f"{many(seen.depth, 'item')}, {size_text(seen.live_bytes)}{ages}"),
         ("overtaken", f"{many(seen.overtaken, 'item')}, in {many(seen.gaps, 'gap')}"),
-        ("ever", f"{seen.enqueued:,} enqueued, {seen.dequeued:,} gone"),
-        ("published", f"{many(seen.published, 'transaction')} for the owner to take in"),
+        ("in total", f"{seen.enqueued:,} enqueued, {seen.dequeued:,} consumed by all"),
+        ("published", f"{many(seen.published, 'transaction')} for the owner to adopt"),
         *((f"subscription {who}", f"{many(left, 'item')} left") for who, left in seen.subscriptions),
         *((f"marker {marker}", str(version)) for marker, version in sorted(seen.markers.items())),
         ("log", f"generation {seen.generation}, {many(seen.transactions, 'transaction')} behind its checkpoint"),
-        ("flushes", "durable against a power cut" if seen.is_synced else "sync=False: a power cut may take the latest"),
+        ("flushes", "durable against a power cut" if seen.is_synced else "sync=False: a power cut may lose the latest"),
         ("data files", f"{len(seen.segments):,} in {os.path.join(seen.data_path, 'data')}"),
         ("disk", size_text(seen.disk_bytes)),
         *((f"  {part.what}", size_text(part.size_bytes)) for part in disk_parts(seen) if part.size_bytes),
@@ -128,14 +128,14 @@ def stat(path: PathArgument, name: NameArgument = None, as_json: JsonOption = Fa
 def peek(
     path: PathArgument,
     name: NameArgument = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="How many items.")] = 10,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Number of items.")] = 10,
     subscription: SubscriptionOption = "",
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Show the first items, which stay where they are; --json: one line for each.
+    """Show the first items without consuming them; --json: one line for each item.
 
-    Items that a session has on hold are shown, too.
+    Items that a session holds are shown, too.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -157,18 +157,21 @@ def peek(
 def dump(
     path: PathArgument,
     name: NameArgument = None,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="Where to; - is stdout.")] = "-",
+    output: Annotated[
+        str, typer.Option("-o", "--output", metavar="FILE", help="The file to write; - is stdout.")
+    ] = "-",
     subscription: SubscriptionOption = "",
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Write all items that are left as JSON lines, which `load` understands; they stay where they are.
+    """Write all items that are left as JSON lines, which `load` reads; no item is consumed.
 
-    {"sequence": 0, "time": "2026-01-31T12:00:00.000000+00:00", "text": "…"}; an item that is not UTF-8 has "base64"
-    instead of "text". Every block is checked; of what is damaged it says on stderr which sequences are lost, and goes
-    on behind it. Items on hold are written, too. --json: the summary, on stderr, in JSON. Status 1: something is lost.
+    A line: {"sequence": 0, "time": "2026-01-31T12:00:00.000000+00:00", "text": "…"}; an item that is not UTF-8 has
+    "base64" instead of "text". Items that a session holds are written, too. Every block is checked. If a block is
+    damaged, its lost sequences are reported on stderr, and the dump goes on behind it. --json: the summary, on stderr,
+    is JSON. Status 1: items are lost.
 
-    Disk: nothing is changed but FILE, which is there when it is complete. Lock: not needed.
+    Disk: only FILE is written; it appears when it is complete. Lock: not needed.
     """
     view = View(path, named(name), encryption=encryption_of(keys))
     seen = view.look()
@@ -177,7 +180,7 @@ def dump(
     lost: list[tuple[int, int]] = []
 
     def damaged(error: CorruptionError, runs: Sequence[tuple[int, int]]) -> None:
-        """Say what is wrong, and go on."""
+        """Note the lost runs and report the damaged block, so that the dump goes on behind it."""
         lost.extend(runs)
         if not as_json:
             note(str(error))
@@ -198,9 +201,7 @@ def dump(
     if output != "-":
         note(f"{many(written, 'item')} written to {output}")
     if seen.published:
-        note(
-            f"not among them: {many(seen.published, 'transaction')} in the inbox, which the owner has not taken in yet"
-        )
+        note(f"not included: {many(seen.published, 'transaction')} in the inbox, which the owner has not adopted yet")
     return PROBLEMS if lost else WELL
 
 
@@ -210,9 +211,10 @@ def _line(item: ViewedItem) -> dict[str, object]:
 
 @verb(LOOK, "check")
 def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
-    """Read everything and report what is wrong.
+    """Read and check the whole queue, and report the problems.
 
-    Of a queue that is in use, what its owner changes meanwhile may show as a problem. Status 1: there are problems.
+    If the queue is in use, a change that its owner makes meanwhile may be reported as a problem. Status 1: there are
+    problems.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -227,9 +229,9 @@ def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = 
     )
     say(f"{report.items} items read and checked; {ending}; {len(report.problems)} problems")
     if report.torn_bytes:
-        say(f"{report.torn_bytes} bytes of an unfinished group, which the next opening drops")
+        say(f"{report.torn_bytes} bytes of an unfinished group at the end of the log, which the next opening drops")
     if report.published:
-        say(f"{report.published} items were published by others, and wait for the owner")
+        say(f"{report.published} items were published by others, and wait in the inbox for the owner")
     for each in report.untrusted:
         say(f"not trusted: {each}")
     for leftover in report.leftovers:
@@ -239,9 +241,9 @@ def check_(path: PathArgument, name: NameArgument = None, as_json: JsonOption = 
 
 @verb(LOOK)
 def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption = False) -> int:
-    """Say why each data file is there, and what there is to do.
+    """Explain why each data file exists, and what to do about it.
 
-    Which sessions hold what, only the owner's process knows: there, ask queue.explain().
+    Only the owner's process knows which sessions hold items: call queue.explain() there.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -252,9 +254,9 @@ def explain(path: PathArgument, name: NameArgument = None, as_json: JsonOption =
         answer({"name": sight.name, "segments": segments, "findings": [finding._asdict() for finding in found]})
         return WELL
     for segment in snapshot.segments:
-        reasons = [f"{many(left, 'item')} left" + (f" to {who!r}" if who else "") for who, left in segment.left]
-        reasons += ["it is the youngest, most likely written on"] if segment.is_youngest else []
-        reasons += [] if segment.live or segment.is_youngest else ["it is drained, and goes with the next trim"]
+        reasons = [f"{many(left, 'item')} left" + (f" for {who!r}" if who else "") for who, left in segment.left]
+        reasons += ["the youngest, most likely being written"] if segment.is_youngest else []
+        reasons += [] if segment.live or segment.is_youngest else ["drained: the next trim frees it"]
         size = (
             f"{size_text(segment.live_bytes)} of {size_text(segment.size_bytes)} live ({share_text(share_of(segment))})"
         )
@@ -269,13 +271,14 @@ def top(
     path: PathArgument,
     names: NamesArgument = None,
     interval: Annotated[float, typer.Option(min=0.05, max=86400, help="Seconds between two looks.")] = 1.0,
-    once: Annotated[bool, typer.Option("--once", help="Two looks, one picture, and out.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Look twice, show the result, and end.")] = False,
     as_json: JsonOption = False,
 ) -> int:
-    """Watch queues at work: depth, rates, how long items wait, disk, the owner's memory, and a map of the data files.
+    """Watch queues live: depth, rates, waiting times, disk space, the owner's memory, and a map of the data files.
 
-    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown at large. Where stdout is no
-    terminal each picture follows the one before; --json: one line for each look.
+    Ctrl-C ends it, with status 0. The first NAME, or else the deepest queue, is shown in detail. If stdout is no
+    terminal, the pictures follow each other; --json: one line for each look. Status 1, with --once: a queue cannot be
+    read.
 
     Disk: nothing is changed. Lock: not needed.
     """
@@ -286,15 +289,15 @@ def top(
 def report(
     path: PathArgument,
     names: NamesArgument = None,
-    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page.")] = "report.html",
+    output: Annotated[str, typer.Option("-o", "--output", metavar="FILE", help="The page to write.")] = "report.html",
     as_json: JsonOption = False,
 ) -> int:
-    """Write one HTML page that shows how queues are, with pictures, and what there is to do.
+    """Write an HTML page with charts of the queues, and with what to do.
 
-    The page needs nothing else, and no network. From outside nobody sees what sessions have on hold: in the owner's
-    process, persistentqueue.cli.report_html(queue) has that, too. Status 1: one of them cannot be read.
+    The page needs no other file and no network. Only the owner's process knows which items sessions hold; there,
+    persistentqueue.cli.report_html(queue) shows them, too. Status 1: a queue cannot be read.
 
-    Disk: nothing is changed but FILE. Lock: not needed.
+    Disk: only FILE is written. Lock: not needed.
     """
     sights, unread = [], {}
     for name in queues_in(path, names or ()):

@@ -1,11 +1,11 @@
-"""The three standard streams and Ctrl-C, as a process of the command line has them.
+"""The three standard streams and Ctrl-C, in a process of the command line.
 
 A stream may be closed, full, in ASCII, or without a reader. No such stream may end in a traceback, in the status that
 means "nothing to get", or in an error message within the answer. ``ready`` and ``finish`` enclose the verb.
 
 Ctrl-C has three phases. Before the verb it ends the process at once, because nothing is open yet. During the verb it
-raises ``KeyboardInterrupt``. After the verb it is ignored, because the status is known. A process that was started with
-SIGINT ignored, as by ``nohup``, goes on ignoring it.
+raises ``KeyboardInterrupt``. After the verb it is ignored, because the status is known. If the process was started with
+SIGINT ignored, as ``nohup`` does, SIGINT stays ignored.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from typing import Any, TextIO
 
 FAILED, INTERRUPTED = 2, 130
 _PAUSE_MS, _LONGEST_PAUSE_MS = 1, 50
-"""Milliseconds between two looks at what a pipe's reader has left, at first and at most."""
+"""Milliseconds between two checks of what a pipe still holds: the first pause, and the longest."""
 
 
 def ready() -> None:
-    """Give each standard stream that is closed a descriptor and an object; let no character be refused by its encoding.
+    """Open a substitute for each standard stream that is closed, and let stdout and stderr escape any character.
 
-    A file that is opened later can then not get the descriptor of a standard stream. Reading a closed stdin, and
+    The substitute keeps the descriptor, so that no file that is opened later gets it. Reading a closed stdin, and
     writing to a closed stdout or stderr, raises ``OSError``.
     """
     for fd, name, mode in ((0, "stdin", "r"), (1, "stdout", "w"), (2, "stderr", "w")):
@@ -49,13 +49,16 @@ def ready() -> None:
 
 
 def tell(line: str) -> None:
-    """Write a line to stderr, if stderr takes it: the exit status says the rest."""
+    """Write a line to stderr; ignore a stderr that cannot be written, because the exit status reports the failure."""
     with suppress(OSError, ValueError):
         print(line, file=sys.stderr, flush=True)
 
 
 def finish(status: int) -> int:
-    """Flush stdout and stderr; the exit status. Output that stdout does not take makes it 2, unless it was 130."""
+    """Flush stdout and stderr, and return the exit status.
+
+    If stdout cannot be written, the status is 2, unless it was 130.
+    """
     try:
         sys.stdout.flush()
     except (OSError, ValueError) as error:
@@ -72,7 +75,7 @@ def finish(status: int) -> int:
 
 
 def drop(stream: TextIO) -> None:
-    """Send to nowhere what a stream could not write: the end of the process would try it once more."""
+    """Redirect a broken stream to the null device, and flush it there, so that Python's flush at exit cannot fail."""
     with suppress(OSError, ValueError):
         fd = stream.fileno()
         nowhere = os.open(os.devnull, os.O_WRONLY)
@@ -90,19 +93,16 @@ def is_piped(stream: TextIO) -> bool:
 
 
 def await_reader(stream: TextIO) -> None:
-    """Return when the pipe's reader has taken all that was written.
+    """Wait until the pipe's reader has taken all that was written.
 
-    Returns at once where the system does not tell how much is left.
-
-    Raises:
-        BrokenPipeError: The pipe has no reader.
+    Return at once if the system does not report how much is left. Raises ``BrokenPipeError`` if the pipe has no reader.
     """
     import fcntl  # noqa: PLC0415 - not on every system
     import termios  # noqa: PLC0415
 
     fd, pause = stream.fileno(), _PAUSE_MS
     poll = select.poll()
-    poll.register(fd, 0)  # an error, such as a reader that is gone, is reported all the same
+    poll.register(fd, 0)  # an error, such as a missing reader, is reported without being asked for
     wait = 0
     while True:
         if any(event & select.POLLERR for _, event in poll.poll(wait)):
@@ -129,7 +129,7 @@ def came_of_an_interrupt(error: BaseException | None) -> bool:
 
 
 class Interrupts:
-    """SIGINT of this process, through the three phases of a verb."""
+    """The handler of SIGINT in this process, through the three phases of a verb."""
 
     def __init__(self) -> None:
         self._is_ours = signal.getsignal(signal.SIGINT) not in {signal.SIG_IGN, None}
@@ -138,7 +138,7 @@ class Interrupts:
 
     @contextmanager
     def raised(self) -> Iterator[None]:
-        """Let SIGINT raise ``KeyboardInterrupt`` meanwhile, and be ignored from then on."""
+        """Let SIGINT raise ``KeyboardInterrupt`` inside the block, and ignore it from then on."""
         before, sys.unraisablehook = sys.unraisablehook, self._unraisable(sys.unraisablehook)
         try:
             self._handle(signal.default_int_handler)
@@ -148,7 +148,7 @@ class Interrupts:
             sys.unraisablehook = before
 
     def end(self) -> None:
-        """Ignore SIGINT from now on, also while a second one comes."""
+        """Ignore SIGINT from now on. If another one arrives during this call, remember it and try again."""
         while True:
             try:
                 self._handle(signal.SIG_IGN)
@@ -158,7 +158,7 @@ class Interrupts:
                 return
 
     def status(self, status: int) -> int:
-        """The exit status: 130 also for an interrupt that a finalizer has swallowed."""
+        """Return the exit status: 130 if an interrupt did not reach the verb, else ``status``."""
         return INTERRUPTED if self._swallowed else status
 
     def _handle(self, handler: Any) -> None:
@@ -167,7 +167,7 @@ class Interrupts:
 
     def _unraisable(self, before: Callable[[sys.UnraisableHookArgs], Any]) -> Callable[[sys.UnraisableHookArgs], Any]:
         def hook(unraisable: sys.UnraisableHookArgs) -> None:
-            """Keep in mind an interrupt that came in a finalizer, where Python cannot raise it; print all else."""
+            """Remember an interrupt in a finalizer, where Python cannot raise it; pass on any other exception."""
             if came_of_an_interrupt(unraisable.exc_value):
                 self._swallowed = True
             else:
@@ -177,5 +177,5 @@ class Interrupts:
 
 
 def _leave(_number: int, _frame: FrameType | None) -> None:
-    """End the process: it has no queue open, and has written nothing."""
+    """End the process at once: no queue is open, and nothing was written."""
     os._exit(INTERRUPTED)

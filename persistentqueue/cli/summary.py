@@ -1,4 +1,4 @@
-"""What is to be shown of a queue, gathered, and what it means, in plain words."""
+"""The facts that the command line shows about a queue, and the findings that it draws from them."""
 
 from __future__ import annotations
 
@@ -16,40 +16,40 @@ from .display.charts import SPARSE, is_sparse, positions, share_of
 from .formatting import many, printable, share_text, size_text, span_text
 
 AGES = 48
-"""At how many places of what is left its age is asked for."""
+"""Number of positions among the items left at which the age is read."""
 OLD_SECONDS = 60.0
-"""A hold that is older than that is worth a word."""
+"""Age in seconds beyond which a hold, or an overtaken item, is urgent."""
 _LISTED = 5
 
 
 @dataclass(frozen=True)
 class Sight:
-    """What was seen of a queue, from outside, and what its owner knows beside, if he was asked."""
+    """The facts about one queue: a snapshot from outside, and the owner's own knowledge, if this is its process."""
 
     name: str
     snapshot: Snapshot
     ages: tuple[float, ...]
-    """How many seconds ago what is left was written, at places that are evenly spread over it."""
+    """Seconds since items that are left were written, at positions that are evenly spread over them."""
     stats: Stats | None = None
     uses: tuple[SegmentUse, ...] = ()
 
     @property
     def is_inside(self) -> bool:
-        """Whether the owner was asked."""
+        """True if the facts come from the owner's process."""
         return self.stats is not None
 
     @property
     def oldest_seconds(self) -> float | None:
-        """How long the oldest item has waited."""
+        """Seconds that the oldest item has waited; None if no item is left."""
         return age_of(self.snapshot)
 
     @property
     def held(self) -> set[int]:
-        """The data files that sessions keep, by their numbers."""
+        """The numbers of the data files that sessions keep."""
         return {use.number for use in self.uses if use.holders}
 
     def holders(self) -> list[tuple[Holder, list[int], int]]:
-        """Each session that holds something, the longest first: its sum, which files it keeps, and their bytes."""
+        """Return each session that keeps files, the longest hold first: its totals, its files, and their bytes."""
         found: dict[str, list[tuple[int, Holder, int]]] = {}
         for use in self.uses:
             for holder in use.holders:
@@ -63,35 +63,35 @@ class Sight:
 
 
 def named(name: str | None) -> str | None:
-    """The name that the library takes, of one that was written: ``.`` is the directory itself."""
+    """Return the name as the library expects it: None for ``.``, the directory itself."""
     return None if name == "." else name
 
 
 def queues_in(path: str, names: Sequence[str] = ()) -> list[str]:
-    """The names of the queues that are meant: those given, else all in the directory, else the directory itself."""
+    """Return the given names; without any, all queues in the directory; without any there, the directory itself."""
     return list(names) or list_queues(path) or ["."]
 
 
 def see(view: View, name: str, ages: int = AGES) -> Sight:
-    """The queue as it looks from outside."""
+    """Return the facts about a queue, as seen from outside."""
     snapshot = view.look()
     times = view.times_of(positions(snapshot.runs, ages)) if ages else {}
     return Sight(name, snapshot, tuple(max(snapshot.time_ns - times[at], 0) / 1e9 for at in sorted(times)))
 
 
 def see_inside(queue: PersistentQueue) -> Sight:
-    """The queue as it looks to the process that has it open."""
+    """Return the facts about a queue that this process has open."""
     seen = see(queue.view(), queue.name or ".")
     return Sight(seen.name, seen.snapshot, seen.ages, queue.stats(), tuple(queue.explain()))
 
 
 def age_of(snapshot: Snapshot) -> float | None:
-    """For how many seconds the oldest item has waited; None where there is none."""
+    """Return the seconds that the oldest item has waited; None if there is none, or its time cannot be read."""
     return None if snapshot.oldest_ns is None else max(snapshot.time_ns - snapshot.oldest_ns, 0) / 1e9
 
 
 def document_of(snapshot: Snapshot, name: str) -> dict[str, Any]:
-    """The snapshot as JSON has it."""
+    """Return the snapshot as a JSON object."""
     fields = {field: value for field, value in vars(snapshot).items() if field != "runs"}
     segments = [segment._asdict() | {"left": dict(segment.left)} for segment in snapshot.segments]
     owner = snapshot.owner._asdict() if snapshot.owner is not None else None
@@ -100,21 +100,21 @@ def document_of(snapshot: Snapshot, name: str) -> dict[str, Any]:
 
 
 def document_of_error(error: BaseException) -> dict[str, str]:
-    """What went wrong with a queue as JSON has it."""
+    """Return an error as a JSON object."""
     return {"type": type(error).__name__, "message": str(error)}
 
 
 def owner_text(snapshot: Snapshot) -> str:
-    """Who has the queue."""
+    """Return the owner in words."""
     if snapshot.is_owned is False or snapshot.owner is None:
-        left = "nobody, closed" if snapshot.is_sealed else "nobody, not closed"
-        return left if snapshot.is_owned is not True else "somebody"
+        left = "none, closed" if snapshot.is_sealed else "none, not closed"
+        return left if snapshot.is_owned is not True else "unknown process"
     who = f"{snapshot.owner.pid} on {printable(snapshot.owner.host)}"
     return who if snapshot.is_owned else f"perhaps {who}"
 
 
 def resident_bytes(snapshot: Snapshot) -> int | None:
-    """The memory that the owner's process takes, all of it; None where the system does not tell."""
+    """Return the memory of the owner's whole process, in bytes; None if the system does not report it."""
     owner = snapshot.owner
     if owner is None or snapshot.is_owned is False or owner.host != socket.gethostname():
         return None
@@ -131,7 +131,7 @@ def resident_bytes(snapshot: Snapshot) -> int | None:
 
 
 class Part(NamedTuple):
-    """What a part of the disk is taken by."""
+    """A kind of files, and the disk space that they take."""
 
     key: str
     glyph: str
@@ -141,7 +141,7 @@ class Part(NamedTuple):
 
 
 def disk_parts(snapshot: Snapshot) -> list[Part]:
-    """What the queue's files are, by kind: all of ``disk_bytes``."""
+    """Return the disk space of the queue's files by kind; the sum is ``disk_bytes``."""
     dead_bytes = max(snapshot.data_bytes - snapshot.live_bytes, 0)
     parts = [
         Part("live", "█", "green", "items that are left", snapshot.live_bytes),
@@ -156,16 +156,16 @@ def disk_parts(snapshot: Snapshot) -> list[Part]:
 
 
 class Finding(NamedTuple):
-    """Something that is to be said of a queue, and what to do about it."""
+    """A statement about a queue, and advice."""
 
     is_urgent: bool
-    """Whether somebody should do it; else it is well, or comes by itself."""
+    """True if the user should act; otherwise the state is normal, or ends without help."""
     what: str
     advice: str
 
 
 def findings(sight: Sight) -> list[Finding]:
-    """What is to be said of the queue, what is to be done first."""
+    """Return the findings about a queue, the urgent ones first."""
     found = [*_of_owner(sight), *_of_holds(sight), *_of_files(sight), *_of_memory(sight)]
     return sorted(found, key=lambda finding: not finding.is_urgent)
 
@@ -175,24 +175,24 @@ def _of_owner(sight: Sight) -> Iterator[Finding]:
     if snapshot.in_doubt:
         yield Finding(
             True,
-            f"The last transaction goes over several queues, and {snapshot.in_doubt!r} knows what became of it.",
-            "Opening this queue asks that one: keep both beside each other.",
+            f"The last transaction covers several queues; only {snapshot.in_doubt!r} knows whether it was committed.",
+            "The next opening of this queue asks that one: keep both in one directory.",
         )
     if snapshot.is_owned is False and not snapshot.is_sealed:
         yield Finding(
             False,
-            f"Nobody has it open, and it was not closed: {many(snapshot.transactions, 'transaction')} to replay.",
-            "The next opening recovers; nothing that was acknowledged is lost.",
+            f"The queue was not closed, and has no owner now: {many(snapshot.transactions, 'transaction')} to replay.",
+            "The next opening recovers; no acknowledged transaction is lost.",
         )
     if snapshot.published:
         waits = f"{many(snapshot.published, 'transaction')} of other processes, {size_text(snapshot.inbox_bytes)}, "
         if snapshot.is_owned is False:
-            yield Finding(False, f"{waits}wait in the inbox.", "The next opening takes them in.")
+            yield Finding(False, f"{waits}wait in the inbox.", "The next opening adopts them.")
         else:
             yield Finding(
                 False,
                 f"{waits}wait in the inbox for the owner.",
-                "He takes them in when he flushes, or finds nothing to dequeue; a limit may keep them out.",
+                "The owner adopts them when it flushes, or finds no item to dequeue; a limit may keep them out.",
             )
 
 
@@ -202,8 +202,8 @@ def _of_holds(sight: Sight) -> Iterator[Finding]:
         if snapshot.overtaken:
             yield Finding(
                 snapshot.depth > 0 and (sight.oldest_seconds or 0) > OLD_SECONDS,
-                f"{many(snapshot.overtaken, 'item was', 'items were')} overtaken: what came behind is consumed "
-                "already. Sessions have them on hold, or gave them back; from outside nobody can see which.",
+                f"{many(snapshot.overtaken, 'item was', 'items were')} overtaken: later items are already consumed. "
+                "Sessions hold the overtaken items, or have released them; only the owner's process can tell.",
                 "Ask the owner's process: print(*queue.explain(), sep='\\n'), or report_html(queue).",
             )
         return
@@ -215,14 +215,14 @@ def _of_holds(sight: Sight) -> Iterator[Finding]:
             holder.seconds > OLD_SECONDS,
             f"{files.capitalize()}, {size_text(size_bytes)}, {'is' if len(numbers) == 1 else 'are'} kept by session "
             f"{holder.session!r}: it {' and '.join(deeds)} for {span_text(holder.seconds)}.",
-            "It lets go by flush, rollback or close. Look whether it still works.",
+            "A flush, a rollback or a close of that session ends this. Check whether the session still works.",
         )
     stats = sight.stats
     if stats is not None and stats.damaged:
         yield Finding(
             True,
             f"{many(stats.damaged, 'item was', 'items were')} set aside: their blocks cannot be read.",
-            "persistentqueue check says where; repair, when the queue is closed, keeps what is intact.",
+            "persistentqueue check says where. Close the queue and run persistentqueue repair: it keeps intact data.",
         )
 
 
@@ -235,23 +235,23 @@ def _of_files(sight: Sight) -> Iterator[Finding]:
         yield Finding(
             False,
             f"{many(len(sparse), 'data file is', 'data files are')} sparse: of {size_text(size_bytes)} only "
-            f"{size_text(live_bytes)} lives. Segment {worst.number}, of {size_text(worst.size_bytes)}, is there for "
+            f"{size_text(live_bytes)} are live. Segment {worst.number}, of {size_text(worst.size_bytes)}, is kept for "
             f"{many(worst.live, 'item')}{_for_whom(worst.left)}.",
-            f"The owner gathers what lives, about a second after a commit (below {SPARSE:.0%}; compact_below), or "
-            "persistentqueue compact when the queue is free.",
+            f"The owner compacts files that are less than {SPARSE:.0%} live (compact_below), about a second after a "
+            "commit. If the queue has no owner: persistentqueue compact.",
         )
     waiting = [(name, left) for name, left in snapshot.subscriptions if left]
     if len(snapshot.subscriptions) + (not snapshot.fan_out) > 1 and waiting:
         everybody = [*waiting, *([("", snapshot.depth)] if not snapshot.fan_out else [])]
         name, left = max(everybody, key=lambda each: each[1])
         alone = sum(len(segment.left) == 1 and segment.left[0][0] == name for segment in snapshot.segments)
-        who = f"the subscription {name!r}" if name else "the plain queue, who needs no subscription,"
+        who = f"the subscription {name!r}" if name else "the plain queue (no subscription)"
         yield Finding(
             alone > 0 and left > 0,
             f"Furthest behind is {who} with {many(left, 'item')} left"
-            + (f"; {many(alone, 'data file is', 'data files are')} there for it alone." if alone else "."),
-            "One that nobody consumes any more keeps everything: queue.unsubscribe(name), or fan_out=True without a "
-            "plain consumer.",
+            + (f"; {many(alone, 'data file is', 'data files are')} kept for it alone." if alone else "."),
+            "A consumer that is not used any more keeps every item: remove it by queue.unsubscribe(name); a queue "
+            "made with fan_out=True has no plain consumer.",
         )
 
 
@@ -265,15 +265,16 @@ def _of_memory(sight: Sight) -> Iterator[Finding]:
     if stats is not None and stats.flowed:
         yield Finding(
             False,
-            f"The queue has flowed to disk: {stats.cached:,} of {many(stats.ready, 'ready item')} are in memory, "
-            f"{size_text(stats.cached_bytes)} of {size_text(stats.memory_bytes)} that it may take "
+            f"The queue has flowed to disk: {stats.cached:,} of {many(stats.ready, 'ready item')} are in memory. They "
+            f"take {size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} allowed "
             f"({share_text(stats.cached / stats.ready if stats.ready else 0)} of the backlog).",
-            "That is well: the rest is read, in order, when its turn comes. A larger memory_bytes keeps more.",
+            "This is normal: the other items are read, in order, when they are due. A larger memory_bytes keeps more "
+            "in memory.",
         )
     if stats is not None and stats.fill >= 0.9:
         yield Finding(
             True,
-            f"It is {share_text(stats.fill)} full by its nearest limit; "
+            f"The queue is {share_text(stats.fill)} full by its nearest limit; "
             f"{many(stats.waiting, 'flush waits', 'flushes wait')}.",
-            "Dequeue, or raise the limit: enqueues are refused, or wait, at 100 %.",
+            "Consume items, or raise the limit: at 100 %, flushes with enqueues are refused, or wait.",
         )

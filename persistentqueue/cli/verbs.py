@@ -1,4 +1,4 @@
-"""The command ``persistentqueue``, with all its verbs."""
+"""The command ``persistentqueue`` with all its verbs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from .app import WELL, UsageError, app, fail
 from .streams import FAILED, INTERRUPTED, came_of_an_interrupt
 
 VERBS = (read_verbs, write_verbs, maintenance_verbs)
-"""The rooms whose import brings their verbs into the application."""
+"""The modules whose import registers their verbs with the application."""
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Do what these arguments say; the exit status."""
+    """Run the verb that these arguments name, and return the exit status."""
     try:
         result: Any = app(list(arguments), prog_name="persistentqueue", standalone_mode=False)
-    except SystemExit as ended:  # typer's status for a pipe without a reader is 1
+    except SystemExit as ended:  # typer ends with 1, our status for problems, if the pipe on stdout has no reader
         return FAILED if ended.code else WELL
     except Exception as error:
         if isinstance(error, typer.Abort) or came_of_an_interrupt(error):
@@ -30,8 +30,8 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _tell(error: Exception, as_json: bool) -> None:
-    """Say what is wrong with the command line, or with writing a help text."""
-    if not hasattr(error, "format_message"):  # an error of the command line has that
+    """Report an error of the command line, or of printing a help text."""
+    if not hasattr(error, "format_message"):  # only typer's errors of the command line have this method
         fail(error, as_json)
-    elif told := error.format_message():  # else it was the help that somebody asked for, without a verb
+    elif told := error.format_message():  # empty if no verb was given: the help was printed instead
         fail(UsageError(told), as_json)

@@ -1,5 +1,7 @@
-"""The verbs that put items in and take them out: ``put`` and ``load`` beside an owner, ``get``, ``move`` and
-``requeue`` with the lock."""
+"""The verbs that put items in and take them out: ``put``, ``load``, ``get``, ``move`` and ``requeue``.
+
+``put`` and ``load`` work while another process owns the queue; the others need the lock.
+"""
 
 from __future__ import annotations
 
@@ -53,31 +55,36 @@ from .summary import named
 
 USE = "Use"
 BATCH_BYTES = 4 * 1024 * 1024
-"""What one transaction of a load has at least, unless it is the last: the batches of a file are always the same."""
+"""Least payload of a transaction of a load, in bytes; only the last one may have less.
+
+The batches depend on the lines alone, so that a repeated load with a marker meets the same ones.
+"""
 BATCH_ITEMS = 1000
-"""What one transaction of a get, or of a move, has at most."""
-CreateOption = Annotated[bool, typer.Option("--create/--no-create", help="Make a queue that is not there.")]
+"""Most items in one transaction of a get or of a move."""
+CreateOption = Annotated[bool, typer.Option("--create/--no-create", help="Make the queue if it does not exist.")]
 
 
 @verb(USE)
 def put(
     path: PathArgument,
     name: NameNeeded,
-    items: Annotated[list[str] | None, typer.Argument(metavar="ITEM", help="Items; else lines of stdin.")] = None,
-    whole: Annotated[bool, typer.Option("--whole", help="All of stdin is one item, with its line ends.")] = False,
+    items: Annotated[
+        list[str] | None, typer.Argument(metavar="ITEM", help="The items; default: the lines of stdin.")
+    ] = None,
+    whole: Annotated[bool, typer.Option("--whole", help="Read all of stdin as one item.")] = False,
     create: CreateOption = True,
     trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Enqueue items: arguments, or else each line of stdin, as one transaction, durable when it returns.
+    """Enqueue the ITEMs, or each line of stdin, as one transaction; it is durable when the command ends.
 
-    Whoever owns the queue takes them in; where nobody does, this opens it for a moment.
+    The owner of the queue adopts the items. If the queue has no owner, the command opens it for a moment.
 
-    Disk: the items are published in the queue's inbox; a queue that is not there is made. Lock: not needed.
+    Disk: the items are published in the queue's inbox; a queue that does not exist is made. Lock: not needed.
     """
     if items and whole:
-        raise UsageError("--whole takes the item from stdin: leave the ITEMs away")
+        raise UsageError("--whole reads the item from stdin: give no ITEM")
     with Producer(path, named(name), create=create, encryption=encryption_of(keys), trust=trust) as producer:
         producer.enqueue_many(_given(items, whole))
         count = producer.pending
@@ -97,20 +104,20 @@ def _given(items: Sequence[str] | None, whole: bool) -> Iterable[bytes]:
 def load(
     path: PathArgument,
     name: NameArgument = None,
-    source: Annotated[str, typer.Option("-i", "--input", metavar="FILE", help="JSON lines; - is stdin.")] = "-",
-    marker: Annotated[str, typer.Option("--marker", metavar="NAME", help="Remember in the queue how far it is.")] = "",
+    source: Annotated[str, typer.Option("-i", "--input", metavar="FILE", help="The JSON lines; - is stdin.")] = "-",
+    marker: Annotated[str, typer.Option("--marker", metavar="NAME", help="Record in the queue how far it is.")] = "",
     create: CreateOption = True,
     trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Enqueue the items of JSON lines, as `dump` writes them, in transactions of some MiB, each durable and atomic.
+    """Enqueue items from JSON lines, as `dump` writes them, in durable transactions of about 4 MiB.
 
-    {"text": "…"} or {"base64": "…"}; other fields are passed over. With --marker a load that was cut short, and is run
-    again with the same lines and marker, puts nothing in twice: the marker reaches the number of the line up to which
-    it is done. A line that is none ends it; what came before is in the queue, transaction by transaction.
+    A line is {"text": "…"} or {"base64": "…"}; other fields are ignored. --marker: each transaction records the number
+    of its last line. If the load is cut short, and repeated with the same lines and marker, nothing is enqueued twice.
+    A line that is no item ends the load; the transactions before it stay.
 
-    Disk: the items are published in the queue's inbox; a queue that is not there is made. Lock: not needed, like `put`.
+    Disk: the items are published in the queue's inbox; a queue that does not exist is made. Lock: not needed.
     """
     total = Path(source).stat().st_size if source != "-" else None
     loaded = skipped = read_bytes = 0
@@ -131,14 +138,14 @@ def load(
             if source != "-":
                 file.close()
             if not as_json and (done or skipped):
-                note(f"{many(done + skipped, 'line')} of it were in the queue, by the marker {marker!r}")
+                note(f"{many(done + skipped, 'line')} skipped: by the marker {marker!r}, they were loaded before")
     return _taken_in(path, name or ".", loaded, trust, as_json, {"skipped": done + skipped} if marker else {})
 
 
 def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[bytes], int]]:
-    """The items behind the first ``done`` lines in batches: the number of the last line, the items, and what was read.
+    """Yield the items behind the first ``done`` lines in batches: the last line's number, the items, the bytes read.
 
-    Raises ``ValueError`` for a line that is no item, behind the batches before.
+    After the batches before it, a line that is no item raises ``ValueError``.
     """
     items: list[bytes] = []
     size_bytes = read_bytes = number = 0
@@ -149,7 +156,10 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
         try:
             items.append(item_of(json.loads(line)))
         except (ValueError, RecursionError) as error:
-            raise ValueError(f"line {number}: {error}; what came before the batch it is in is in the queue") from None
+            raise ValueError(
+                f"line {number}: {error}; the batch of this line was not loaded, all batches before it were: "
+                "correct the line, and load the rest"
+            ) from None
         size_bytes += len(items[-1])
         if size_bytes >= BATCH_BYTES:
             yield number, items, read_bytes
@@ -159,15 +169,15 @@ def _batches(lines: Iterable[bytes], done: int) -> Iterator[tuple[int, list[byte
 
 
 def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more: dict[str, Any] | None = None) -> int:
-    """Have what was published taken in, by the owner or, where there is none, here and now."""
+    """Report the published items; if the queue has no owner, open it for a moment, so that it adopts them."""
     waits = ""
     try:
         own(path, named(name), create=False, lock_timeout=LOCK_SECONDS, trust=trust).close()
     except QueueLockedError as locked:
-        who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "somebody"
-        waits = f"published: {who} has the queue, and takes them in"
-    except (PersistentQueueError, OSError) as error:  # they are durable all the same
-        waits = f"published: who opens the queue next takes them in; now it does not open: {error}"
+        who = f"process {locked.pid} on {locked.host}" if locked.pid is not None else "another process"
+        waits = f"published: {who} owns the queue, and adopts them"
+    except (PersistentQueueError, OSError) as error:  # no failure of the verb: the items are durable
+        waits = f"published: the next opening of the queue adopts them; it could not be opened now: {error}"
     if as_json:
         answer({"items": count, "published": bool(waits), **(more or {})})
     else:
@@ -179,8 +189,8 @@ def _taken_in(path: str, name: str, count: int, trust: bool, as_json: bool, more
 def get(
     path: PathArgument,
     name: NameArgument = None,
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="How many items at most.")] = 1,
-    every: Annotated[bool, typer.Option("--all", help="As many as there are.")] = False,
+    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Most items to take.")] = 1,
+    every: Annotated[bool, typer.Option("--all", help="Take all items that are ready.")] = False,
     timeout: Annotated[float, typer.Option(min=0, help="Seconds to wait for the first item.")] = 0.0,
     subscription: SubscriptionOption = "",
     lock_timeout: LockOption = LOCK_SECONDS,
@@ -188,14 +198,14 @@ def get(
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Take items out: print them, a line each, then consume them; --json: a JSON line each.
+    """Print items, one line each, and then consume them; --json: one JSON line each.
 
-    Each transaction, of up to 1,000 items, is consumed when stdout has taken all of it: what reads it may get items
-    twice, after a crash between the two, and never loses one. Into a pipe the first transaction has one item, each
-    further one up to twice as many, and begins when the pipe's reader has taken the one before. Status 1: there was
-    nothing.
+    A transaction has up to 1,000 items, and is committed after stdout has taken all of them. After a crash between the
+    two, the items are printed again; none is lost. If stdout is a pipe, the first transaction has one item, and each
+    further one up to twice as many as the one before. It begins when the pipe's reader has taken the one before.
+    Status 1: there was no item.
 
-    Disk: the items are consumed, durably. Lock: needed.
+    Disk: the items are durably consumed. Lock: needed.
     """
     left, taken = 2**62 if every else count, 0
     piped = is_piped(sys.stdout)
@@ -219,7 +229,7 @@ def get(
 
 
 def _session(queue: PersistentQueue, subscription: str) -> Session:
-    """A session of the subscription, which must be there: a name that was mistyped makes none."""
+    """Return a session of the subscription, which must exist: a mistyped name makes no new one."""
     if not subscription:
         return queue.session("get")
     if subscription not in queue.subscriptions():
@@ -231,10 +241,12 @@ def _session(queue: PersistentQueue, subscription: str) -> Session:
 def move(
     path: PathArgument,
     names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="The queues' names.")] = None,
-    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Items: into this queue beside it.")] = "",
-    count: Annotated[int, typer.Option("-n", "--count", min=0, help="Items: how many; all of them.")] = 2**62,
-    data_path: Annotated[str, typer.Option(metavar="NEW", help="Segments: to a directory of each name there.")] = "",
-    back: Annotated[bool, typer.Option("--back", help="Segments: into the queues' own directories.")] = False,
+    to: Annotated[str, typer.Option("--to", metavar="TARGET", help="Move items to this queue in PATH.")] = "",
+    count: Annotated[
+        int, typer.Option("-n", "--count", min=0, help="With --to: most items to move; the default is all.")
+    ] = 2**62,
+    data_path: Annotated[str, typer.Option(metavar="NEW", help="Move segments to NEW/NAME.")] = "",
+    back: Annotated[bool, typer.Option("--back", help="Move segments back into the queues' directories.")] = False,
     lock_timeout: LockOption = LOCK_SECONDS,
     trust: TrustOption = False,
     keys: KeyOption = None,
@@ -242,18 +254,18 @@ def move(
 ) -> int:
     """Move items to another queue (--to), or the segments of closed queues to other media (--data-path, --back).
 
-    Items go in transactions of up to 1,000 over both queues: killed at any moment, each is in one of them. Segments are
-    copied, synced, and deleted where they were, which may be cut short at any moment, too. Status 1: what is left
-    elsewhere could not be swept.
+    Items move in transactions of up to 1,000 over both queues: after a kill at any moment, each item is in exactly one
+    of them. Segments are copied, synced, and then deleted in their old location; that may be cut short at any moment,
+    too. Status 1: the old location could not be swept.
 
-    Disk: both queues, of which TARGET is made if it is not there; or the place of the segments. Lock: that of each.
+    Disk: both queues, and TARGET is made if it does not exist; or the location of the segments. Lock: needed, for each.
     """
     if sum((bool(to), bool(data_path), back)) != 1:
-        raise UsageError("one of --to TARGET, --data-path NEW, --back")
+        raise UsageError("expected exactly one of --to TARGET, --data-path NEW, --back")
     if not to:
         return _move_segments(path, names or ["."], data_path or None, lock_timeout, trust, as_json)
     if names is None or len(names) != 1:
-        raise UsageError("--to needs the one NAME of the queue that the items are in")
+        raise UsageError("--to moves the items of one queue: expected exactly one NAME")
     opened = partial(own, path, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
     return _move_items(opened, names[0], to, count, as_json)
 
@@ -294,7 +306,7 @@ def _move_segments(
         if not as_json:
             say(f"moved: {moved.files} files, {moved.copied_bytes} bytes, from {moved.source} to {moved.target}")
             for place in moved.left:
-                say(f"left: {place} is not there, or could not be swept; it may hold files that do not count")
+                say(f"left: {place} is missing, or could not be swept; it may hold files that the queue does not need")
     if as_json:
         answer({"moved": documents})
     return PROBLEMS if left else WELL
@@ -305,17 +317,18 @@ def requeue(
     path: PathArgument,
     name: NameNeeded,
     dead_letter: Annotated[str, typer.Option("--from", metavar="DEAD", help="The queue of the dead letters.")],
-    count: Annotated[int | None, typer.Option("-n", "--count", min=0, help="How many; all of them.")] = None,
+    count: Annotated[int | None, typer.Option("-n", "--count", min=0, help="Most items to move; default: all.")] = None,
     lock_timeout: LockOption = LOCK_SECONDS,
     trust: TrustOption = False,
     keys: KeyOption = None,
     as_json: JsonOption = False,
 ) -> int:
-    """Take dead letters back to the end of the queue that they came from, for attempts that are counted anew.
+    """Move dead letters back to the end of the queue that they came from, with new delivery attempts.
 
-    One transaction over both queues. What came from other queues, or is no dead letter, stays. Status 1: no item.
+    It is one transaction over both queues. Dead letters of other queues, and other items, stay. Status 1: no item was
+    moved.
 
-    Disk: both queues. Lock: that of each.
+    Disk: both queues. Lock: needed, for both.
     """
     opened = partial(own, path, create=False, lock_timeout=lock_timeout, encryption=encryption_of(keys), trust=trust)
     with opened(dead_letter) as dead, opened(named(name), dead_letter=dead) as queue:

@@ -1,6 +1,6 @@
-"""Between Spark jobs, and between Spark and everybody else, through queues.
+"""Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data source.
 
-One program puts a DataFrame, another one, later or in another process, takes it over (``handoff``)::
+A hand-off: one program puts a DataFrame; another program, later or in another process, takes it (``handoff``)::
 
     from persistentqueue.spark import StageHandoff, local_session
 
@@ -12,7 +12,7 @@ One program puts a DataFrame, another one, later or in another process, takes it
         if stage is not None:
             stage.df.groupBy("carrier").count().show()
 
-Rows go into a queue, and are looked at there, as items (``source`` and ``sink``)::
+A data source: Spark writes rows to a queue as items, and reads items as rows (``source``, ``stream``, ``writer``)::
 
     from persistentqueue.spark import register
 

@@ -1,11 +1,11 @@
-"""Hand whole DataFrames from one Spark job to the next, durably, through a named queue.
+"""The hand-off of whole DataFrames from one Spark job to the next, durably, through a named queue.
 
-Spark moves the rows, as Parquet files that it writes and reads in parallel: the *payload*. The queue carries one small
-item for each DataFrame, its *manifest*. The transaction of that item is the commit: a put that was killed before it
-leaves only a payload that no manifest names, and such orphans are swept when the hand-off is next opened.
+Spark writes and reads the rows in parallel, as Parquet files: the *payload*. The queue carries one small item for each
+DataFrame: its *manifest*. The transaction of that item is the commit. If a put is killed before its commit, it leaves a
+payload that no manifest names. Opening the hand-off again sweeps such payloads.
 
-The payload lies on a file system that the driver and all executors see under the same path: on one machine, any local
-one.
+The payload lies on a file system that the driver and all executors see under the same path. On one machine, any local
+file system will do.
 """
 
 from __future__ import annotations
@@ -41,71 +41,92 @@ _PAYLOAD_NAME = re.compile(r"stage-[0-9a-f]{16}-[0-9a-f]{32}")
 
 
 class NotAStageError(PersistentQueueError, ValueError):
-    """The queue holds an item that no hand-off put there: give the hand-off a queue of its own."""
+    """The queue holds an item that no hand-off has put there: give the hand-off a queue of its own."""
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """What one stage consists of; the queue's item carries exactly this."""
+    """The description of one stage: exactly the content of its item in the queue."""
 
     directory: str
-    """The payload's directory: a name under the payload root."""
+    """The name of the payload's directory, under the payload root."""
     schema: dict[str, Any]
     """The schema of the DataFrame, as ``StructType.jsonValue()`` gives it."""
     files: tuple[str, ...]
-    """The Parquet files: names in the directory."""
+    """The names of the Parquet files in the directory."""
     sizes: tuple[int, ...]
-    """The size of each file, in bytes."""
+    """The size of each file in bytes, in the order of ``files``."""
     bytes: int
     """The sum of the sizes."""
     rows: int
+    """The number of rows of the DataFrame."""
     marker: tuple[str, int] | None
-    """The marker that the same transaction recorded."""
+    """The marker that the transaction of the put recorded; None if it was put without one."""
 
 
 class PayloadLostError(CorruptionError):
-    """A file of a stage's payload is gone, or has another size than its manifest says. The stage was given back.
+    """A file of a stage's payload is missing, or its size differs from the manifest. The stage was released.
 
-    It stays the first one until its files are back, or until ``handoff.skip(error.manifest)`` gives it up.
+    It stays the first stage until its files are restored, or until ``handoff.skip(error.manifest)`` gives it up.
+    ``manifest`` is that of the stage.
     """
 
     def __init__(self, manifest: Manifest, file: str, expected: str, found: str) -> None:
         self.manifest = manifest
-        consequence = "the stage stays in the queue: bring the file back, or call handoff.skip(error.manifest)"
+        consequence = "the stage stays in the queue: restore the file, or call handoff.skip(error.manifest)"
         super().__init__(file, 0, expected, found, consequence)
 
 
 @dataclass(frozen=True)
 class Stage:
-    """A DataFrame that was taken over. ``df`` reads the payload lazily: run every action on it inside the block."""
+    """A DataFrame that was taken. Run each action on it inside the block of ``take``, because it is read lazily."""
 
     df: DataFrame
+    """The rows, in no certain order. They are read from the payload when an action needs them."""
     manifest: Manifest
+    """The description of the stage."""
 
 
 class StageHandoff:
-    """A named queue of whole DataFrames, each handed over exactly once, by ``put`` and ``take``.
+    """A named queue of whole DataFrames, called stages; each is handed over exactly once, by ``put`` and ``take``.
 
-    ``path`` and ``name`` say which queue, as for ``PersistentQueue``. The payloads lie under ``payload_root``, by
-    default ``<path>/<name>+payload``, beside the queue (a plus sign cannot stand in a queue's name). Many queues may
-    share a root, of many machines: the names of a queue's payloads bear its identity, which only a copy of it has as
-    well, and none is swept that bears another. From the constructor until ``close()``, or for the ``with``
-    block, the hand-off owns the queue: no other process can put or take meanwhile, and so no payload is swept that
-    somebody is still writing. The root may lie on any file system that Spark can write, by Hadoop's name for it:
-    ``payload_root="s3a://bucket/payloads"``.
+    The hand-off owns the queue from its construction until ``close()``, or for the length of a ``with`` block. No other
+    process can put or take meanwhile, so that opening never sweeps a payload that is still being written. Opening
+    removes the payloads of this queue that no waiting manifest names, and nothing else. All methods may be called from
+    several threads.
 
-    Several consumers may each take every stage: by ``subscribe``, and ``take(subscription=…)``; a payload stays until
-    all of them, and those who take without a name, have taken it. A new hand-off with ``fan_out`` has no others.
+    By default one stage is taken once. With subscriptions, each consumer takes every stage: see ``subscribe``, and
+    ``take(subscription=…)``. A payload stays until all subscriptions, and the consumers without a name, have taken it.
 
-    ``dead_letter`` is the name of the queue beside this one for the stages that ``skip`` gives up (None: it drops
-    them).
+    Example::
 
-    ``spark`` reads what is taken; with ``None`` it is the session that is active by then, so that a program can look
-    into ``waiting()`` before it starts Spark. Opening removes payloads of this queue that no waiting manifest names,
-    and nothing else. ``put`` and ``take`` may be called from several threads.
+        with StageHandoff(spark, "queues", "clean-flights") as handoff:
+            handoff.put(frame, marker=("flights-2013", 1))
+            with handoff.take() as stage:
+                stage.df.show()
 
-    Raises what ``PersistentQueue`` raises, ``QueueLockedError`` above all; ``NotAStageError`` where the queue holds
-    other things than stages; ``ValueError`` where the root's path holds a character that Spark takes for a pattern.
+    Args:
+        spark: The session that reads the stages that are taken. With None, it is the session that is active when
+            ``take`` is called, so that a program can call ``waiting`` before it starts Spark. If ``payload_root`` is
+            not a local path, a session is needed at once: this one, or else the active one.
+        path: The directory of the queue's directory, as for ``PersistentQueue``. Made if missing.
+        name: The name of the queue, as for ``PersistentQueue``.
+        payload_root: The directory of the payloads, which is made if missing. The default, None, is
+            ``<path>/<name>+payload``, beside the queue; no queue's name can contain a plus sign. It may lie on any file
+            system that Spark can write, under Hadoop's name for it, such as ``"s3a://bucket/payloads"``. Many queues,
+            also of many machines, may share a root: the names of payloads contain the identity of their queue, and
+            only payloads with its own identity are swept. A copy of a queue has the same identity.
+        fan_out: If true, a new queue has no consumer but its subscriptions, so that a stage is taken only by them.
+            Default: False.
+        dead_letter: The name of the queue, in ``path``, that receives the stages that ``skip`` gives up. With None, the
+            default, ``skip`` drops them.
+
+    Raises:
+        QueueLockedError: Another process owns the queue.
+        PersistentQueueError: The queue cannot be opened; see ``PersistentQueue``.
+        NotAStageError: The queue holds an item that is no stage.
+        ValueError: The path of the payload root contains a character that Spark reads as a pattern.
+        OSError: The payload root cannot be made or read.
     """
 
     def __init__(
@@ -131,18 +152,34 @@ class StageHandoff:
             raise
 
     def put(self, df: DataFrame, marker: tuple[str, int] | None = None, progress: Report | None = None) -> bool:
-        """Have Spark write the DataFrame, and hand it over: on return it is durable, rows and manifest.
+        """Write a DataFrame with Spark, and hand it over as one stage.
 
-        ``marker`` is ``(who, version)``. When the queue has already recorded that version, or a later one, for this
-        name, nothing is run and the result is ``False``: so a program that was killed and started again puts the same
-        stage only once. Otherwise the result is ``True``, and the marker is recorded in the same transaction.
+        On return, the rows and the manifest are durable. The order of the rows is not kept. It may be called from any
+        thread.
 
-        ``progress`` is called twice a second, by a thread of its own, with how many of Spark's tasks are done, of those
-        that it knows of, and once at the end; what it raises is raised here.
+        Args:
+            df: The DataFrame. Spark computes it once.
+            marker: A pair ``(name, version)``, the version from 0 to 2**64 - 1; the default is None. The transaction
+                records it. If the queue has already recorded this version, or a later one, for this name, Spark is not
+                run. So a program that is killed and started again puts the stage only once.
+            progress: A function that is called about twice a second, from a thread of its own, and once at the end. It
+                gets the numbers of tasks as a ``Progress``. If it raises, nothing is handed over, and the error is
+                raised here. The default is None.
 
-        The order of rows is not kept. Raises what Spark raises while it writes, and ``ResourceError``, with nothing
-        handed over and the files removed; and what else ``Session.flush`` raises, after which the next opening removes
-        them, if they were not handed over. ``TypeError`` or ``ValueError`` for a marker that cannot be.
+        Returns:
+            True if the stage was handed over; False if the marker was recorded before, and nothing was handed over.
+
+        Raises:
+            TypeError: The marker is not a pair of str and int. Spark was not run.
+            ValueError: The name of the marker is empty, or its version is out of range. Spark was not run.
+            FileNotFoundError: The driver sees no file of what Spark has written: they share no file system.
+            ResourceError: The queue has no resources for the manifest. Nothing was handed over, and the payload was
+                removed.
+            BrokenQueueError: It is unknown whether the stage was handed over. If it was not, the next opening removes
+                the payload.
+
+        It also raises what Spark raises while it writes; then nothing was handed over, and the payload was removed.
+        For other errors of ``Session.flush``, the next opening removes the payload, unless it was handed over.
         """
         return self._put(df, marker, progress)
 
@@ -165,7 +202,7 @@ class StageHandoff:
         except BaseException:
             self._payloads.remove(directory)
             raise
-        # 3. One item commits it. Any other failure leaves the payload alone: its manifest may be durable.
+        # 3. One item commits it. A failure other than ResourceError leaves the payload: its manifest may be durable.
         try:
             with self._queue.session() as session:
                 session.enqueue(_encode(manifest))
@@ -178,16 +215,31 @@ class StageHandoff:
         return committed
 
     def put_batch(self, df: DataFrame, batch_id: int) -> bool:
-        """Hand over one micro-batch of a streaming query, exactly once: ``stream.writeStream.foreachBatch(put_batch)``.
+        """Hand over one micro-batch of a streaming query, exactly once.
 
-        The marker is ``(query id, batch id)``: a batch that Spark runs again, since it does not know whether it was
-        committed, is handed over only if it was not; then the result is ``False``, and Spark writes nothing. The query
-        keeps its id with its checkpoint: a new checkpoint is another query. A batch without rows is no stage, and
-        nothing is recorded of it; Spark computes each batch once. Of one batch one DataFrame is handed over: a second
-        one, as it has the same marker, is ``False`` and lost, so put it into a hand-off of its own.
+        Pass this method to the query: ``stream.writeStream.foreachBatch(handoff.put_batch)``. Spark then calls it in
+        the driver's process, which owns the hand-off. Spark Connect calls it in another process, so it is not
+        supported. On return, the stage is durable.
 
-        For the driver process that owns the hand-off, where Spark calls it; not for Spark Connect, which calls it
-        elsewhere. Raises ``ValueError`` outside of a streaming query, and what ``put`` raises.
+        The marker is ``(query id, batch id)``. Spark runs a batch again if it does not know whether the batch was
+        committed; a batch that was handed over before is then not written again. The id of a query is kept in its
+        checkpoint: with a new checkpoint it is another query. Spark computes each batch once.
+
+        A batch has one DataFrame. If a second DataFrame of one batch is handed over here, it has the same marker: it is
+        not written, and is lost. Use a hand-off of its own for it.
+
+        Args:
+            df: The DataFrame of the batch.
+            batch_id: The number of the batch, which Spark gives.
+
+        Returns:
+            True if the stage was handed over; False if the batch was handed over before, or has no rows. A batch
+            without rows is no stage, and its marker is not recorded.
+
+        Raises:
+            ValueError: The call does not come from ``foreachBatch`` of a streaming query.
+
+        It also raises what ``put`` raises.
         """
         query = df.sparkSession.sparkContext.getLocalProperty(QUERY_ID)
         if query is None:
@@ -198,17 +250,30 @@ class StageHandoff:
     def take(
         self, timeout: float | None = 0.0, *, subscription: str | None = None, progress: Report | None = None
     ) -> Iterator[Stage | None]:
-        """Take the oldest waiting stage over, for the length of a ``with`` block; ``None`` when nothing waits.
+        """Take the oldest waiting stage, for the length of a ``with`` block.
 
-        Leaving the block well commits: on return the take is durable, and the payload is removed, if nobody else needs
-        it. Leaving it by an exception, or being killed inside, gives the stage back to the front. What the block does
-        outside the queue must therefore bear being done again, and be durable before the block ends.
+        If the block ends without an exception, the take is committed: it is then durable, and the payload is removed
+        unless another consumer needs it. If the block raises, or the process is killed in it, the stage is released: it
+        is again the oldest one. So the effects of the block outside the queue must be repeatable, and must be durable
+        before the block ends. It may be called from any thread.
 
-        ``subscription`` is for whom: one that ``subscribe`` has made. ``timeout`` is in seconds, ``None`` for ever; it
-        waits for a put by another thread of this process, since no other process can put meanwhile. ``progress`` is
-        told of the jobs that this thread starts in the block, as by ``put``. Raises ``PayloadLostError`` if a file
-        of the payload is missing or has another size than the manifest says, with the stage given back (see ``skip``);
-        ``SubscriptionNotFoundError``; and what ``Session.flush`` raises.
+        Args:
+            timeout: Seconds to wait for a stage, None for ever; the default is 0. Only another thread of this process
+                can put a stage meanwhile, because the hand-off owns the queue.
+            subscription: The name of the consumer, which ``subscribe`` has made. With None, the default, it is the
+                consumer without a name.
+            progress: A function that is called as by ``put``, for the jobs that this thread starts in the block. If it
+                raises, the take is not committed. The default is None.
+
+        Yields:
+            The stage; None if no stage waits within the timeout.
+
+        Raises:
+            PayloadLostError: A file of the payload is missing, or its size differs from the manifest. The stage was
+                released; see ``skip``.
+            SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
+
+        It also raises what ``Session.flush`` raises when the block ends.
         """
         with self._consumer(subscription).session() as session:
             item = session.dequeue(timeout=timeout)
@@ -222,32 +287,42 @@ class StageHandoff:
             with reporting(spark, progress):
                 yield stage
             session.flush()
-        # What is not removed now, by a crash or for want of permission, is an orphan for the next sweep.
+        # After a crash here, or without permission, the payload stays: an orphan that the next opening sweeps.
         if not self._is_needed(manifest.directory):
             self._payloads.remove(manifest.directory)
 
     def skip(self, manifest: Manifest, reason: str = "", *, subscription: str | None = None) -> bool:
-        """Give up a waiting stage, so that it is not in the way: durable on return; False if it does not wait.
+        """Give up a waiting stage, so that the stages behind it can be taken.
 
-        With ``dead_letter`` the stage's manifest is moved there, with the reason; without, it is consumed. Nothing of
-        the payload is deleted: ``.lost`` is added to its name, once no other consumer needs it::
+        If the hand-off has a dead-letter queue, the manifest is moved there, with the reason; otherwise it is consumed.
+        The payload is not deleted: ``.lost`` is added to its name, when no other consumer needs it. On return, all of
+        this is durable. It may be called from any thread; the stages before this one are on hold meanwhile.
 
+        Example::
+
+            try:
+                with handoff.take() as stage:
+                    ...
             except PayloadLostError as error:
                 handoff.skip(error.manifest, str(error))
 
         Args:
-            manifest: Of the stage, from ``PayloadLostError.manifest`` or ``waiting()``.
-            reason: A text for the dead letter.
-            subscription: The consumer that gives it up; the others still take the stage.
+            manifest: The manifest of the stage, from ``PayloadLostError.manifest`` or from ``waiting()``.
+            reason: A text for the dead letter; empty by default.
+            subscription: The name of the consumer that gives the stage up; the other consumers still take it. With
+                None, the default, it is the consumer without a name.
+
+        Returns:
+            True if the stage was given up; False if it does not wait for this consumer.
 
         Raises:
-            SubscriptionNotFoundError: There is no such subscription.
+            SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
             OSError: The payload cannot be renamed.
 
         It also raises what ``Session.flush`` raises; the stage then still waits.
         """
         consumer = self._consumer(subscription)
-        with ExitStack() as ahead:  # the stages before it are on hold meanwhile
+        with ExitStack() as ahead:  # each session holds one stage before it, until all of them are closed
             while True:
                 session = consumer.session()
                 ahead.callback(session.close)
@@ -258,7 +333,7 @@ class StageHandoff:
                     break
             lost = self._damage(manifest) is not None
             if lost and not self._queue.subscriptions():
-                self._payloads.set_aside(manifest.directory)  # first: after a crash the next sweep would remove it
+                self._payloads.set_aside(manifest.directory)  # before the commit: a sweep would remove it after a crash
             if self._buries:
                 session.reject(item, reason, retry=False)
             session.flush()
@@ -267,30 +342,68 @@ class StageHandoff:
         return True
 
     def subscribe(self, name: str, start: str = "earliest") -> None:
-        """Let another consumer take every stage: with ``"earliest"``, if it is new, also those that somebody has still
-        to take, with ``"latest"`` what is put from now on. Durable on return; raises what
-        ``PersistentQueue.subscribe`` does.
+        """Add a consumer that takes every stage; do nothing if it exists.
+
+        On return, the subscription is durable. It may be called from any thread.
+
+        Args:
+            name: The name of the consumer: not empty, at most 65,535 bytes.
+            start: The first stage of a new consumer. ``"earliest"``, the default, is the oldest one that any consumer
+                has still to take; ``"latest"`` is the next one that is put.
+
+        Raises:
+            ValueError: The name is empty or too long, or ``start`` is another word.
+            ResourceError: The queue has no resources to record it; nothing was changed.
+            BrokenQueueError: It is unknown whether the subscription is durable: open the hand-off again.
         """
         self._queue.subscribe(name, start)
 
     def unsubscribe(self, name: str) -> None:
-        """Remove a consumer, and the payloads that only it had still to take. Durable on return. Raises
-        ``SubscriptionNotFoundError``."""
+        """Remove a consumer, and the payloads that only this consumer had still to take.
+
+        On return, the removal of the subscription is durable. It may be called from any thread.
+
+        Args:
+            name: The name of the consumer.
+
+        Raises:
+            SubscriptionNotFoundError: There is no such subscription.
+            ResourceError: The queue has no resources to record it; nothing was changed.
+            BrokenQueueError: It is unknown whether the removal is durable: open the hand-off again.
+        """
         left = {manifest.directory for manifest in self.waiting(name)}
         self._queue.unsubscribe(name)
         for directory in left - self._needed():
             self._payloads.remove(directory)
 
     def subscriptions(self) -> list[str]:
-        """The names of those who have subscribed, the oldest first."""
+        """Return the names of the subscriptions.
+
+        Returns:
+            The names, the oldest subscription first.
+        """
         return self._queue.subscriptions()
 
     def waiting(self, subscription: str | None = None) -> Iterator[Manifest]:
-        """The manifests of the stages that wait, oldest first, without taking them; ``subscription``: for whom."""
+        """Iterate over the manifests of the waiting stages, the oldest first, without taking them.
+
+        A stage that is being taken is not among them. Spark is not needed.
+
+        Args:
+            subscription: The name of the consumer whose stages are meant. With None, the default, it is the consumer
+                without a name.
+
+        Returns:
+            An iterator over the manifests.
+
+        Raises:
+            SubscriptionNotFoundError: There is no such subscription; or there is no consumer without a name.
+            CorruptionError: The iterator reaches a damaged block of the queue.
+        """
         return map(_decode, self._consumer(subscription).browse())
 
     def close(self) -> None:
-        """Give the queue up. The Spark session stays as it is. Closing twice does nothing."""
+        """Close the queue and release its lock. The Spark session stays open. A second call does nothing."""
         self._queue.close()
 
     def __enter__(self) -> StageHandoff:
@@ -328,32 +441,35 @@ class StageHandoff:
     def _read(self, manifest: Manifest, spark: SparkSession) -> DataFrame:
         schema = StructType.fromJson(manifest.schema)
         addresses = (self._payloads.address(manifest.directory, name) for name in manifest.files)
-        # Whatever the session says: a stage is taken as a whole or not at all.
+        # These options override the session's settings, because a stage is taken as a whole or not at all.
         reader = spark.read.options(ignoreCorruptFiles=False, ignoreMissingFiles=False)
         return reader.schema(schema).parquet(*addresses)
 
     def _measure(self, directory: str, df: DataFrame, marker: tuple[str, int] | None) -> Manifest:
-        """Describe the payload from the files themselves; their footers tell that each one was finished."""
+        """Return the manifest of a payload, from its files: reading their footers shows that each one was finished."""
         files = self._payloads.files(directory)
         if not files:
             address = f"{self._payloads.root}/{directory}"
             raise FileNotFoundError(
-                f"{address}: Spark wrote nothing here: driver and executors need a shared file system"
+                f"{address}: the driver sees no file of Spark here: driver and executors need a shared file system"
             )
         rows = self._payloads.rows(directory, list(files))
         sizes = tuple(files.values())
         return Manifest(directory, df.schema.jsonValue(), tuple(files), sizes, sum(sizes), rows, marker)
 
     def _needed(self) -> set[str]:
-        """The payloads that anybody has still to take, or is taking."""
+        """Return the payloads that any consumer has still to take, or is taking."""
         return {_decode(item).directory for item in self._queue.browse_all()}
 
     def _is_needed(self, directory: str) -> bool:
-        """Whether anybody else needs a payload that was just taken."""
+        """Return whether another consumer needs a payload that was just taken."""
         return bool(self._queue.subscriptions()) and directory in self._needed()
 
     def _sweep(self) -> None:
-        """Remove the payloads of this queue that no waiting manifest names. The queue's lock makes this safe."""
+        """Remove the payloads of this queue that no manifest in it names.
+
+        The queue's lock makes this safe: no put is writing a payload now.
+        """
         needed = self._needed()
         for name in self._payloads.names():
             if name.startswith(f"stage-{self._id}-") and _PAYLOAD_NAME.fullmatch(name) and name not in needed:
@@ -361,7 +477,7 @@ class StageHandoff:
 
 
 def _checked_marker(marker: Any) -> tuple[str, int]:
-    """Refuse a wrong marker before Spark does the work, not when the queue sees it."""
+    """Return the marker, or raise ``TypeError`` or ``ValueError`` before Spark does the work."""
     if not (isinstance(marker, tuple) and [type(part) for part in marker] == [str, int]):
         raise TypeError(f"a marker is a pair (name, version) of str and int, not {marker!r}")
     if not marker[0] or not 0 <= marker[1] < 2**64:
@@ -377,13 +493,16 @@ def _decode(item: bytes) -> Manifest:
     try:
         return _parse(json.loads(item))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise NotAStageError(f"an item is no stage ({error!r}): give the hand-off a queue of its own") from error
+        raise NotAStageError(f"an item is no manifest ({error!r}): give the hand-off a queue of its own") from error
 
 
 def _parse(fields: dict[str, Any]) -> Manifest:
-    """Check what a manifest says. Its names lead to files that will be removed: none may lead out of the root."""
+    """Return the manifest with these fields, or raise ``ValueError``.
+
+    Its names lead to files that will be removed, so none of them may lead out of the payload root.
+    """
     if fields.pop("format") != _FORMAT:
-        raise ValueError("another format")
+        raise ValueError("unknown format")
     files, sizes, marker = tuple(fields.pop("files")), tuple(fields.pop("sizes")), fields.pop("marker")
     if not _PAYLOAD_NAME.fullmatch(fields["directory"]) or any(os.path.basename(name) != name for name in files):
         raise ValueError("a path instead of a name")

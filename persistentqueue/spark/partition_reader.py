@@ -1,4 +1,4 @@
-"""What reads have in common: plans become partitions, and items rows."""
+"""The common parts of batch and streaming reads: splits become partitions, and items become rows."""
 
 from __future__ import annotations
 
@@ -22,23 +22,25 @@ SCHEMA = StructType(
     [StructField("value", BinaryType()), StructField("offset", LongType()), StructField("timestamp", TimestampType())]
 )
 PARTITION_BYTES = 64 * 1024 * 1024
-"""What one task reads, about, unless more partitions are asked for."""
+"""Approximate number of bytes that one task reads, unless the options ask for more partitions."""
 _ARROW_SCHEMA = pa.schema([("value", pa.binary()), ("offset", pa.int64()), ("timestamp", pa.timestamp("us", tz="UTC"))])
 _BATCH_ROWS, _BATCH_BYTES = 10_000, 4 * 1024 * 1024
 _VALUE_BYTES_MAX = 2**31 - 64
-"""The longest that Java can hold."""
+"""The longest array of bytes that Java can hold."""
 
 
 def partitions(splits: list[Split], least: int) -> list[InputPartition]:
-    """The splits as Spark's partitions, in order: at least about so many, where there is enough. Of none one without
-    any, as Spark would make, but each version otherwise."""
+    """Return the splits as partitions of Spark, in order: about ``least`` of them or more, if there are enough bytes.
+
+    Without splits, return one partition without any: versions of Spark differ in what they make of an empty list.
+    """
     total_bytes = sum(split.length_bytes for split in splits)
     most_bytes = max(min(PARTITION_BYTES, -(-total_bytes // least)), 1)
     return [InputPartition(group) for group in partition(splits, most_bytes)] or [InputPartition([])]
 
 
 def batches(place: Place, splits: list[Split], skips: bool) -> Iterator[pa.RecordBatch]:
-    """The items of the splits as rows, a few mebibytes at a time. Raises what ``splits.read`` raises."""
+    """Yield the items of the splits as rows, a few mebibytes at a time. Raises what ``splits.read`` raises."""
     settle()
     some: list[Found] = []
     rows = size_bytes = 0
@@ -59,7 +61,10 @@ def _batch(some: list[Found], rows: int) -> pa.RecordBatch:
     ends = np.zeros(rows + 1, np.int64)
     np.cumsum(np.fromiter(map(len, items), np.int64, rows), out=ends[1:])
     if ends[-1] > _VALUE_BYTES_MAX:
-        raise ValueError(f"an item near offset {some[-1].first} exceeds the {_VALUE_BYTES_MAX} bytes that Spark holds")
+        raise ValueError(
+            f"an item near offset {some[-1].first} exceeds the {_VALUE_BYTES_MAX} bytes that Spark can hold: "
+            "consume it without Spark"
+        )
     counts = [len(found.items) for found in some]
     offsets = np.concatenate([np.arange(each.first, each.first + len(each.items), dtype=np.int64) for each in some])
     times = np.repeat(np.array([each.time_ns // 1000 for each in some], np.int64), counts)
@@ -72,12 +77,15 @@ def _batch(some: list[Found], rows: int) -> pa.RecordBatch:
 
 
 def _column(kind: pa.DataType, rows: int, *buffers: Any) -> pa.Array:
-    """A column of what lies in memory as Arrow wants it."""
+    """Return a column from buffers in the layout of Arrow, without a null."""
     return pa.Array.from_buffers(kind, rows, [None, *map(pa.py_buffer, buffers)])
 
 
 def adopt(place: Place) -> None:
-    """Let what is published come into the queue, if there is any and nobody owns it."""
+    """Open the queue for a moment, so that it adopts published transactions; do nothing if there are none.
+
+    If another process owns the queue, it adopts them itself, so that every error is ignored here.
+    """
     with suppress(PersistentQueueError, OSError):
         if count_published(place.path, place.queue):
             PersistentQueue(place.path, place.queue, create=False).close()

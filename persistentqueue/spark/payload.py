@@ -1,8 +1,8 @@
-"""Where the rows of a stage lie: a directory of Parquet files under the payload root.
+"""The payloads of stages: each is a directory of Parquet files under the payload root.
 
-On a local file system, and on any other that Spark can write, by Hadoop's name for it (``s3a://``, ``hdfs://`` …). The
-local one is made durable here, files first, then the names that lead to them; of another, what Spark has written and
-closed is as durable as that storage makes it.
+The root lies on a local file system, or on any other that Spark can write, under Hadoop's name for it (``s3a://``,
+``hdfs://`` …). A local payload is made durable here: the files first, then the names that lead to them. On another file
+system, a file that Spark has written and closed is as durable as that storage makes it.
 """
 
 from __future__ import annotations
@@ -21,45 +21,45 @@ from pyspark.sql import SparkSession
 _PATTERN = set("*?[]{}\\")
 SCHEME = "://"
 LOST_SUFFIX = ".lost"
-"""Behind the name of what is left of a payload whose stage was given up."""
+"""The suffix of the name of a payload whose stage was given up."""
 
 
 class Payloads(Protocol):
-    """The payloads under one root, by the names of their directories."""
+    """The payloads under one root, each identified by the name of its directory."""
 
     root: str
     """The root, as messages show it."""
 
     def prepare(self) -> None:
-        """Make the root, if it is not there."""
+        """Make the root if it does not exist."""
 
     def names(self) -> list[str]:
-        """What stands under the root."""
+        """Return the names of the directories under the root."""
 
     def make(self, name: str) -> str:
-        """Make an empty payload; the address that Spark writes to."""
+        """Make an empty payload, and return the address that Spark writes to."""
 
     def files(self, name: str) -> dict[str, int]:
-        """The Parquet files of a payload, in order, and their sizes in bytes; none where it is not there."""
+        """Return the Parquet files of a payload, sorted by name, with their sizes in bytes; none if it is missing."""
 
     def rows(self, name: str, files: Sequence[str]) -> int:
-        """How many rows they hold, by their footers."""
+        """Return the number of rows in these files; reading it from their footers checks that they are complete."""
 
     def sync(self, name: str) -> None:
         """Make the payload durable."""
 
     def address(self, name: str, file: str) -> str:
-        """Where Spark reads a file."""
+        """Return the address at which Spark reads a file."""
 
     def remove(self, name: str) -> None:
-        """Delete a payload. Raises nothing: what stays is an orphan for the next sweep."""
+        """Delete a payload, and ignore errors: a payload that stays is an orphan for the next sweep."""
 
     def set_aside(self, name: str) -> None:
-        """Add ``LOST_SUFFIX`` to the name of a payload, if it is there, so that no sweep removes it."""
+        """Add ``LOST_SUFFIX`` to the name of a payload, if it exists, so that no sweep removes it."""
 
 
 def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloads:
-    """The payloads under this root. Raises ``ValueError`` for a root that Spark would take for a pattern."""
+    """Return the payloads under this root. Raises ``ValueError`` if Spark would read the root as a pattern."""
     text = os.fspath(root)
     remote = SCHEME in text and not text.startswith("file" + SCHEME)
     root = text if remote else str(Path(text.removeprefix("file" + SCHEME)).resolve())
@@ -69,7 +69,7 @@ def payloads(root: str | os.PathLike[str], spark: SparkSession | None) -> Payloa
 
 
 class _Local:
-    """On a local file system."""
+    """The payloads on a local file system."""
 
     def __init__(self, root: Path) -> None:
         self._root = root
@@ -87,7 +87,7 @@ class _Local:
         return self._url(self._root / name)
 
     def files(self, name: str) -> dict[str, int]:
-        """As the directory has them now."""
+        """Return the Parquet files that the directory contains now, with their sizes in bytes."""
         try:
             found = sorted(os.listdir(self._root / name))
         except FileNotFoundError:
@@ -98,8 +98,10 @@ class _Local:
         return sum(read_metadata(self._root / name / file).num_rows for file in files)
 
     def sync(self, name: str) -> None:
-        """Files first, then the names that lead to them; Hadoop's checksum files, too, since a torn one would make the
-        good file unreadable."""
+        """Sync the files first, and then the names that lead to them.
+
+        Hadoop's checksum files are synced, too: a torn one would make an intact file unreadable.
+        """
         for file in (self._root / name).iterdir():
             _sync(file)
         _sync(self._root / name)
@@ -118,12 +120,12 @@ class _Local:
 
     @staticmethod
     def _url(path: Path) -> str:
-        """The path so that Spark looks on the local file system, whatever its default is."""
+        """Return the path as an address on the local file system, whatever Spark's default file system is."""
         return f"file://{path}"
 
 
 class _Remote:
-    """On any other that Spark knows, by its driver's own way to it."""
+    """The payloads on any other file system that Spark knows, reached through the driver's Java."""
 
     def __init__(self, root: str, spark: SparkSession) -> None:
         self.root = root
@@ -141,7 +143,7 @@ class _Remote:
         return [status.getPath().getName() for status in self._list(self.root) if status.isDirectory()]
 
     def make(self, name: str) -> str:
-        return f"{self.root}/{name}"  # many such storages have no empty directories
+        return f"{self.root}/{name}"  # nothing to make: many such storages have no empty directories
 
     def files(self, name: str) -> dict[str, int]:
         found = {status.getPath().getName(): status.getLen() for status in self._list(f"{self.root}/{name}")}
@@ -151,7 +153,7 @@ class _Remote:
         return self._spark.read.parquet(*(self.address(name, file) for file in files)).count()
 
     def sync(self, name: str) -> None:
-        pass  # it was written and closed, and that is all that can be asked of it
+        pass  # Hadoop offers no more than the close of each file, which Spark has done
 
     def address(self, name: str, file: str) -> str:
         return f"{self.root}/{name}/{file}"
@@ -174,7 +176,7 @@ class _Remote:
 
 @contextmanager
 def _explaining(address: str) -> Iterator[None]:
-    """Raise an ``OSError`` that names the address, not half a page of Java."""
+    """Turn an error of Java into an ``OSError`` that names the address, without the Java stack trace."""
     try:
         yield
     except Py4JJavaError as error:
@@ -186,7 +188,7 @@ def _is_data(file: str) -> bool:
 
 
 def _make_directory(directory: Path) -> None:
-    """Make the directory and its parents, private and with durable names."""
+    """Make the directory and its missing parents, private to the user and with durable names."""
     if not directory.is_dir():
         _make_directory(directory.parent)
         directory.mkdir(mode=0o700, exist_ok=True)

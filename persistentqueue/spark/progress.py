@@ -1,4 +1,4 @@
-"""How far Spark is with what one thread has it do: tasks that are done, of those that it knows of."""
+"""The progress of the Spark jobs that one thread starts: the tasks that are done, and all that Spark knows of."""
 
 from __future__ import annotations
 
@@ -11,15 +11,17 @@ from typing import NamedTuple
 from pyspark.sql import SparkSession
 
 SECONDS = 0.5
-"""Between two reports."""
+"""Seconds between two reports."""
 _GROUP = "spark.jobGroup.id"
 
 
 class Progress(NamedTuple):
-    """``done`` tasks of ``total``; the total grows while Spark finds out what there is to be done."""
+    """The progress of Spark jobs, counted in tasks."""
 
     done: int
+    """Tasks that are done."""
     total: int
+    """All tasks that Spark knows of. The number grows while Spark plans further stages."""
 
 
 Report = Callable[[Progress], None]
@@ -27,10 +29,10 @@ Report = Callable[[Progress], None]
 
 @contextmanager
 def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
-    """While the block runs, tell twice a second how far the jobs are that this thread starts, and once at its end.
+    """Report the progress of the jobs that this thread starts in the block, twice a second and once at its end.
 
-    ``report`` is called by a thread of its own; if it raises, it is not called again, and the block raises that at its
-    end, unless it raises something itself.
+    ``report`` is called from a thread of its own. If it raises, it is not called again, and its error is raised at the
+    end of the block, unless the block itself raises.
     """
     if report is None:
         yield
@@ -52,15 +54,15 @@ def reporting(spark: SparkSession, report: Report | None) -> Iterator[None]:
             info = tracker.getJobInfo(job)
             for stage in info.stageIds if info is not None else ():
                 stage_info = tracker.getStageInfo(stage)
-                if stage_info is not None:  # Spark forgets those that are long done
+                if stage_info is not None:  # Spark forgets stages that ended long ago
                     done += stage_info.numCompletedTasks
-                    # Of a job that is done, stages that have not run were not needed: another job has.
+                    # A stage of a successful job that did not run was skipped: another job had done its work.
                     is_done = info is not None and info.status == "SUCCEEDED"
                     total += stage_info.numCompletedTasks if is_done else stage_info.numTasks
         report(Progress(done, total))
 
     def watch() -> None:
-        """Report until the block has ended, and then once more."""
+        """Report until the block ends, and then once more."""
         try:
             while not ended.wait(SECONDS):
                 tell()

@@ -1,4 +1,4 @@
-"""The data source ``persistentqueue``: queues that Spark reads and writes.
+"""The data source ``persistentqueue``: Spark reads the items of a queue as rows, and writes rows as items.
 
 ::
 
@@ -6,17 +6,18 @@
     frame.select("value").write.format("persistentqueue").mode("append").option("queue", "orders").save("queues")
     spark.read.format("persistentqueue").option("queue", "orders").load("queues")       # value, offset, timestamp
 
-A batch read browses: it shows what nobody has consumed when it is planned, and consumes nothing. The driver's side
-plans, tasks read the blocks beside the owner, without his lock, and check each of them. Spark may run a plan more than
-once, and later: what was consumed since then, and is not there any more, is an error, or is left out
-(``failOnDataLoss``). ``offset`` is an item's place in the queue, which is no other's; ``timestamp`` is when its block
-was written, by whoever enqueued it, or by a compaction.
+A batch read browses: it shows the items that are not consumed when it is planned, and consumes none. The planner runs
+on the driver's side. The tasks read the blocks without the lock, while the owner works, and check each of them. Spark
+may run a plan later, and more than once. If an item was consumed meanwhile, and is not there any more, the read fails,
+or leaves it out (``failOnDataLoss``). ``offset`` is the sequence of an item, which no other item of the queue has.
+``timestamp`` is the time at which its block was written, by the process that enqueued it or by a compaction.
 
-What is published and not adopted yet has no place in the queue. If nobody owns the queue the planner adopts it, by
-opening the queue for a moment, with no limits; else the owner does, whenever he looks, and until then it is not shown.
+A published transaction that is not adopted yet has no place in the queue, and is not shown. If the queue has no owner,
+the planner opens it for a moment, without limits, and so adopts the transaction. Otherwise the owner adopts it when it
+next looks at its inbox.
 
-All callbacks run in processes of Spark's, never in the one that started the job; an object made for one of them is
-pickled for the next. So none of them keeps anything open.
+All callbacks run in processes of Spark, never in the process that started the job. An object that is made for one
+callback is pickled for the next, so that none of them keeps anything open.
 """
 
 from __future__ import annotations
@@ -45,41 +46,76 @@ from .writer import batch_writer, stream_writer
 
 
 class QueueDataSource(DataSource):
-    """The data source; its options are in ``options``."""
+    """The data source ``persistentqueue``, in Spark 4.0 and later. An unknown option raises ``ValueError``.
+
+    Options of all reads and writes:
+
+    - ``path``: The directory of queues, or a queue's own directory. Required. It may be a ``file:`` address. A relative
+      path starts in the directory in which the driver's Java was started.
+    - ``queue``: The name of the queue in ``path``. Default: ``path`` is the queue's own directory.
+
+    Options of ``read``:
+
+    - ``startingOffsets``: ``earliest``, the default, or the first offset to read.
+    - ``endingOffsets``: ``latest``, the default, or the first offset not to read.
+    - ``minPartitions``: The approximate least number of partitions. Default: 1.
+    - ``failOnDataLoss``: ``true``, the default: a read fails if an item that was planned is gone. ``false``: it leaves
+      the item out.
+
+    Options of ``readStream``, which has ``minPartitions`` and ``failOnDataLoss`` as well:
+
+    - ``subscription``: The name of this consumer of the queue. Required.
+    - ``startingOffsets``: The beginning of a new query whose subscription does not exist yet: ``earliest``, the
+      default, ``latest``, or an offset.
+    - ``maxOffsetsPerTrigger``: Most items in one micro-batch, above 0. Default: no limit.
+    - ``maxBytesPerTrigger``: Approximate limit of the bytes in one micro-batch, above 0. A batch has one item at least.
+      Default: no limit.
+
+    Options of ``write``; ``writeStream`` has no further ones:
+
+    - ``txnAppId`` and ``txnVersion``: The name of the writer, and a number that grows from write to write. A job with
+      the name and the number of an earlier one adds nothing. Default: each job adds its rows.
+    """
 
     @classmethod
     def name(cls) -> str:
-        """What it is registered as."""
+        """Return the name of the format."""
         return "persistentqueue"
 
     def schema(self) -> StructType:
-        """What a read yields, of any queue."""
+        """Return the schema of the rows that a read of any queue yields."""
         return SCHEMA
 
     def reader(self, schema: StructType) -> DataSourceReader:
-        """A batch read. Raises ``ValueError`` for options that are not known or make no sense."""
+        """Return the reader of a batch. Raises ``ValueError`` for an unknown option or value, or another schema."""
         return BatchReader(read_options(self.options), schema)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:  # noqa: N802 - Spark's name
-        """A streaming read; see ``stream``."""
+        """Return the reader of a stream, which ``stream`` describes."""
         return stream_reader(self.options, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """A batch write; see ``sink``."""
+        """Return the writer of a batch, which ``writer`` describes."""
         return batch_writer(self.options, schema, overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802 - Spark's name
-        """A streaming write; see ``sink``."""
+        """Return the writer of a stream, which ``writer`` describes."""
         return stream_writer(self.options, schema, overwrite)
 
 
 def register(spark: SparkSession) -> None:
-    """Let this session know the format ``persistentqueue``. Registering again does nothing more."""
+    """Register the format ``persistentqueue`` with a session; a second call has no effect.
+
+    The options of the format are described at ``QueueDataSource`` in ``persistentqueue.spark.source``.
+
+    Args:
+        spark: The session whose ``read``, ``write``, ``readStream`` and ``writeStream`` then know the format.
+    """
     spark.dataSource.register(QueueDataSource)
 
 
 class BatchReader(DataSourceReader):
-    """Shows what the queue holds."""
+    """Reads the items of a queue without consuming them."""
 
     def __init__(self, options: ReadOptions, schema: StructType) -> None:
         if schema != SCHEMA:
@@ -87,7 +123,10 @@ class BatchReader(DataSourceReader):
         self._options = options
 
     def partitions(self) -> list[InputPartition]:
-        """Plan. Raises ``QueueNotFoundError``, ``DataMissingError``, ``CorruptionError`` and ``OSError``."""
+        """Plan the read, and return its partitions.
+
+        Raises ``QueueNotFoundError``, ``DataMissingError``, ``CorruptionError`` and ``OSError``.
+        """
         options, directory = self._options, self._options.place.directory
         adopt(options.place)
         places, recovered = look(DISK, directory)
@@ -96,6 +135,9 @@ class BatchReader(DataSourceReader):
         return partitions(plan(DISK, places, recovered, runs), options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows. Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed),
-        ``WrongKeyError`` (encrypted) and ``OSError``."""
+        """Yield the rows of a partition, in a task.
+
+        Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted) and
+        ``OSError``.
+        """
         return batches(self._options.place, partition.value, not self._options.fail_on_data_loss)

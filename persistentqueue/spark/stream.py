@@ -1,12 +1,12 @@
-"""Streaming reads: a query is a consumer of its own, by a subscription, and consumes what it has surely done with.
+"""Streaming reads: a query is a consumer with a subscription of its own, and consumes its committed batches.
 
-An offset is the sequence of the first item that was not read yet, and says of which queue, by its identity, and of the
-batch before it where it begins and how many items it has, so that a batch that is run again has the same rows or fails.
-What a query has committed is acknowledged, through the inbox, and goes when nobody else needs it; whoever owns the
-queue answers when he looks into it, and nobody waits for him.
+An offset contains the sequence of the first item that was not read yet, and the identity of its queue. It also contains
+the first sequence and the number of items of the batch that ends there. So a batch that is run again has the same rows,
+or fails. A committed batch is acknowledged by a request in the inbox, for which the query does not wait. The owner
+answers it when it next looks at its inbox: the items are then consumed, and freed if no other consumer needs them.
 
-Spark tells a source that a batch is done when it plans the next one. So that of the last one stays until the query goes
-on, or ``acknowledge`` is called with it when it has ended.
+Spark tells a source that a batch is committed when it plans the next one. So the last batch of a query stays in the
+queue until the query goes on, or until ``acknowledge`` is called after its end.
 """
 
 from __future__ import annotations
@@ -33,31 +33,31 @@ from .partition_reader import SCHEMA, adopt, batches, partitions
 limits: Any
 try:
     from pyspark.sql.streaming import datasource as limits
-except ImportError:  # before Spark 4.2 there are no limits but those of the options
+except ImportError:  # before Spark 4.2, Spark passes no limits: only the options set them
     limits = None
 _AvailableNow: Any = limits.SupportsTriggerAvailableNow if limits is not None else object
 Offset = dict[str, Any]
 _UNKNOWN = -1
-"""How many items a batch has whose beginning is not known: Spark 4.0 and 4.1 do not tell it."""
+"""The item count of a batch whose beginning is unknown: Spark 4.0 and 4.1 do not pass it to ``latestOffset``."""
 _UNLIMITED = 2**63
 
 
 class DataLossError(PersistentQueueError):
-    """What a query was to read is gone, or is not kept for it any more.
+    """Items that a query has to read are gone, or the queue does not keep them for it any more.
 
-    Nothing is damaged. With ``failOnDataLoss=false`` the query goes on with what there is.
+    Nothing is damaged. With ``failOnDataLoss=false`` the query goes on with the items that are left.
     """
 
     def __init__(self, options: StreamOptions, offset: int, reason: str) -> None:
         super().__init__(
-            f"{options.place.directory}: the query that reads by subscription {options.subscription!r} is at offset "
-            f"{offset}, and {reason}: begin a new query, with another checkpoint, or go on with what there is by "
-            "failOnDataLoss=false"
+            f"{options.place.directory}: the query with the subscription {options.subscription!r} is at offset "
+            f"{offset}, but {reason}: begin a new query with another checkpoint, or set failOnDataLoss=false to go on "
+            "with the items that are left"
         )
 
 
 class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
-    """Reads what is enqueued, for one subscription, from one micro-batch to the next."""
+    """Reads the items of a queue for one subscription, one micro-batch after the other."""
 
     def __init__(self, options: StreamOptions, schema: StructType) -> None:
         if schema != SCHEMA:
@@ -65,32 +65,32 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         self._options = options
         self._onlooker = Onlooker(DISK, options.place.directory)
         self._target: int | None = None
-        """What the queue had when a query began that is to read that, and to end."""
+        """The end of the queue when a query with the trigger ``availableNow`` began; None for another trigger."""
         self._last: Offset | None = None
-        """Where the next batch begins, as far as that is known here."""
+        """The beginning of the next batch; None if it is not known in this process."""
         self._identity = ""
-        """The queue's, as it was looked at last; "" where it is older than that."""
+        """The identity of the queue at the last look; empty before a look, and for an older queue, which has none."""
         self._is_asked = False
-        """Whether the subscription was asked for by this very process."""
+        """True if this process has requested the subscription."""
         self._was_there = False
-        """Whether it was seen since."""
+        """True if the subscription was seen since then."""
 
     def initialOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """Where a new query begins: where its subscription is, which is made if it is not there."""
+        """Return the beginning of a new query: the frontier of its subscription, which is requested if missing."""
         state = self._look()[1]
         number = state.number_of(self._options.subscription)
         if number is not None:
             first = state.subscriptions[number].frontier
         else:
             first = max(min(self._options.start, state.next_sequence), state.gone.frontier)
-            # Behind what was consumed out of order there: the subscription will begin there as well.
+            # Skip items that were consumed out of order there: the subscription will skip them, too.
             first = next((at for at, _ in state.gone.unconsumed(first, state.next_sequence)), state.next_sequence)
             self._ask(first)
         self._last = self._offset(first, 0)
         return self._last
 
     def getDefaultReadLimit(self) -> Any:  # noqa: N802 - Spark's name
-        """What the options say; ``latestOffset`` knows both."""
+        """Return one of the limits of the options; ``latestOffset`` applies both."""
         if self._options.max_rows is not None:
             return limits.ReadMaxRows(self._options.max_rows)
         if self._options.max_bytes is not None:
@@ -100,7 +100,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
     def latestOffset(  # noqa: N802 - Spark's name
         self, start: Offset | None = None, limit: Any = None
     ) -> Offset:
-        """Up to where the next batch may go: as far as the limits allow, and one item at least, if there is one."""
+        """Return the end of the next batch: as far as the limits allow, and one item at least, if there is one."""
         inbox, state = self._look()
         last = start if start is not None else self._last
         end = state.next_sequence if self._target is None else min(self._target, state.next_sequence)
@@ -114,18 +114,20 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         return self._offset(end, state.gone.live_between(begin, end)) | {"begin": begin}
 
     def reportLatestOffset(self) -> Offset:  # noqa: N802 - Spark's name
-        """What there is, for the progress of the query."""
+        """Return the end of the queue, which Spark shows in the progress of the query."""
         return self._offset(self._look()[1].next_sequence, 0)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802 - Spark's name
-        """What is there now is all that this query is to read."""
+        """Let the query end at the current end of the queue."""
         self._target = self._look()[1].next_sequence
 
     def partitions(self, start: Offset, end: Offset) -> list[InputPartition]:
-        """Plan a batch. Raises ``DataLossError`` where it has not the items that it had, and what a batch read raises.
+        """Plan a batch, and return its partitions.
 
-        Spark asks the first batch of a query to begin where the subscription is, also when it runs that batch again:
-        what it had is in ``end``.
+        Raises ``DataLossError`` if items that the batch had are gone, and what the planning of a batch read raises.
+
+        When Spark runs the first batch of a query again, ``start`` is the frontier that the subscription has by then.
+        So the first sequence and the number of items of the batch are taken from ``end``.
         """
         options, self._last = self._options, end
         if start == end or not end["items"]:
@@ -142,41 +144,47 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         return partitions(splits, options.min_partitions)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """In a task: the rows. Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed),
-        ``WrongKeyError`` (encrypted) and ``OSError``."""
+        """Yield the rows of a partition, in a task.
+
+        Raises ``CorruptionError``, ``GoneError``, ``MissingExtraError`` (compressed), ``WrongKeyError`` (encrypted) and
+        ``OSError``.
+        """
         return batches(self._options.place, partition.value or [], not self._options.fail_on_data_loss)
 
     def commit(self, end: Offset) -> None:
-        """Acknowledge what comes before. What fails here is told again with the next batch, and fails no query."""
+        """Acknowledge all items before this offset. An error fails no query: the next batch acknowledges them again."""
         with suppress(PersistentQueueError, OSError):
             _acknowledge(end, self._onlooker.look()[1].identity)
 
     def _look(self) -> tuple[str, Any]:
-        """The inbox, and what the queue holds, durably; also what is published, if nobody owns it."""
+        """Return the path of the inbox, and the durable state of the queue.
+
+        If the queue has no owner, published transactions are adopted first.
+        """
         place = self._options.place
         adopt(place)
         try:
             places, recovered = self._onlooker.look(durably=True)
         except QueueNotFoundError as error:
-            raise QueueNotFoundError(f"{error}: name another path or queue, or make it first, by opening it") from error
+            raise QueueNotFoundError(f"{error}: correct path or queue, or make it first, by opening it") from error
         self._identity = recovered.identity
         return places.path("inbox"), recovered.state
 
     def _resumed(self, last: Offset, inbox: str, state: Any) -> int:
-        """Where a query that is at this offset goes on. Raises ``DataLossError``."""
+        """Return the sequence at which a query that is at the offset ``last`` goes on. Raises ``DataLossError``."""
         name, offset = self._options.subscription, last["offset"]
         number = state.number_of(name)
         is_there = number is not None
         cursor = state.subscriptions[number] if is_there else state.gone
         is_other, reason = _is_of_another(last, self._identity), None
         if is_other:
-            reason = "another queue has taken the place of the one that it has read"
+            reason = "another queue has taken the place of the one that it read"
         elif state.next_sequence < offset:
-            reason = f"the queue ends at {state.next_sequence}: an older copy of it was put there"
+            reason = f"the queue ends at {state.next_sequence} (an older copy has taken its place)"
         elif offset < cursor.frontier:
-            reason = f"what comes before {cursor.frontier} was consumed by others, {cursor.frontier - offset} items"
+            reason = f"the items before {cursor.frontier} were consumed by others ({cursor.frontier - offset} items)"
         elif not is_there and not self._is_pending(inbox):
-            reason = "the queue has no such subscription, by which it would keep what is to be read: it was removed"
+            reason = "the subscription was removed, so that the queue does not keep the items to read"
         self._was_there |= is_there
         if reason is None:
             return int(offset)
@@ -189,7 +197,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         return int(first)
 
     def _is_pending(self, inbox: str) -> bool:
-        """Whether the subscription, which is not there, was asked for, and the owner has not looked yet."""
+        """Return whether the missing subscription was requested, and the owner has not answered yet."""
         if self._is_asked:
             return not self._was_there
         for published in filter(is_published, DISK.listdir(inbox)):
@@ -197,7 +205,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
                 request = read_publication(DISK, join(inbox, published)).request
                 if request is not None and request.name == self._options.subscription and not request.end:
                     return True
-        # It may have been answered between the two looks.
+        # The owner may have answered between the look at the log and the look at the inbox.
         return self._onlooker.look()[1].state.number_of(self._options.subscription) is not None
 
     def _ask(self, first: int) -> None:
@@ -217,7 +225,7 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
         }
 
     def _limited(self, begin: int, end: int) -> int:
-        """Up to where the options allow: both limits count, whichever Spark speaks of."""
+        """Return the end of a batch that begins at ``begin``, within both limits of the options."""
         most_rows = self._options.max_rows or _UNLIMITED
         most_bytes = self._options.max_bytes or _UNLIMITED
         if most_rows == most_bytes == _UNLIMITED:
@@ -236,15 +244,32 @@ class StreamReader(DataSourceStreamReader, _AvailableNow):  # type: ignore[misc]
 
 
 def stream_reader(options: Mapping[str, str], schema: StructType) -> StreamReader:
-    """The reader of a query. Raises ``ValueError``."""
+    """Return the reader of a query. Raises ``ValueError`` for an unknown option or value, or another schema."""
     return StreamReader(stream_read_options(options), schema)
 
 
 def acknowledge(query: StreamingQuery) -> int:
-    """Tell the queues that this query reads of its last batch, which it has surely committed; for one that has ended.
+    """Acknowledge the last batch of a streaming query that has ended, to each queue that it reads.
 
-    Durable on return, for its owners to find. The answer is how many queues were told: 0 where it has done nothing yet,
-    or another queue has taken the place. Raises what ``Producer.flush`` raises, and ``QueueNotFoundError``.
+    Spark tells a source that a batch is committed only when it plans the next one. So without this call, the items of
+    the last batch stay in the queue until the query goes on. On return, the request to each queue is durable; the owner
+    consumes the items when it next looks at its inbox. It may be called from any thread.
+
+    Args:
+        query: The query, which must have ended, so that its last batch is committed.
+
+    Returns:
+        The number of queues that got a request. It is 0 if the query has run no batch, reads no queue, or if another
+        queue has taken the place of the one that it read.
+
+    Raises:
+        QueueNotFoundError: A queue does not exist any more. Queues before it have got their requests.
+        DataPathError: The segments of a queue are being moved: call it again later.
+        ResourceError: A request cannot be written; free resources, and call it again.
+        BrokenQueueError: It is unknown whether a request is durable. It may be called again.
+        OSError: The files of a queue cannot be read or written.
+
+    It also raises what a look at a queue raises, such as ``CorruptionError``.
     """
     progress = query.lastProgress
     offsets = [_own(source.get("endOffset")) for source in _sources(progress)] if progress else []
@@ -263,19 +288,19 @@ def _sources(progress: Any) -> Sequence[Any]:
 
 
 def _own(offset: Any) -> Offset | None:
-    """An offset of ours; None for what another source says."""
+    """Return an offset of this data source as a dictionary; None for an offset of another source."""
     fields = offset
     if isinstance(offset, str):
         try:
             fields = json.loads(offset)
         except ValueError:
             with suppress(ValueError, SyntaxError):
-                fields = literal_eval(offset)  # Spark 4.0 and 4.1 tell it as Python prints it
+                fields = literal_eval(offset)  # Spark 4.0 and 4.1 report it as Python's repr
     return fields if isinstance(fields, dict) and {"path", "queue", "subscription", "offset"} <= fields.keys() else None
 
 
 def _acknowledge(end: Offset, identity: str) -> bool:
-    """Acknowledge to the queue with this identity, if it is the one; whether it is."""
+    """Acknowledge an offset to the queue with this identity; return False, and do nothing, if it is another queue's."""
     if _is_of_another(end, identity):
         return False
     acknowledge_sequence(end["path"], end["queue"] or None, end["subscription"], end["offset"])
@@ -283,5 +308,5 @@ def _acknowledge(end: Offset, identity: str) -> bool:
 
 
 def _is_of_another(offset: Offset, identity: str) -> bool:
-    """Whether the offset is surely not of the queue with this identity."""
+    """Return whether the offset is known to belong to another queue than the one with this identity."""
     return identity != "" and offset.get("identity", identity) not in {"", identity}

@@ -182,7 +182,7 @@ def cli(*arguments: str) -> str:
     """What the command line answers; it must succeed."""
     done = verb(*arguments)
     assert done.status == 0, done.err
-    assert not done.err or done.err.startswith("not among them: 4 transactions in the inbox")
+    assert not done.err or done.err.startswith("not included: 4 transactions in the inbox")
     return done.text
 
 

@@ -69,7 +69,7 @@ def test_a_damaged_queue_is_listed_among_the_others(path: Path) -> None:
     page = path / "page.html"
     done = cli("report", path, "-o", page)
     assert (done.status, "left out: " in done.text) == (1, True)
-    assert "What cannot be read" in page.read_text(encoding="utf-8")
+    assert "Queues that cannot be read" in page.read_text(encoding="utf-8")
     assert cli("report", path, "-o", page, "--json").json["errors"]["bad"]["type"] == "CorruptionError"
     page.unlink()
     done = cli("repair", path, "bad", "--json")
@@ -178,7 +178,7 @@ def test_what_a_key_file_holds_is_never_shown(open_queue: QueueFactory, path: Pa
     file = tmp_path / "key"
     file.write_bytes(bytes(range(65, 97)) + b"\xff")  # one too many, and no text
     done = cli("put", path, "q", "item", "--key", f"k={file}")
-    assert (done.status, f"{file}: neither 16, 24 or 32 bytes" in done.err) == (2, True)
+    assert (done.status, f"{file}: expected a key of 16, 24 or 32 bytes" in done.err) == (2, True)
     assert "ABC" not in done.err
     done = cli("put", path, "q", "item", "--key", f"k={tmp_path / 'none'}")
     assert (done.status, f"{tmp_path / 'none'}: No such file" in done.err) == (2, True)
@@ -325,7 +325,7 @@ def test_what_is_published_is_no_failure_where_the_lock_is_refused(path: Path, m
 
     monkeypatch.setattr(write_verbs, "own", refuse)
     done = cli("put", path, "q", "two")
-    assert (done.status, "published: who opens the queue next takes them in" in done.err) == (0, True)
+    assert (done.status, "published: the next opening of the queue adopts them" in done.err) == (0, True)
     monkeypatch.undo()
     assert cli("get", path, "q", "--all").out == b"one\ntwo\n"
 

@@ -148,12 +148,12 @@ def test_queues_of_a_directory_on_one_page(open_queue: QueueFactory) -> None:
     text = text_of(report_html(empty, sales, open_queue("plain")))
     for words in (
         "3 queues",
-        "All of them",
-        "Nothing waits.",
-        "Who consumes it",
+        "All queues",
+        "No item waits.",
+        "Consumers",
         "billing",
-        "All is well",
-        "There is none",
+        "No problems",
+        "There are none",
     ):
         assert words in text, words
     put(open_queue("both"), b"a")

@@ -234,16 +234,16 @@ def test_what_is_to_be_known_of_a_queue(open_queue: QueueFactory, directory: Pat
         changed = replace(sight, snapshot=replace(seen, **changes))  # type: ignore[arg-type]
         return " ".join(f"{each.is_urgent} {each.what} {each.advice}" for each in findings(changed))
 
-    assert "True The last transaction goes over several queues, and 'b' knows" in told(in_doubt="b")
+    assert "True The last transaction covers several queues; only 'b' knows" in told(in_doubt="b")
     assert "wait in the inbox for the owner" in told(published=2)
-    assert "The next opening takes them in" in told(published=2, is_owned=False)
+    assert "The next opening adopts them" in told(published=2, is_owned=False)
     assert "The next opening recovers" in told(is_owned=False)
     assert told(is_owned=False, is_sealed=True) == ""
     old_ns = seen.time_ns - 3600 * SECOND_NS
     assert told(overtaken=1, oldest_ns=old_ns).startswith("True 1 item was overtaken")
     assert told(overtaken=1).startswith("False")
     segments = (SegmentSnapshot(1, 100, 50, 5, (("slow", 5),), False),)
-    assert "subscription 'slow' with 5 items left; 1 data file is there for it alone" in told(
+    assert "subscription 'slow' with 5 items left; 1 data file is kept for it alone" in told(
         subscriptions=(("slow", 5),), segments=segments
     )
     assert "Furthest behind is the plain queue" in told(subscriptions=(("slow", 1),), depth=9)
@@ -260,9 +260,9 @@ def test_who_has_it(open_queue: QueueFactory, directory: Path) -> None:
     assert owner is not None
     assert owner_text(seen) == f"{owner.pid} on {owner.host}"
     assert owner_text(replace(seen, is_owned=None)) == f"perhaps {owner.pid} on {owner.host}"
-    assert owner_text(replace(seen, owner=None)) == "somebody"
-    assert owner_text(replace(seen, is_owned=False)) == "nobody, not closed"
-    assert owner_text(replace(seen, is_owned=None, owner=None, is_sealed=True)) == "nobody, closed"
+    assert owner_text(replace(seen, owner=None)) == "unknown process"
+    assert owner_text(replace(seen, is_owned=False)) == "none, not closed"
+    assert owner_text(replace(seen, is_owned=None, owner=None, is_sealed=True)) == "none, closed"
     own = resident_bytes(seen)
     assert own is None or own > 2**20
     assert resident_bytes(replace(seen, owner=Owner(owner.pid, "elsewhere", ""))) is None

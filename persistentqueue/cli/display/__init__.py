@@ -1,1 +1,1 @@
-"""What the command line draws: tables that are watched, and a page of charts."""
+"""The drawings of the command line: the live tables of ``top``, and the page with charts of ``report``."""

@@ -1,4 +1,4 @@
-"""What ``top`` and ``report`` draw, worked out: pure functions from numbers to what a picture shows."""
+"""The charts of ``top`` and ``report`` as numbers: pure functions, without any drawing."""
 
 from __future__ import annotations
 
@@ -8,35 +8,35 @@ from typing import NamedTuple
 from persistentqueue import SegmentSnapshot
 
 SPARSE = 0.3
-"""Below this share compaction gathers what lives, unless a queue was opened with another ``compact_below``."""
+"""Live share of a data file below which it is compacted, unless the queue was opened with another ``compact_below``."""
 BARS = "▁▂▃▄▅▆▇█"
 
 
 class Level(NamedTuple):
-    """A class of data files, by how much of them lives. It is told by the glyph alone, and by the colour alone."""
+    """A class of data files by their live share. The glyph alone identifies it, and so does the colour alone."""
 
     key: str
     glyph: str
     colour: str
-    """Of a terminal."""
+    """The colour on a terminal, as rich names it."""
     words: str
     least: float
-    """From which share on."""
+    """The lowest live share of the class."""
 
 
 MANY_DEAD = 0.6
-"""Below this share a file is worth a look."""
+"""Live share below which ``report`` lists a data file among the worst."""
 FULL = Level("full", "█", "green", "90 % or more lives", 0.9)
 MOST = Level("most", "▓", "cyan", "60 to 90 %", MANY_DEAD)
 HALF = Level("half", "▒", "yellow", "30 to 60 %", SPARSE)
 LITTLE = Level("little", "░", "red", "less than 30 %: sparse", 0.0)
-NOTHING = Level("nothing", "·", "bright_black", "nothing: about to go", 0.0)
+NOTHING = Level("nothing", "·", "bright_black", "nothing: drained", 0.0)
 YOUNGEST = Level("youngest", "▸", "bright_blue", "being written", 1.0)
 LEVELS = (FULL, MOST, HALF, LITTLE, NOTHING, YOUNGEST)
 
 
 class Tile(NamedTuple):
-    """Data files beside each other, from the number ``first`` to ``last``, as one piece of the map."""
+    """One piece of the map: neighbouring data files, from the number ``first`` to ``last``."""
 
     first: int
     last: int
@@ -46,26 +46,26 @@ class Tile(NamedTuple):
     live: int
     level: Level
     is_held: bool
-    """Whether a session keeps one of them, as far as is known."""
+    """True if a session is known to keep one of the files."""
 
     @property
     def share(self) -> float:
-        """How much of them lives."""
+        """The live share of the files' bytes, from 0 to 1."""
         return min(self.live_bytes / self.size_bytes, 1.0) if self.size_bytes else 0.0
 
 
 def share_of(segment: SegmentSnapshot) -> float:
-    """How much of a data file lives."""
+    """Return the live share of a data file's bytes, from 0 to 1."""
     return min(segment.live_bytes / segment.size_bytes, 1.0) if segment.size_bytes else 0.0
 
 
 def is_sparse(segment: SegmentSnapshot) -> bool:
-    """Whether so little of it lives that compaction would gather it; the youngest is not full yet."""
+    """Return whether compaction would take this data file. The youngest is never sparse: it is not full yet."""
     return segment.live > 0 and share_of(segment) < SPARSE and not segment.is_youngest
 
 
 def level_of(share: float, live: int, is_youngest: bool) -> Level:
-    """The class of files of which this share lives, so many items."""
+    """Return the class of data files with this live share and this number of live items."""
     if is_youngest:
         return YOUNGEST
     if not live:
@@ -74,8 +74,11 @@ def level_of(share: float, live: int, is_youngest: bool) -> Level:
 
 
 def tiles(segments: Sequence[SegmentSnapshot], most: int, held: Collection[int] = ()) -> list[Tile]:
-    """The map of the segments, in at most so many tiles: neighbours share one where there are more of them. The one
-    that is being written has a tile of its own."""
+    """Return the map of the segments, in at most ``most`` tiles.
+
+    If there are more segments, neighbours share a tile. The youngest segment has a tile of its own. A tile that
+    contains a number of ``held`` is marked.
+    """
     youngest = [segment for segment in segments if segment.is_youngest]
     others = [segment for segment in segments if not segment.is_youngest]
     each = -(-len(others) // max(most - len(youngest), 1)) or 1
@@ -92,7 +95,7 @@ def tiles(segments: Sequence[SegmentSnapshot], most: int, held: Collection[int] 
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """The values as bars, from 0 to the highest of them."""
+    """Return the values as a line of bars, scaled from 0 to the highest value."""
     highest = max(values, default=0)
     if highest <= 0:
         return BARS[0] * len(values)
@@ -100,7 +103,7 @@ def sparkline(values: Sequence[float]) -> str:
 
 
 def portions(amounts: Sequence[float], width: int) -> list[int]:
-    """How many of ``width`` places each amount gets, all of them together; what is there at all gets one, if it can."""
+    """Divide ``width`` places among the amounts, in proportion; each amount above 0 gets at least one, if possible."""
     total = sum(amounts)
     if total <= 0:
         return [0] * len(amounts)
@@ -114,7 +117,7 @@ def portions(amounts: Sequence[float], width: int) -> list[int]:
 
 
 def positions(runs: Sequence[tuple[int, int]], most: int) -> list[int]:
-    """Up to so many of the sequences in these runs, evenly spread: the first and the last are among them."""
+    """Return up to ``most`` sequences of these runs, evenly spread, from the first one to the last."""
     depth = sum(count for _, count in runs)
     if not depth:
         return []

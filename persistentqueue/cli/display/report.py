@@ -1,4 +1,4 @@
-"""``report``: one HTML page that shows how queues are. It needs nothing else, neither scripts nor a network."""
+"""The page of ``report``: HTML that shows the state of queues, without scripts, other files or a network."""
 
 from __future__ import annotations
 
@@ -16,31 +16,44 @@ from .charts import MANY_DEAD, share_of, tiles
 from .svg import age_chart, bar, columns, segment_map, share_bar, table
 
 TILES = 240
-"""How many pieces the map has at most."""
+"""Most tiles in the map."""
 _WORST = 12
-_OUTSIDE = """<p class="dim small">Looked at from outside: what sessions have on hold, and what is in the owner's
-memory, only the owner's process knows. There, <code>persistentqueue.cli.report_html(queue)</code> makes this page with
-both.</p>"""
-_AGES = """<p class="below">For how long the items have waited, from the first in the queue to the last. High bars at
-the left, and low ones behind them, are old items that others have overtaken.</p>"""
-_TILED = """It is filled as far as it lives: a tile that is nearly empty is a file that takes much and holds little."""
-_WHOLE = """A data file goes as a whole, when nothing in it lives any more; what is sparse is gathered by compaction.
-The logs grow with the rate of commits, and shrink when the queue rests."""
-_HELD = """What is on hold is nobody else's, and its file stays, until the session flushes, rolls back or ends."""
+_OUTSIDE = """<p class="dim small">Looked at from outside: only the owner's process knows which items sessions hold, and
+which are in memory. There, <code>persistentqueue.cli.report_html(queue)</code> makes this page with both.</p>"""
+_AGES = """<p class="below">The time that the items have waited, from the first in the queue to the last. High bars at
+the left, with low ones behind them, are old items that others have overtaken.</p>"""
+_TILED = """Its filled part is the live share: a nearly empty tile is a file that takes much space for few items."""
+_WHOLE = """A data file is freed as a whole, when no item in it is live; compaction copies the live items of sparse
+files together. The logs grow with the rate of commits, and shrink when the queue rests."""
+_HELD = """No other session can dequeue an item on hold, and its file stays, until the session flushes, rolls back or
+ends."""
 
 
 def report_html(*queues: PersistentQueue) -> str:
-    """The page that ``persistentqueue report`` writes, of queues that this process has open: with what their sessions
-    have on hold, and what is in memory, which nobody sees from outside.
+    """Return the page that ``persistentqueue report`` writes, for queues that this process has open.
 
-    For any thread, and while others use the queues. Raises what ``View``, ``PersistentQueue.stats`` and
-    ``PersistentQueue.explain`` raise. Needs neither typer nor rich.
+    Unlike that command, it also shows which items sessions hold, and which are in memory. It changes nothing on disk,
+    and needs neither typer nor rich. It may be called from any thread, and while other threads use the queues.
+
+    Args:
+        *queues: The open queues, in the order of the page.
+
+    Returns:
+        An HTML document.
+
+    Raises:
+        PersistentQueueError: A queue cannot be read; see ``View``, ``PersistentQueue.stats`` and
+            ``PersistentQueue.explain``.
+        OSError: A file cannot be read.
+
+    Example:
+        ``Path("report.html").write_text(report_html(queue), encoding="utf-8")``
     """
     return page(list(map(see_inside, queues)))
 
 
 def page(sights: Sequence[Sight], unread: Mapping[str, str] = MappingProxyType({})) -> str:
-    """The page of these queues, and of what is wrong with those that cannot be read."""
+    """Return the page of these queues, and of the errors of those that cannot be read."""
     made = time_text(max((sight.snapshot.time_ns for sight in sights), default=0))[:19].replace("T", " ")
     title = escape(sights[0].snapshot.directory if len(sights) == 1 else many(len(sights), "queue"))
     lines = [
@@ -50,9 +63,11 @@ def page(sights: Sequence[Sight], unread: Mapping[str, str] = MappingProxyType({
         f'<p class="dim">persistentqueue report of {made} UTC. It shows one moment: make it again to see another.</p>',
     ]
     if len(sights) > 1:
-        lines.append(_card("All of them", _overview(sights)))
+        lines.append(_card("All queues", _overview(sights)))
     if unread:
-        lines.append(_card("What cannot be read", "".join(f"<p>{escape(problem)}</p>" for problem in unread.values())))
+        lines.append(
+            _card("Queues that cannot be read", "".join(f"<p>{escape(problem)}</p>" for problem in unread.values()))
+        )
     for sight in sights:
         if len(sights) > 1:
             lines.append(f'<h2 id="{escape(sight.name)}">{escape(sight.name)}</h2>')
@@ -62,15 +77,15 @@ def page(sights: Sequence[Sight], unread: Mapping[str, str] = MappingProxyType({
 
 def _cards(sight: Sight) -> Iterator[tuple[str, str]]:
     yield "", _facts(sight)
-    yield "What there is to know, and to do", _advice(sight)
+    yield "Findings, and what to do", _advice(sight)
     yield "The backlog", _backlog(sight)
     yield "The data files", _files(sight)
     if sight.is_inside:
-        yield "What sessions keep", _holders(sight)
-        yield "How long it takes", _latencies(sight)
+        yield "Items on hold", _holders(sight)
+        yield "Latencies", _latencies(sight)
     yield "The disk", _disk(sight)
     if sight.snapshot.subscriptions:
-        yield "Who consumes it", _consumers(sight)
+        yield "Consumers", _consumers(sight)
 
 
 def _card(heading: str, content: str) -> str:
@@ -97,15 +112,15 @@ def _facts(sight: Sight) -> str:
     if stats is not None:
         facts += [("of them ready", f"{stats.ready:,}"), ("of them on hold", f"{stats.held:,}")]
     else:
-        facts += [("of them overtaken by others", f"{seen.overtaken:,}")]
+        facts += [("of them overtaken", f"{seen.overtaken:,}")]
     facts += [
-        ("the oldest waits for", span_text(sight.oldest_seconds)),
-        ("items that are left, on disk", size_text(seen.live_bytes)),
-        ("all files", size_text(seen.disk_bytes)),
-        ("has it open", owner_text(seen)),
+        ("the oldest item waits for", span_text(sight.oldest_seconds)),
+        ("disk space of the items left", size_text(seen.live_bytes)),
+        ("disk space of all files", size_text(seen.disk_bytes)),
+        ("owner", owner_text(seen)),
     ]
     if memory_bytes is not None:
-        facts.append(("memory of the owner's process, all of it", size_text(memory_bytes)))
+        facts.append(("memory of the owner's whole process", size_text(memory_bytes)))
     cells = (f'<div><b>{escape(value)}</b><span class="dim small">{what}</span></div>' for what, value in facts)
     return f'<div class="facts">{"".join(cells)}</div>'
 
@@ -116,28 +131,28 @@ def _advice(sight: Sight) -> str:
         f'<span class="dim">{escape(each.advice)}</span></li>'
         for each in findings(sight)
     )
-    found = f'<ul class="todo">{items}</ul>' if items else "<p>All is well: there is nothing to do.</p>"
+    found = f'<ul class="todo">{items}</ul>' if items else "<p>No problems: there is nothing to do.</p>"
     return found if sight.is_inside else found + _OUTSIDE
 
 
 def _backlog(sight: Sight) -> str:
     stats, parts = sight.stats, []
     if not sight.snapshot.depth:
-        return "<p>Nothing waits.</p>"
+        return "<p>No item waits.</p>"
     if stats is not None and stats.ready:
         share = share_text(stats.cached / stats.ready)
         parts += [
             f"<p>Of {many(stats.ready, 'ready item')}, {stats.cached:,} ({share}) are in memory, where they take "
-            f"{size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} that they may. The others are on "
-            "disk only, and are read when their turn comes.</p>",
+            f"{size_text(stats.cached_bytes)} of the {size_text(stats.memory_bytes)} allowed. The others are on disk "
+            "only, and are read when they are due.</p>",
             bar([("cached", "in memory", stats.cached), ("live", "on disk only", stats.ready - stats.cached)], "items"),
         ]
     memory_bytes = resident_bytes(sight.snapshot)
     if stats is None and memory_bytes is not None and sight.snapshot.live_bytes > memory_bytes:
         parts.append(
-            f"<p>The items that are left take {size_text(sight.snapshot.live_bytes)}, which is more than the owner's "
-            f"process has memory in all, {size_text(memory_bytes)}: most of them are on disk only, and are read when "
-            "their turn comes.</p>"
+            f"<p>The items that are left take {size_text(sight.snapshot.live_bytes)}, more than the memory of the "
+            f"owner's whole process, {size_text(memory_bytes)}: most of them are on disk only, and are read when they "
+            "are due.</p>"
         )
     if sight.ages:
         parts += [_AGES, age_chart(sight.ages)]
@@ -147,10 +162,10 @@ def _backlog(sight: Sight) -> str:
 def _files(sight: Sight) -> str:
     seen = sight.snapshot
     if not seen.segments:
-        return "<p>There is none.</p>"
+        return "<p>There are none.</p>"
     found = tiles(seen.segments, TILES, sight.held)
     most = max(tile.files for tile in found)
-    each = "one of them" if most == 1 else f"up to {most} of them"
+    each = "one file" if most == 1 else f"up to {most} files"
     parts = [
         f"<p>{many(len(seen.segments), 'file')}, the oldest first; a tile is {each}. {_TILED}</p>",
         segment_map(found),
@@ -167,13 +182,13 @@ def _files(sight: Sight) -> str:
             ]
             for segment in worst
         )
-        parts.append('<p class="below">Those that hold least for what they take:</p>')
-        parts.append(table(["why it is there", "lives", "file", "items"], rows))
+        parts.append('<p class="below">The files with the smallest live share:</p>')
+        parts.append(table(["why the file is kept", "live share", "file size", "live items"], rows))
     return "".join(parts)
 
 
 def _why(segment: SegmentSnapshot, sight: Sight) -> str:
-    """What keeps a data file, as far as is known."""
+    """Return the known reasons why a data file is kept."""
     use = next((use for use in sight.uses if use.number == segment.number), None)
     reasons = []
     if use is not None:
@@ -186,14 +201,14 @@ def _why(segment: SegmentSnapshot, sight: Sight) -> str:
         reasons += [f"{many(use.damaged, 'item')} that cannot be read"] if use.damaged else []
     elif any(not name for name, _ in segment.left):
         reasons.append(f"{many(dict(segment.left)[''], 'item')} left, ready or on hold")
-    reasons += [f"{many(left, 'item')} left to {name!r}" for name, left in segment.left if name]
+    reasons += [f"{many(left, 'item')} left for {name!r}" for name, left in segment.left if name]
     return "; ".join(reasons)
 
 
 def _holders(sight: Sight) -> str:
     holders = sight.holders()
     if not holders:
-        return "<p>Nothing: every session has flushed, or rolled back, what it had dequeued.</p>"
+        return "<p>None: every session has flushed, or rolled back, what it had dequeued.</p>"
     rows = (
         [
             f'<b>{escape(printable(holder.session))}</b><br><span class="dim">in segment '
@@ -205,7 +220,7 @@ def _holders(sight: Sight) -> str:
         ]
         for holder, numbers, size_bytes in holders
     )
-    return f"<p>{_HELD}</p>" + table(["session", "on hold", "written ahead", "for", "files"], rows)
+    return f"<p>{_HELD}</p>" + table(["session", "on hold", "written ahead", "for", "file sizes"], rows)
 
 
 def _latencies(sight: Sight) -> str:
@@ -222,9 +237,9 @@ def _latencies(sight: Sight) -> str:
             quantiles = (bound_text(histogram.quantile(part), histogram.bounds[-1]) for part in (0.5, 0.99, 1))
             rows.append([what + columns(histogram.counts, titles), f"{histogram.count:,}", *quantiles])
     if not rows:
-        return "<p>Nothing was flushed, or read from a file, since it was opened.</p>"
-    words = f"<p>Since it was opened. The columns go from {bounds[0]} at the left to {bounds[-1]} at the right.</p>"
-    return words + table(["", "how often", "half within", "99 % within", "all within"], rows)
+        return "<p>No flush, and no read from a file, since the queue was opened.</p>"
+    words = f"<p>Since the queue was opened. Columns: {bounds[0]} at the left to {bounds[-1]} at the right.</p>"
+    return words + table(["", "count", "half within", "99 % within", "all within"], rows)
 
 
 def _disk(sight: Sight) -> str:
@@ -237,5 +252,5 @@ def _consumers(sight: Sight) -> str:
     everybody = [*seen.subscriptions, *([] if seen.fan_out else [("(no subscription)", seen.depth)])]
     most = max(left for _, left in everybody) or 1
     rows = ([f"{escape(printable(name))}{share_bar(left / most)}", f"{left:,}"] for name, left in everybody)
-    words = "<p>Each of them gets every item; an item is kept until the last of them has consumed it.</p>"
-    return words + table(["consumer", "left to it"], rows)
+    words = "<p>Each consumer gets every item; an item is kept until the last consumer has consumed it.</p>"
+    return words + table(["consumer", "items left"], rows)

@@ -1,4 +1,4 @@
-"""The picture of ``top``, drawn for a terminal; it can be read without its colours."""
+"""The picture of ``top``, drawn for a terminal. It can be read without its colours."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ _COLUMNS = (
     ("owner's memory", 136),
     ("owner", 80),
 )
-"""What the table has, and how wide the terminal must be for it."""
+"""The columns of the table, each with the least width of a terminal that shows it."""
 _TEXTS = (0, 9)
 TILES = 480
-"""How many pieces the map has at most."""
+"""Most tiles in the map."""
 _ROW = 60
 _MARGIN = 20
-"""What stands left and right of a picture."""
+"""Columns of the terminal to the left and right of a picture."""
 _BAR = 40
 _WORST = 3
 
 
 def draw(path: str, queues: Sequence[Watched], is_chosen: bool, interval: float, width: int) -> RenderableType:
-    """All queues in a table, and below it one at large: the first, if it was chosen, else the deepest."""
+    """Draw all queues in a table, and one of them in detail: the first if it was chosen, else the deepest."""
     now = datetime.now().astimezone().strftime("%H:%M:%S")
     title = Text.assemble(
         ("persistentqueue top", "bold"), f"  {printable(path)}  {now}  every {interval:g} s  ", ("Ctrl-C ends", "dim")
@@ -73,7 +73,7 @@ def _table(queues: Sequence[Watched], width: int) -> Table:
             _COLUMNS[at][0],
             justify="left" if at in _TEXTS else "right",
             no_wrap=True,
-            max_width=width // 4 if not at else None,  # a long name takes no room from the numbers
+            max_width=width // 4 if not at else None,  # a long name leaves the numbers their space
         )
     for queue in queues:
         cells = _row(queue)
@@ -113,7 +113,7 @@ def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
             f": more than the owner's whole memory, {size_text(queue.resident_bytes)}, so most is on disk only"
         )
     if len(queue.depths) > 1:
-        span = f"  what was left in the last {len(queue.depths)} looks, {max(queue.depths):,} at most"
+        span = f"  items left in the last {len(queue.depths)} looks, {max(queue.depths):,} at most"
         depth.append("\n").append(sparkline(list(queue.depths)), "cyan").append(span, "dim")
     grid.add_row("backlog", depth)
     if sight.ages:
@@ -122,7 +122,7 @@ def _large(queue: Watched, sight: Sight, width: int) -> RenderableType:
         grid.add_row("waiting", curve)
     grid.add_row("data files", _map(sight, width))
     for at, finding in enumerate(findings(sight)):
-        grid.add_row("to know" if not at else "", _finding(finding))
+        grid.add_row("findings" if not at else "", _finding(finding))
     grid.add_row("disk", _disk(disk_parts(seen), seen.disk_bytes, width))
     return grid
 
@@ -138,7 +138,7 @@ def _disk(parts: Sequence[Part], disk_bytes: int, width: int) -> Text:
 
 
 def _map(sight: Sight, width: int) -> Text:
-    """A character for each data file, or for some beside each other, with a legend, and the worst of them in words."""
+    """Draw a character for each data file, or for several neighbours, with a legend, and name the worst files."""
     seen = sight.snapshot
     found = tiles(seen.segments, TILES, sight.held)
     each = max((tile.files for tile in found), default=1)
@@ -158,7 +158,7 @@ def _map(sight: Sight, width: int) -> Text:
 
 
 def _add_legend(text: Text, entries: Sequence[tuple[str, str, str]], width: int) -> None:
-    """Say below a picture what its glyphs mean; what belongs together stays on one line."""
+    """Explain the glyphs of a picture below it; an entry is never broken over two lines."""
     room = 0
     for glyph, colour, words in entries:
         length = len(words) + 5

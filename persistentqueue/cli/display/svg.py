@@ -1,4 +1,4 @@
-"""The pictures of ``report``: numbers to HTML with inline SVG, which scales with its page. Pure functions."""
+"""The charts of ``report`` as HTML with inline SVG, which scales with its page: pure functions from numbers."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ _WIDTH = 600
 _FLAT = f'class="wide" preserveAspectRatio="none" role="img" viewBox="0 0 {_WIDTH}'
 _TILE_WIDTH, _TILE_HEIGHT = 28, 40
 _LEAST = 2
-"""What is there at all is seen: so high, or wide, at least."""
+"""Least height or width of a shape, so that the smallest amount is visible."""
 
 
 def rect(key: str, x: float, y: float, width: float, height: float, title: str = "") -> str:
-    """A rectangle of a class of the style sheet, with what is shown to who points at it."""
+    """Return a rectangle of a class of the style sheet; a browser shows ``title`` under the pointer."""
     box = f'<rect class="{key}" x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}"'
     return f"{box}><title>{escape(title)}</title></rect>" if title else f"{box}/>"
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """A table of HTML: the first column is text, and the others numbers."""
+    """Return an HTML table. The first column holds text, the others hold numbers; all cells are HTML."""
 
     def row(cells: Sequence[str], tag: str) -> str:
-        """A row of these cells, which are HTML."""
+        """Return a row of these cells."""
         kinds = ["", *[' class="n"'] * (len(cells) - 1)]
         return (
             "<tr>" + "".join(f"<{tag}{kind}>{cell}</{tag}>" for kind, cell in zip(kinds, cells, strict=True)) + "</tr>"
@@ -35,7 +35,7 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
 
 
 def bar(parts: Sequence[tuple[str, str, int]], unit: str) -> str:
-    """Amounts beside each other, as a bar with a legend."""
+    """Return amounts as one bar with a legend. A part is its class, its text and its amount."""
     total, at, rects, legend = sum(amount for _, _, amount in parts) or 1, 0.0, "", ""
     for key, what, amount in parts:
         if amount:
@@ -49,12 +49,12 @@ def bar(parts: Sequence[tuple[str, str, int]], unit: str) -> str:
 
 
 def share_bar(share: float) -> str:
-    """One amount as a thin bar."""
+    """Return a share as a thin bar."""
     return f'<svg {_FLAT} 8" height="8">{rect("live", 0, 0, share * _WIDTH, 8)}</svg>'
 
 
 def columns(counts: Sequence[int], titles: Sequence[str]) -> str:
-    """How often what came, as columns beside each other."""
+    """Return the counts of a histogram as columns, each with its title."""
     highest, width = max(counts), _WIDTH / len(counts)
     shapes = ""
     for at, (count, title) in enumerate(zip(counts, titles, strict=True)):
@@ -65,7 +65,7 @@ def columns(counts: Sequence[int], titles: Sequence[str]) -> str:
 
 
 def age_chart(ages: Sequence[float]) -> str:
-    """How long items have waited, from the first to the last."""
+    """Return the waiting times of items, in seconds, as bars from the first item to the last."""
     highest, width = max(ages) or 1.0, _WIDTH / len(ages)
     bars = ""
     for at, age in enumerate(ages):
@@ -79,7 +79,7 @@ def age_chart(ages: Sequence[float]) -> str:
 
 
 def segment_map(tiles: Sequence[Tile]) -> str:
-    """The data files as tiles, each filled as far as it lives, with a legend."""
+    """Return the data files as tiles, each filled up to its live share, with a legend."""
     used = [level for level in LEVELS if any(tile.level == level for tile in tiles)]
     legend = "".join(f"<span>{_example(level)}{escape(level.words)}</span>" for level in used)
     if any(tile.is_held for tile in tiles):

@@ -1,4 +1,4 @@
-"""``top``: queues at work, looked at again and again from outside."""
+"""The loop of ``top``: looks at queues from outside, at an interval, and shows each look."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from .watch import Watched, document_of_look
 
 
 def watch(path: str, names: Sequence[str], interval: float, once: bool, as_json: bool) -> int:
-    """Look, and show, until somebody interrupts, or twice if only ``once``; the exit status.
+    """Look and show until an interrupt, or for two looks if ``once``, and return the exit status.
 
-    Raises what the first look raises, if it does so for each of the queues.
+    If the first look fails for every queue, the first of these errors is raised.
     """
     looks = islice(_looks(path, names, interval), 2 if once else None)
     queues: list[Watched] = []
@@ -40,14 +40,14 @@ def watch(path: str, names: Sequence[str], interval: float, once: bool, as_json:
 
 
 def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Watched]]:
-    """The queues, each time looked at again: those that were named, or whichever are there then."""
+    """Yield the queues after each look: those that were named, or else those that exist at that time."""
     known: dict[str, Watched] = {}
     due = time.monotonic()
     for number in count():
         time.sleep(max(due - time.monotonic(), 0))
         due = max(due + interval, time.monotonic())
         meant = list(names) or queues_in(path)
-        # One that is gone may be made anew: that is another queue, with a past of its own.
+        # A queue that was deleted may be made again: it is then another queue, with a history of its own.
         kept = {name: each for name, each in known.items() if not isinstance(each.failure, QueueNotFoundError)}
         known = {name: kept.get(name) or Watched(name, View(path, named(name))) for name in meant}
         for queue in known.values():
@@ -59,7 +59,7 @@ def _looks(path: str, names: Sequence[str], interval: float) -> Iterator[list[Wa
 
 
 def _show(looks: Iterator[Sequence[Watched]], path: str, is_chosen: bool, interval: float) -> None:
-    """Draw in place, where that goes, or one picture below the other."""
+    """Draw each look: in place on a terminal, otherwise one picture below the other."""
     screen = console()
     if not is_live(sys.stdout):
         for queues in looks:

@@ -1,4 +1,4 @@
-"""Queues at work: what happened between two looks at them, how fast, and how long items waited."""
+"""The changes between two looks at a queue: rates, and how long items have waited."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from ..summary import Sight, document_of, document_of_error, resident_bytes
 from .charts import positions
 
 HISTORY = 60
-"""How many looks the curves go back."""
+"""Number of looks that the curves cover."""
 AGES = 32
-"""At how many places of what is left its age is known."""
+"""Number of positions among the items left at which the age is shown."""
 _POINTS_MAX = 4096
 
 
 class Arrivals:
-    """When items were enqueued: of some it was seen, of those between them it is estimated."""
+    """The times at which items were written: known for some, and interpolated for those between."""
 
     def __init__(self) -> None:
         self._points: list[tuple[int, int]] = []
 
     def add(self, sequence: int, time_ns: int) -> None:
-        """The item with this sequence was written then."""
+        """Note that the item with this sequence was written at this time."""
         at = bisect_right(self._points, (sequence, 0))
         if at == len(self._points) or self._points[at][0] != sequence:
             insort(self._points, (sequence, time_ns))
@@ -33,7 +33,7 @@ class Arrivals:
             del self._points[1 : len(self._points) // 2 : 2]
 
     def time_ns(self, sequence: int) -> int:
-        """When the item was written, about. Something must have been added."""
+        """Return the approximate time at which the item was written. At least one time must have been added."""
         at = bisect_right(self._points, (sequence, 2**63))
         if at == 0 or at == len(self._points):
             return self._points[max(at - 1, 0)][1]
@@ -43,26 +43,26 @@ class Arrivals:
 
 @dataclass(frozen=True)
 class Pace:
-    """What happened between two looks. Rates are in items a second; None where there was no look before."""
+    """The changes between two looks. Rates are in items per second; they are None after the first look."""
 
     seconds: float | None = None
     in_per_second: float | None = None
     out_per_second: float | None = None
     consumed: int = 0
     waited_half_seconds: float | None = None
-    """So long half of what was consumed has waited, at most."""
+    """The estimated median wait of the consumed items, in seconds; None if no item was consumed."""
     waited_longest_seconds: float | None = None
 
 
 @dataclass
 class Watched:
-    """A queue that is watched, and what was seen of it so far."""
+    """A queue that is watched, and the results of the looks at it so far."""
 
     name: str
     view: View
     snapshot: Snapshot | None = None
     failure: Exception | None = None
-    """What the last look raised."""
+    """The error of the last look; None if it succeeded."""
     pace: Pace = field(default_factory=Pace)
     resident_bytes: int | None = None
     depths: deque[int] = field(default_factory=lambda: deque(maxlen=HISTORY))
@@ -70,11 +70,11 @@ class Watched:
 
     @property
     def error(self) -> str:
-        """What is wrong, in words; "" where nothing is."""
+        """The error of the last look in words; empty if it succeeded."""
         return f"{type(self.failure).__name__}: {self.failure}" if self.failure is not None else ""
 
     def look(self) -> None:
-        """Look again. What goes wrong is remembered, and is over with the next look that goes well."""
+        """Look again. An error is kept in ``failure`` until a look succeeds."""
         before = self.snapshot
         try:
             snapshot = self.view.look()
@@ -88,7 +88,7 @@ class Watched:
         self.resident_bytes = resident_bytes(snapshot)
 
     def _learn(self, before: Snapshot | None, snapshot: Snapshot) -> None:
-        """Learn when items were written: those that wait, at first, and then whatever comes."""
+        """Note when items were written: at the first look the items that wait, later the new ones and the oldest."""
         if before is None:
             for sequence, time_ns in self.view.times_of(positions(snapshot.runs, AGES)).items():
                 self.arrivals.add(sequence, time_ns)
@@ -98,7 +98,7 @@ class Watched:
             self.arrivals.add(snapshot.runs[0][0], snapshot.oldest_ns)
 
     def sight(self) -> Sight | None:
-        """What is to be shown at large."""
+        """Return the facts for the detailed picture; None if the last look failed."""
         if self.snapshot is None:
             return None
         now_ns = self.snapshot.time_ns
@@ -107,7 +107,7 @@ class Watched:
 
 
 def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:
-    """What happened between two looks at the same queue."""
+    """Return the changes between two looks at one queue."""
     seconds = max(now.time_ns - before.time_ns, 1) / 1e9
     came, went = now.enqueued - before.enqueued, now.enqueued - now.depth - (before.enqueued - before.depth)
     waits = []
@@ -115,7 +115,7 @@ def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:
         mean_ns = (arrivals.time_ns(first) + arrivals.time_ns(first + length - 1)) // 2
         waits.append((max(now.time_ns - mean_ns, 0) / 1e9, length))
         waits.append((max(now.time_ns - arrivals.time_ns(first), 0) / 1e9, 0))
-    # What came and went between the two looks was never seen to wait: it did so for less than that.
+    # An item that was enqueued and consumed between the two looks waited for less than the time between them.
     unseen = went - sum(length for _, length in waits)
     if unseen > 0:
         waits.append((seconds, unseen))
@@ -129,10 +129,10 @@ def pace_of(before: Snapshot, now: Snapshot, arrivals: Arrivals) -> Pace:
 
 
 def document_of_look(queue: Watched) -> dict[str, object]:
-    """A look as JSON has it: without the data files, of which there may be many."""
+    """Return a look as a JSON object, without the data files, which may be many."""
     if queue.failure is not None:
         return {"name": queue.name, "error": document_of_error(queue.failure)}
-    assert queue.snapshot is not None  # there was a look
+    assert queue.snapshot is not None  # a look that did not fail has one
     seen = document_of(queue.snapshot, queue.name)
     del seen["segments"]
     more = {"segments": len(queue.snapshot.segments), "owner_resident_bytes": queue.resident_bytes}

@@ -80,7 +80,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         pool_min_bytes: Bytes of empty files that maintenance makes ahead for new segments. Default 0; at least 0.
         pool_max_bytes: Bytes of drained files that the queue keeps and writes to again, which is quicker than to make
             new ones. Default None: equal to ``pool_min_bytes``; at least that.
-        shared_pool: Whether the pool is shared by all queues of the directory that set this. Default False.
+        shared_pool: Whether all queues beside each other that set this share one pool. Default False.
         wipe: Whether a drained file is overwritten before it is deleted or used again. Default False. Consumed items
             stay in the log until the next trim. A device, or a copy-on-write file system, may keep old copies.
         fan_out: Whether a new queue has no consumers except its subscriptions. Default False. Then an item is deleted
@@ -111,7 +111,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         retry_delay_seconds: Seconds until an item is ready again after it was rejected or released. Default 0.0; at
             most ten years. Or a callable from deliveries to seconds, such as ``lambda attempts: 2.0**attempts``.
         compression: ``"zstd"`` compresses each block that becomes smaller. Default None. Needs the extra
-        ``compression``.
+            ``compression``.
         encryption: The ``Encryption`` of new and existing blocks. Default None. Needs the extra ``encryption``.
         disk: The operating system calls that the queue uses. Default: the real ones. Tests pass a simulated disk.
 
@@ -127,7 +127,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         CorruptionError, UnsupportedFormatError: A file is damaged, or was written by a newer version.
         InDoubtError: Another queue stores the outcome of a transaction over both, and it cannot be read.
         MissingExtraError, WrongKeyError: A package or the key is missing, or the key is wrong. Nothing was written with
-        it.
+            it.
         ResourceError, BrokenQueueError: Disk, memory or file descriptors are short, or a sync failed. Try again.
         UnusablePathError, OSError: The operating system refuses a path, or fails otherwise.
 

@@ -113,12 +113,13 @@ class Queue(Uncopyable, queue.Queue[T]):
         ValueError: A setting is not valid, or counts deliveries.
         PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
 
-    - ``put`` is durable on return. Concurrent calls share one sync. - ``get`` holds the first item until ``task_done``,
-    which is durable on return. After a crash or ``close``, held items
-      are at the front of the queue again. - ``task_done`` applies to the oldest item that the calling thread has got,
-    or, if it has none, to the oldest of all. - For ``join`` and ``unfinished_tasks``, all items that the queue has when
-    it is opened are unfinished. Items of other
-      processes, by a ``Producer``, are unfinished, too; they end a waiting ``get``.
+    - ``put`` is durable on return. Concurrent calls share one sync.
+    - ``get`` holds the first item until ``task_done``, which is durable on return. After a crash or ``close``, held
+      items are at the front of the queue again.
+    - ``task_done`` applies to the oldest item that the calling thread has got. If it has none, it applies to the oldest
+      item of all threads.
+    - For ``join`` and ``unfinished_tasks``, all items that the queue has when it is opened are unfinished. Items of
+      other processes, by a ``Producer``, are unfinished, too; they end a waiting ``get``.
     - ``shutdown`` ends only this object. The remaining items are not consumed, and the next opening has them.
     - Subclasses may override the hooks ``_init``, ``_qsize``, ``_put`` and ``_get``. They are called while ``mutex`` is
       held. An override of ``_put`` may call the original any number of times; its items are committed after ``mutex``

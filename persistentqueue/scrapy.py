@@ -304,8 +304,10 @@ class Crawl:
     def settle(self, is_end: bool = False) -> None:
         """Consume the requests that Scrapy has finished.
 
-        1. Record their fingerprints as seen. *A crash leaves the requests, which are fetched once more.* 2. Consume
-        them. If the disk is full, this is left to a later call.
+        1. Record their fingerprints as seen. *A crash leaves the requests, which are fetched once more.*
+        2. Consume them.
+
+        If the disk is full, this is left to a later call.
 
         At the end of a crawl (``is_end``), each request that is not in progress counts as finished.
         """

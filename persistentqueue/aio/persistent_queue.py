@@ -25,7 +25,7 @@ from .session import Session
 
 R = TypeVar("R")
 _THREADS = 4
-"""Number of threads that read, open, compact …"""
+"""Number of threads for calls such as opening, reading and compaction."""
 _BATCH_ITEMS = 256
 """Number of items that browsing reads at a time."""
 
@@ -115,7 +115,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
                 ``persistentqueue.PersistentQueue``.
         """
         if self._is_opening or self._is_closing or not self.closed:
-            raise RuntimeError(f"{self!r} is open or in use by open() or close(): close it first")
+            raise RuntimeError(f"{self!r} is open, or is being opened or closed: await its close() first")
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._is_opening = True
@@ -253,8 +253,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def browse(self) -> AsyncIterator[T]:
         """Return an asynchronous iterator over the ready items, in order, without holding or consuming them.
 
-        Its rules and errors are those of ``persistentqueue.PersistentQueue.browse``, with one exception. After an
-        error, it ends: also after the ``CodecError`` of one item.
+        Its rules and errors are those of ``persistentqueue.PersistentQueue.browse``, except that it ends after any
+        error, also after a ``CodecError``.
         """
         return self.iterate(self._open().browse)
 
@@ -293,6 +293,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         """Consume all ready items in one transaction, durable on return, and return their number.
 
         Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
             ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
         """
         count: int = await self._do("clear")
@@ -319,7 +320,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
         Raises:
             ValueError: An argument is out of range.
-            ResourceError, BrokenQueueError, OSError: On the conditions that that method names.
+            ResourceError, BrokenQueueError, OSError: On the conditions that the synchronous method names.
         """
         compacted: Compacted = await self._do("compact", **how)
         return compacted

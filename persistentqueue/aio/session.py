@@ -52,7 +52,7 @@ class Session(Uncopyable, Generic[T]):
     a time: a second task gets ``RuntimeError``. Any number of sessions work in parallel.
 
     If the block ends without a flush, also by a cancellation, enqueued items are dropped. Dequeued items are released:
-    they are ready again, in their old places.
+    they are ready again, in their old places. If no exception leaves the block, there is an ``UnflushedWarning``.
 
     Each method raises ``ClosedError`` if the session or the queue is closed, and ``BrokenQueueError`` after a failed
     sync. ``rollback`` and ``close`` are exceptions.

@@ -1,4 +1,4 @@
-"""``python -m persistentqueue …`` is the command ``persistentqueue``; see ``cli``."""
+"""The command ``python -m persistentqueue``, which runs the command ``persistentqueue`` (see ``cli``)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What other queues are called by: the standard library's ``queue.Queue``, and queuelib's FIFO, on a persistent queue.
+"""Interfaces of other queues on a persistent queue: ``queue.Queue`` of the standard library, and the FIFO of queuelib.
 
-``Queue`` has every call of ``queue.Queue`` as of Python 3.13, on any Python that this package is for, and is one to
-``isinstance``. What was put is durable when ``put`` returns, what was got is gone for good when its ``task_done``
-returns; in between it is on hold, and comes back after a crash::
+``Queue`` has every method of ``queue.Queue`` of Python 3.13, on each Python version that this package supports. It is
+a subclass of ``queue.Queue``. An item is durable when ``put`` returns. An item that ``get`` returned is on hold until
+its ``task_done`` returns: then it is durably consumed. After a crash, items on hold are ready again::
 
     from persistentqueue.compat import Queue
 
@@ -46,7 +46,7 @@ if sys.version_info >= (3, 13):
 else:
 
     class ShutDown(Exception):  # noqa: N818 - the standard library's name
-        """Raised by ``put`` and ``get`` once the queue was shut down; from Python 3.13 on it is ``queue.ShutDown``."""
+        """Raised by ``put`` and ``get`` after ``shutdown``. From Python 3.13 on, it is ``queue.ShutDown``."""
 
 
 __all__ = ["Queue", "FifoQueue", "Empty", "Full", "ShutDown"]
@@ -60,30 +60,30 @@ else:
 
     T = TypeVar("T")
 _IDLE_SESSIONS = 64
-"""So many that nobody uses are kept for the next calls."""
+"""Upper bound for the number of idle sessions that are kept for later calls."""
 
 _ELSEWHERE = "pass its path, and open a Producer there, with the codec that the queue has"
 
 
 class _Json:
-    """JSON, and in its errors, what else there is."""
+    """The JSON codec, with error messages that name the other codecs."""
 
     decode = staticmethod(codecs.JSON.decode)
 
     def encode(self, item: Any) -> bytes:
-        """The item in JSON. Raises ``TypeError``, with what else there is."""
+        """Return the item in JSON. Raises ``TypeError``, which names the other codecs."""
         try:
             return codecs.JSON.encode(item)
         except (TypeError, ValueError) as error:
             others = "codecs.MessagePack(), codecs.UNSAFE_PICKLE, or one of your own"
-            raise TypeError(f"{error}; for what is no JSON there is codec={others}") from error
+            raise TypeError(f"{error}: to store other items, open the queue with codec={others}") from error
 
 
 _JSON: Final = _Json()
 
 
 class _Task:
-    """What one ``get`` or ``get_many`` has taken: on hold in a session, until it is done to the last of its items."""
+    """The items of one ``get`` or ``get_many``: held by one session until all of them are done."""
 
     __slots__ = ("left", "session")
 
@@ -93,24 +93,39 @@ class _Task:
 
 
 class Queue(Uncopyable, queue.Queue[T]):
-    """``queue.Queue`` in a directory on disk, for any number of threads of the one process that has it open.
+    """``queue.Queue`` in a directory on disk, for any number of threads of the process that owns it::
 
-    ``path`` is the directory, which is made if it is not there. At most ``maxsize`` items are in the queue (no limit
-    where it is 0 or less), those that were got not included; it may be changed at any time. ``codec`` says how an item
-    becomes bytes: see ``persistentqueue.codecs``. ``sync`` and all other settings are those of ``PersistentQueue``.
+        with Queue("queues/orders", maxsize=1000) as queue:
+            queue.put({"order": 42})  # durable on return
+            order = queue.get()  # on hold
+            queue.task_done()  # durably consumed on return
 
-    - ``put`` is durable on return. Calls at the same time share one sync.
-    - ``get`` takes the first item, on hold until ``task_done``, which is durable on return. A crash, or ``close``,
-      gives what is on hold back to the front of the queue.
-    - ``task_done`` is for the oldest item that the calling thread has got; where it has none, for the oldest of all.
-    - What is in the queue when it is opened is unfinished, for ``join`` and ``unfinished_tasks``, and so is what other
-      processes have put in, by a ``Producer``; that wakes who waits in ``get``, too.
-    - ``shutdown`` ends this object and no more: what remains is not consumed, and there again for the next opening.
-    - The hooks ``_init``, ``_qsize``, ``_put`` and ``_get`` are called with ``mutex`` held, for subclasses to override.
-      What a ``_put`` has put, by calling this one any number of times, is committed when ``mutex`` is free again.
+    Args:
+        path: Directory of the queue; made if it does not exist.
+        maxsize: Upper bound for the number of items in the queue, without those that ``get`` returned. Default 0; 0 or
+            less: no limit. It can be changed at any time.
+        codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default: JSON.
+        sync: Whether each call syncs before it returns. Default True. If False, a power cut may take the latest calls.
+        **settings: All other settings of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
+            ``retry_delay_seconds``.
 
-    Raises what ``PersistentQueue`` raises. All methods raise ``ClosedError`` once it was closed, and
-    ``BrokenQueueError`` once a sync has failed.
+    Raises:
+        ValueError: A setting is not valid, or counts deliveries.
+        PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
+
+    - ``put`` is durable on return. Concurrent calls share one sync.
+    - ``get`` holds the first item until ``task_done``, which is durable on return. After a crash or ``close``, held
+      items are at the front of the queue again.
+    - ``task_done`` applies to the oldest item that the calling thread has got. If it has none, it applies to the oldest
+      item of all threads.
+    - For ``join`` and ``unfinished_tasks``, all items that the queue has when it is opened are unfinished. Items of
+      other processes, by a ``Producer``, are unfinished, too; they end a waiting ``get``.
+    - ``shutdown`` ends only this object. The remaining items are not consumed, and the next opening has them.
+    - Subclasses may override the hooks ``_init``, ``_qsize``, ``_put`` and ``_get``. They are called while ``mutex`` is
+      held. An override of ``_put`` may call the original any number of times; its items are committed after ``mutex``
+      is released.
+
+    Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
     _elsewhere = _ELSEWHERE
@@ -125,21 +140,21 @@ class Queue(Uncopyable, queue.Queue[T]):
         _OPEN.add(self)
         self.is_shutdown = False
         self._is_drained = False
-        """Whether it was shut down immediately: what remains is nobody's here any more."""
+        """True after an immediate shutdown: this object then counts the queue as empty."""
         self._maxsize = maxsize
         self._idle: list[Session[T]] = []
         self._session: Session[T] | None = None
-        """That of the put or get which holds the mutex, for the hooks."""
+        """Session of the put or get that holds the mutex, for the hooks."""
         self._putting = 0
-        """How many items have a place, and are being committed."""
+        """Number of items that have a place and are being committed."""
         self._places = 0
-        """How many places are taken: while items are being committed, of which nobody knows whether they are in."""
+        """Number of places that are taken; valid while items are being committed, since their outcome is unknown."""
         self._many_putters = 0
-        """How many wait for several places at once."""
+        """Number of threads that wait for several places at once."""
         self._tasks: OrderedDict[_Task, None] = OrderedDict()
         self._own = threading.local()
         self._undone = 0
-        """How many items were got and are not done."""
+        """Number of items that were got and are not done."""
         self._init(maxsize)
 
     def __enter__(self) -> Queue[T]:
@@ -155,69 +170,110 @@ class Queue(Uncopyable, queue.Queue[T]):
 
     @property
     def persistent(self) -> PersistentQueue[T]:
-        """The queue beneath: to ``browse``, ``check``, ``compact`` it, for its ``stats``, and what it ``explain``s."""
+        """The ``PersistentQueue`` that stores the items: for ``browse``, ``compact``, ``explain``, ``stats`` and
+        ``view``."""
         return self._persistent
 
     @property
     def maxsize(self) -> int:
-        """How many items may be in the queue; 0 or less for no limit. To raise it lets in who waits."""
+        """Upper bound for the number of items in the queue; 0 or less: no limit. Setting it wakes the waiting ``put``
+        calls."""
         return self._maxsize
 
     @maxsize.setter
     def maxsize(self, maxsize: int) -> None:
-        """Change it, for all who come and all who wait."""
+        """Change the limit, also for ``put`` calls that wait."""
         with self.mutex:
             self._maxsize = maxsize
             self.not_full.notify_all()
 
     @property
     def unfinished_tasks(self) -> int:  # type: ignore[override]
-        """How many items are in the queue, or were got and are not done."""
+        """Number of items that are in the queue, or were got and are not done."""
         ready = len(self._persistent)
         return (0 if self._is_drained else ready) + self._undone + self._putting
 
     def put(self, item: T, block: bool = True, timeout: float | None = None) -> None:
-        """Put an item in; it is durable on return. Waits for room, if there is a ``maxsize``, up to ``timeout`` seconds
-        (None: for ever).
+        """Put an item into the queue, durable on return.
 
-        Raises ``Full``, ``ShutDown``, ``CodecError`` and ``ResourceError``: the item is not in the queue. ``Full`` also
-        tells of the limits of ``PersistentQueue``, if it was opened with any. ``BrokenQueueError``: nobody knows.
+        Args:
+            item: An item that the codec can encode.
+            block: Whether to wait for room if there are ``maxsize`` items. Default True.
+            timeout: Seconds to wait for room; at least 0. Default None: no limit.
+
+        Raises:
+            ValueError: ``timeout`` is negative.
+            Full: There was no room in time, or a limit of ``PersistentQueue`` is reached. The item is not in the queue.
+            ShutDown: The queue was shut down. The item is not in the queue.
+            CodecError: The codec cannot encode the item. The item is not in the queue.
+            ResourceError: The system has no room. The item is not in the queue.
+            BrokenQueueError: A sync failed. It is unknown whether the item is in the queue.
         """
         self._add([item], block, timeout)
 
     def put_many(self, items: Iterable[T], block: bool = True, timeout: float | None = None) -> None:
-        """Put items in, in order, as one transaction: all or none, with one sync. Waits until there is room for all.
+        """Put items into the queue, in order, as one transaction with one sync, durable on return.
 
-        Raises like ``put``, and ``ValueError`` for more than ``maxsize`` of them.
+        Args:
+            items: Items that the codec can encode. Either all of them are put, or none.
+            block: Whether to wait until there is room for all items. Default True.
+            timeout: Seconds to wait for room; at least 0. Default None: no limit.
+
+        Raises:
+            ValueError: There are more than ``maxsize`` items, or ``timeout`` is negative.
+            Full, ShutDown, CodecError, ResourceError: On the conditions that ``put`` names. No item is in the queue.
+            BrokenQueueError: A sync failed. It is unknown whether the items are in the queue.
         """
         found = list(items)
         if found:
             self._add(found, block, timeout)
 
     def get(self, block: bool = True, timeout: float | None = None) -> T:
-        """The first item, which is on hold until ``task_done``. Waits for one up to ``timeout`` seconds (None: for
-        ever).
+        """Return the first item, and hold it until ``task_done``.
 
-        Raises ``Empty``, and ``ShutDown`` where there will be none. Raises ``CodecError`` for an item that cannot be
-        decoded, which counts as got: ``task_done`` drops it. Raises ``CorruptionError`` once for each damaged block,
-        whose items are set aside. In both cases the next call goes on behind it.
+        Args:
+            block: Whether to wait for an item. Default True.
+            timeout: Seconds to wait for an item; at least 0. Default None: no limit.
+
+        Raises:
+            ValueError: ``timeout`` is negative.
+            Empty: There was no item in time.
+            ShutDown: The queue was shut down, and has no more items.
+            CodecError: The item cannot be decoded. It counts as got: ``task_done`` consumes it. The next call continues
+                after it.
+            CorruptionError: A block is damaged; raised once per block. Its items are set aside, and the next call
+                continues after them.
         """
         return self._take(1, block, timeout)[0]
 
     def get_many(self, max_items: int, block: bool = True, timeout: float | None = None) -> list[T]:
-        """Up to ``max_items`` items, in order, at least one; like ``get``, which waits for the first only.
+        """Return up to ``max_items`` items, in order, at least one, and hold them until they are done.
 
-        Each of them needs its ``task_done``; they are gone, all at once and with one sync, with the last of these.
+        Each item needs its own ``task_done``. All of them are consumed together, with one sync, by the last
+        ``task_done``.
+
+        Args:
+            max_items: Upper bound for the number of items; at least 1.
+            block: Whether to wait for the first item. Default True.
+            timeout: Seconds to wait for the first item; at least 0. Default None: no limit.
+
+        Raises:
+            ValueError: ``max_items`` is less than 1, or ``timeout`` is negative.
+            Empty, ShutDown, CodecError, CorruptionError: On the conditions that ``get`` names.
         """
         if max_items < 1:
             raise ValueError(f"max_items must be at least 1, got {max_items}")
         return self._take(max_items, block, timeout)
 
     def task_done(self) -> None:
-        """Tell that the oldest item which this thread has got is done (where there is none, the oldest of all threads).
+        """Mark the oldest item that this thread has got as done; if it has none, the oldest item of all threads.
 
-        It is gone for good on return. Raises ``ValueError`` when nothing was got that is not done, and
-        ``ResourceError``: it is not done, call again after making room.
+        The item is durably consumed on return. An item of ``get_many`` is consumed with the last item of its list.
+
+        Raises:
+            ValueError: Every item that was got is done already.
+            ResourceError: The system has no room. The item is not done: make room, then call again.
+            BrokenQueueError: A sync failed. It is unknown whether the item is consumed.
         """
         with self.mutex:
             own = self._own_tasks()
@@ -243,10 +299,13 @@ class Queue(Uncopyable, queue.Queue[T]):
             self._done(1)
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Let nobody put in any more, nor get anything once the queue is empty; with ``immediate`` at once, and it is
-        empty then, for this object. Nothing is consumed by that. What is being put in meanwhile is put in.
+        """Refuse further items, and end ``get`` when the queue is empty.
 
-        Whoever waits is woken, and told by ``ShutDown``. What was got may still be done, and ``join`` waits for it.
+        Calls that wait raise ``ShutDown``. A ``put`` that is already committing succeeds. No item is consumed. Items
+        that were got can still be done, and ``join`` waits for them.
+
+        Args:
+            immediate: Whether ``get`` ends at once. Then this object counts the queue as empty. Default False.
         """
         with self.mutex:
             self.is_shutdown = True
@@ -255,9 +314,13 @@ class Queue(Uncopyable, queue.Queue[T]):
             self._wake_all()
 
     def close(self) -> None:
-        """Close the queue: what was got and is not done goes back. Whoever waits is told by ``ClosedError``.
+        """Close the queue; items that were got and are not done are ready again at the next opening.
 
-        Everything that was put is durable on return. Closing again does nothing.
+        Calls that wait raise ``ClosedError``. Everything that was put is durable on return. Closing again does nothing.
+
+        Raises:
+            ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
+                recovers.
         """
         self._persistent.close()
         with self.mutex:
@@ -266,7 +329,7 @@ class Queue(Uncopyable, queue.Queue[T]):
     # --- the hooks, with the mutex held ------------------------------------------------------------------------------
 
     def _init(self, maxsize: int) -> None:
-        """The end of the constructor."""
+        """Do nothing. This hook is called at the end of the constructor."""
 
     def _qsize(self) -> int:
         ready = len(self._persistent)
@@ -291,7 +354,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         self.all_tasks_done = threading.Condition(self.mutex)
 
     def _add(self, items: list[T], block: bool, timeout: float | None) -> None:
-        """Take the places under the mutex, then commit without it, so that those who do so at once share a sync."""
+        """Reserve places with the mutex held, then commit without it, so that concurrent calls share one sync."""
         deadline, count = _deadline(block, timeout), len(items)
         with self.mutex:
             self._wait_for_places(count, block, deadline)
@@ -332,22 +395,24 @@ class Queue(Uncopyable, queue.Queue[T]):
                 session.name = threading.current_thread().name
                 try:
                     items = self._get_some(most)
-                except Empty:  # somebody has cleared the queue beneath
+                except Empty:  # another user of the persistent queue has taken the item
                     self._give_up(session)
                 except CodecError:
                     self._hold(session, 1)
                     raise
                 except BaseException:
                     self._give_up(session)
-                    self._wake_all()  # what is damaged is in the queue no more
+                    self._wake_all()  # damaged items are no longer counted, so there may be room
                     raise
                 else:
                     self._hold(session, len(items))
                     return items
 
     def _get_some(self, most: int) -> list[T]:
-        """Up to so many items, at least one, which this thread's session holds then. Raises ``CodecError`` where the
-        first cannot be decoded, which it holds, too."""
+        """Return up to ``most`` items, at least one, which the session of this call then holds.
+
+        Raises ``CodecError`` if the first item cannot be decoded; the session then holds that item.
+        """
         assert self._session is not None
         items: list[T] = []
         while len(items) < most and (not items or self._qsize()):
@@ -356,12 +421,12 @@ class Queue(Uncopyable, queue.Queue[T]):
             except CodecError:
                 if not items:
                     raise
-                self._session.put_back()  # the next call hears of it
+                self._session.put_back()  # the next call raises it
                 break
         return items
 
     def _hold(self, session: Session[Any], count: int) -> None:
-        """So many items are this thread's from now on, in this session."""
+        """Record that this thread has got ``count`` items, held by this session."""
         task = _Task(session, count)
         self._own_tasks().append(task)
         self._tasks[task] = None
@@ -373,7 +438,7 @@ class Queue(Uncopyable, queue.Queue[T]):
             self.not_full.notify(count)
 
     def _own_tasks(self) -> deque[_Task]:
-        """What this thread has got, the oldest first; but what another one has done."""
+        """Return what this thread has got and no thread has finished, oldest first."""
         try:
             own: deque[_Task] = self._own.tasks
         except AttributeError:
@@ -387,7 +452,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         self._tell_if_all_is_done()
 
     def _tell_if_all_is_done(self) -> None:
-        """Wake those in ``join``, who look for themselves what is in the queue."""
+        """Wake the threads in ``join`` if nothing is got or being put; they check the queue themselves."""
         if not self._undone and not self._putting:
             self.all_tasks_done.notify_all()
 
@@ -396,7 +461,7 @@ class Queue(Uncopyable, queue.Queue[T]):
         return self._session
 
     def _release(self, session: Session[T]) -> None:
-        """It has done its work: the next call may have it."""
+        """Keep the session for a later call."""
         if len(self._idle) < _IDLE_SESSIONS:
             self._idle.append(session)
 
@@ -405,14 +470,14 @@ class Queue(Uncopyable, queue.Queue[T]):
         self._release(session)
 
     def _wake_all(self) -> None:
-        """All who wait look once more; but for those who wait for an item, whom the queue beneath wakes."""
+        """Wake all waiting threads except those in ``get``, which the persistent queue wakes."""
         self.not_full.notify_all()
         self.all_tasks_done.notify_all()
 
     def _wait_for_places(self, count: int, block: bool, deadline: float | None) -> None:
         while not self.is_shutdown:
             if 0 < self._maxsize < count:
-                raise ValueError(f"{count} items at once never fit into a queue with maxsize={self._maxsize}")
+                raise ValueError(f"{count} items never fit into a queue with maxsize={self._maxsize}: put fewer")
             if not self._putting:
                 self._places = self._qsize()
             if self._maxsize <= 0 or self._places + count <= self._maxsize:
@@ -425,11 +490,11 @@ class Queue(Uncopyable, queue.Queue[T]):
                 self.not_full.wait(left)
             finally:
                 self._many_putters -= count > 1
-        self._qsize()  # where it was closed, too, it says so
+        self._qsize()  # raises ClosedError if the queue is closed
         raise ShutDown
 
     def _wait_for_item(self, block: bool, deadline: float | None) -> None:
-        """Until there is something to get, also of what another process has published. The mutex is free meanwhile."""
+        """Wait for an item, also of other processes. The mutex is released while it waits."""
         while not self._qsize():
             left = 0.0 if self.is_shutdown else _left(block, deadline)
             if not self._is_drained and self._is_there(left):
@@ -452,11 +517,11 @@ def _deadline(block: bool, timeout: float | None) -> float | None:
         return None
     if not timeout >= 0:
         raise ValueError("'timeout' must be a non-negative number")
-    return monotonic() + min(timeout, threading.TIMEOUT_MAX)  # a condition waits no longer
+    return monotonic() + min(timeout, threading.TIMEOUT_MAX)  # the longest wait of a condition variable
 
 
 def _left(block: bool, deadline: float | None) -> float | None:
-    """The seconds that are left to wait; None for ever."""
+    """Return the seconds left to wait; None means no limit."""
     if not block:
         return 0.0
     return None if deadline is None else min(max(deadline - monotonic(), 0.0), threading.TIMEOUT_MAX)
@@ -466,7 +531,7 @@ _OPEN: weakref.WeakSet[Queue[Any]] = weakref.WeakSet()
 
 
 def _make_all_locks() -> None:
-    for each in list(_OPEN):  # a thread that holds one is not there in the child, which is to hear ``ClosedError``
+    for each in list(_OPEN):  # a lock held by another thread would block the child, which must get ``ClosedError``
         each._make_locks()
 
 
@@ -474,16 +539,31 @@ after_fork_in_child(_make_all_locks)
 
 
 class FifoQueue(Uncopyable):
-    """A FIFO of bytes with the calls of queuelib's ``FifoDiskQueue``, each of them durable on return.
+    """A FIFO of bytes with the methods of queuelib's ``FifoDiskQueue``, each of them durable on return::
 
-    ``settings`` are those of ``PersistentQueue``, and so are the exceptions. A directory that is empty when it is
-    closed is deleted, as queuelib does: nobody else should publish there. For one thread at a time.
+        with FifoQueue("queues/urls") as queue:
+            queue.push(b"one")
+            queue.pop()
+
+    For one thread at a time. A queue that is empty when it is closed is deleted, as in queuelib. Therefore, no other
+    process should publish to it.
+
+    Args:
+        path: Directory of the queue; made if it does not exist.
+        **settings: Settings of ``PersistentQueue``, except ``max_attempts``, ``dead_letter`` and
+            ``retry_delay_seconds``.
+
+    Raises:
+        ValueError: A setting is not valid, or counts deliveries.
+        PersistentQueueError, OSError: The queue cannot be opened; see ``PersistentQueue``.
+
+    Every method raises ``ClosedError`` after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
     _elsewhere = _ELSEWHERE
 
     def __init__(self, path: StrPath, **settings: Any) -> None:
-        self._path = abspath(fspath(path))  # it is deleted later; the process may change its directory meanwhile
+        self._path = abspath(fspath(path))  # close() deletes it; the working directory may change before
         refuse_retries(settings, "persistentqueue.compat")
         self._persistent = PersistentQueue(self._path, **settings)
         self._session = self._persistent.session()
@@ -497,14 +577,22 @@ class FifoQueue(Uncopyable):
         self.close()
 
     def __len__(self) -> int:
-        """How many items are in the queue."""
+        """Return the number of items in the queue."""
         return len(self._persistent)
 
     def push(self, item: bytes) -> None:
-        """Put an item in; durable on return. Raises ``TypeError`` for what is not bytes, ``ResourceError``,
-        ``QueueFullError``: it is not in the queue."""
+        """Append an item, durable on return.
+
+        Args:
+            item: The item, as bytes.
+
+        Raises:
+            TypeError: ``item`` is not bytes. It is not in the queue.
+            ResourceError, QueueFullError: There is no room. The item is not in the queue.
+            BrokenQueueError: A sync failed. It is unknown whether the item is in the queue.
+        """
         if not isinstance(item, bytes):
-            raise TypeError(f"a FIFO of bytes takes bytes, not {type(item).__name__}")
+            raise TypeError(f"a FifoQueue takes bytes, not {type(item).__name__}: encode the item first")
         try:
             self._session.enqueue(item)
             self._session.flush()
@@ -512,7 +600,13 @@ class FifoQueue(Uncopyable):
             self._session.rollback()
 
     def pop(self) -> bytes | None:
-        """Take the first item, which is gone for good on return; None if there is none."""
+        """Consume and return the first item, or return None if there is none. Durable on return.
+
+        Raises:
+            CorruptionError: A block is damaged; raised once per block. Its items are set aside.
+            ResourceError: The system has no room. The item remains in the queue.
+            BrokenQueueError: A sync failed. It is unknown whether the item is consumed.
+        """
         try:
             item = self._session.dequeue()
             self._session.flush()
@@ -521,25 +615,40 @@ class FifoQueue(Uncopyable):
         return item
 
     def peek(self) -> bytes | None:
-        """The first item, without taking it; None if there is none."""
+        """Return the first item without consuming it, or None if there is none.
+
+        Raises:
+            CorruptionError: A block is damaged; raised once per block. Its items are set aside.
+        """
         try:
             return self._session.dequeue()
         finally:
             self._session.rollback()
 
     def clear(self) -> None:
-        """Drop all items; durable on return."""
+        """Consume all items, durable on return.
+
+        Raises:
+            ResourceError: The system has no room. Nothing was consumed.
+            BrokenQueueError: A sync failed. It is unknown whether the items are consumed.
+        """
         self._persistent.clear()
 
     def close(self) -> None:
-        """Close the queue, and delete it if it is empty. Closing again does nothing."""
+        """Close the queue, and delete it if it is empty. Closing again does nothing.
+
+        Raises:
+            ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
+                recovers.
+            PersistentQueueError, OSError: The empty queue cannot be deleted.
+        """
         if self._persistent.closed:
             return
         is_empty = False
-        with suppress(PersistentQueueError):  # whatever is wrong with it, it is closed
+        with suppress(PersistentQueueError):  # close it whatever the error is
             is_empty = self.peek() is None
         self._persistent.close()
         if is_empty:
             delete_queue(self._path)
-            with suppress(OSError):  # something else is in it
+            with suppress(OSError):  # other files are in the directory
                 DISK.rmdir(self._path)

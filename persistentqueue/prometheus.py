@@ -1,4 +1,4 @@
-"""What ``stats()`` tells, for Prometheus: a collector for ``prometheus_client``, the extra ``prometheus``.
+"""A collector of ``prometheus_client`` that exports ``stats()`` of queues. It needs the extra ``prometheus``.
 
 ::
 
@@ -8,8 +8,9 @@
     REGISTRY.register(QueueCollector(queue))
     start_http_server(8000)
 
-A metric is named after its field of ``Stats``: ``persistentqueue_``, the field, its unit where that is not in its name
-(``ready_items``), and ``_total`` for a counter. Its help is what ``Stats`` says of the field.
+Each field of ``Stats`` is one metric, named ``persistentqueue_`` and the field. A unit is added if the field does not
+name one (``ready_items``), and ``_total`` for a counter. The help of a metric is the description of the field in
+``Stats``.
 """
 
 from __future__ import annotations
@@ -55,7 +56,7 @@ COUNTERS = {
     "dead",
     "undecodable",
 }
-"""The fields that only grow, as long as the queue is open; of some that goes on with the next opening."""
+"""Fields that only grow while the queue is open. Some continue to grow after the next opening."""
 _ITEMS = ("ready", "held", "damaged", "enqueued", "dequeued", "cached", "given_back", "delayed", "rejected", "dead")
 _NAMES = {
     **{name: f"{name}_items" for name in _ITEMS},
@@ -64,28 +65,40 @@ _NAMES = {
     "published": "published_transactions",
     "adopted": "adopted_transactions",
 }
-"""Of what is not named like its field."""
+"""Names of the metrics that are not named like their field."""
 _LABELS = ("path", "queue")
 _Family: TypeAlias = "CounterMetricFamily | GaugeMetricFamily | HistogramMetricFamily"
 
 
 class QueueCollector(Collector):
-    """Collects what the queues are at when it is asked: those given, or those that a callable gives then.
+    """A collector of the metrics of one or several queues. Any thread may use it.
 
-    Each has the labels ``path`` and ``queue``: the path and the name that it was opened with, the latter empty where it
-    has none. A queue that is closed is left out, and so is one whose directories cannot be read just then. A scrape
-    costs one ``stats()`` for each, and waits for no flush. For any thread.
+    Each sample has the labels ``path`` and ``queue``: the path and the name that its queue was opened with. Without a
+    name, ``queue`` is empty. A scrape omits each queue that is closed or whose directories cannot be read. It calls
+    ``stats()`` once per queue, and waits for no flush.
+
+    Args:
+        *queues: Open queues, and callables that return the queues of each scrape.
+
+    Example::
+
+        REGISTRY.register(QueueCollector(orders, lambda: open_queues))
     """
 
     def __init__(self, *queues: PersistentQueue | Callable[[], Iterable[PersistentQueue]]) -> None:
         self._queues = queues
 
     def describe(self) -> Iterable[Metric]:
-        """What it may collect, without a look at any queue; so that names which are taken are told of at once."""
+        """Return the metrics without values, so that the registry can refuse names that are taken. Reads no queue."""
         return _families().values()
 
     def collect(self) -> Iterable[Metric]:
-        """The metrics of all queues at this moment."""
+        """Return the metrics of all queues at this moment.
+
+        Raises:
+            ResourceError: The process has no free file descriptor, or no memory.
+            Exception: A callable of ``queues`` raised it.
+        """
         families = _families()
         for queue in self._all():
             with suppress(ClosedError, OSError):
@@ -103,7 +116,7 @@ class QueueCollector(Collector):
 
 
 def _families() -> dict[str, _Family]:
-    """An empty family for each field."""
+    """Return an empty family for each field."""
     helps = _helps()
     return {field.name: _family(field.name, str(field.type), helps.get(field.name, "")) for field in fields(Stats)}
 
@@ -127,8 +140,7 @@ def _add(family: _Family, labels: tuple[str, ...], value: float | Histogram) -> 
 
 @cache
 def _helps() -> dict[str, str]:
-    """What ``Stats`` says of each field: Python keeps such docstrings in the source only. Nothing where that is not
-    there."""
+    """Return the description of each field of ``Stats``, read from its source; empty if there is no source."""
     try:
         (definition,) = ast.parse(inspect.getsource(Stats)).body
     except OSError:

@@ -1,4 +1,4 @@
-"""``PersistentQueue``: what people import."""
+"""``PersistentQueue``: opens a queue in a directory, makes its sessions and subscriptions, and manages its files."""
 
 from __future__ import annotations
 
@@ -44,77 +44,97 @@ _OPEN: weakref.WeakSet[PersistentQueue[Any]] = weakref.WeakSet()
 
 
 class PersistentQueue(Uncopyable, Generic[T]):
-    """A queue in a directory on disk: ACID, for one process at a time, for any number of its threads.
+    """An embedded, persistent FIFO queue in a directory on disk, with ACID transactions.
 
-    Its items are bytes, or what a ``codec`` makes of bytes: a ``PersistentQueue[str]`` with ``codec=codecs.TEXT``.
+    One process at a time owns the queue; any number of its threads may use it::
 
-    ``PersistentQueue(path, name)`` opens the queue in ``path/name``, or in ``path`` itself without a name, makes it if
-    it is not there (unless ``create=False``), and takes its lock, waiting for it up to ``lock_timeout`` seconds. What
-    was committed before is durable on return, whatever crashed in between; ``recovery`` tells what was found.
+        with PersistentQueue("queues", "orders") as queue:
+            with queue.transaction() as session:
+                session.enqueue(b"one")  # durable when the block has ended
+            with queue.transaction() as session:
+                item = session.dequeue()  # consumed when the block has ended
 
-    - ``codec``: what makes items of bytes, and bytes of items (bytes as they are; see ``codecs``). What it refuses
-      raises ``CodecError``, for that item only. The queue does not remember it.
-    - ``data_path``: where a new queue gets its segments, on other media than its log: in ``data_path/name``, or in
-      ``data_path`` itself without a name. The queue remembers it, as an absolute path, so that later openings need not
-      say it. A place that is not there, since its disk is not mounted, is never taken for an empty one. ``move_data``
-      moves the segments of a closed queue. Where a disk is mounted elsewhere than before, an opening that says so
-      changes what is remembered.
-    - ``sync=False``: no sync on a flush. The queue is as atomic as ever and survives the death of its process, but a
-      power cut may take the latest flushes, in order from the last. Closing, and trimming the log, still sync.
-    - ``segment_bytes``: the size that data files grow to (64 MiB; the first has 960 KiB, so that a small queue takes
-      3 MiB in all). A block that does not fit, of one large item for instance, has a file of its own size.
-    - ``memory_bytes``: what the items kept in memory may take (64 MiB), however many are queued; or the
-      ``MemoryBudget`` that the queue shares with others.
-    - ``inline_bytes``: groups of transactions up to this size are committed with one sync instead of two (128 KiB).
-    - ``log_bytes``: the size that the transaction log starts with (1 MiB); it grows with the rate of commits.
-    - ``pool_min_bytes``, ``pool_max_bytes``: how much of its drained files a queue keeps to write to again, which is
-      quicker than to make new ones (nothing; at most the minimum). Maintenance makes files up to the minimum.
-    - ``shared_pool``: whether all queues of ``path`` that say so keep these files together.
-    - ``wipe``: whether what was dequeued durably is overwritten when its file is given back. It is in the log until
-      that is trimmed. A device, or a file system that copies on write, may keep old copies.
-    - ``fan_out``: whether a new queue has no consumer but its subscriptions, so that what all of them have consumed
-      goes; until there is one, nothing goes. Later openings need not say it.
-    - ``compact_below``: a segment of which less than this part lives is compacted by maintenance (0.3; 0: never).
-    - ``compact_bytes_per_second``: what it copies at most meanwhile (16 MiB). Other queues of the process, whose turn
-      it is then, wait; ``compact`` and ``maintain``, called by hand, do not.
-    - ``max_items``: how many items the queue may hold, those on hold included (no limit).
-    - ``max_bytes``: what their blocks may take, as ``stats().live_bytes`` counts (no limit). A transaction is taken for
-      what its blocks have at most: 44 bytes for each, 4 for each item, and the items; where they are encrypted, 49
-      more for each, and the id of the key.
-    - ``max_disk_bytes``: what all files of the queue may take (no limit); at least five times ``log_bytes``. An eighth
-      is kept, or as much as log and spare log have, for both to grow for those who dequeue. They alone may exceed it,
-      where so many small items were dequeued out of order that the gaps take more than that: dequeueing goes on.
-    - ``min_free_bytes``: enqueues take no more of the file system when less than this would be left free (0: off).
-      Dequeueing goes on. It is looked at where files are made or grow: on the log's file system for the log, on the
-      segments' for segments.
-    - ``full``: ``"raise"`` raises ``QueueFullError`` where a limit leaves no room; ``"block"`` lets ``flush`` wait for
-      it. Nobody waits for ``min_free_bytes``, which others have to make room for, nor for what can never fit.
-    - ``trust``: whether a directory is opened that another user has prepared, or may write to (no: ``UntrustedError``).
-      What belongs to this user or to root, and what a group may write to, needs no such word.
-    - ``max_attempts``: how often an item is delivered, by a session of the queue or of each of its subscriptions, over
-      rollbacks and restarts (no limit, and nothing is counted). One that was delivered so often, and not consumed, is
-      moved to the dead letters. Each call that dequeues is then a durable write of the log.
-    - ``dead_letter``: the name of the queue beside this one that gets them, which is opened and closed with this one,
-      or an open queue, which several may share. Needed for ``max_attempts``; alone it is for what ``reject`` gives up.
-    - ``retry_delay_seconds``: how long an item waits that was rejected, or given back, before it comes again (0); or
-      what makes that of how often it was delivered, ``lambda attempts: 2.0**attempts`` for instance.
-    - ``compression``: ``"zstd"`` compresses each block that it makes smaller (None; needs the extra ``compression``).
-    - ``encryption``: the ``Encryption`` of each block that is written, and of those that are there (None; needs the
-      extra ``encryption``).
+    The constructor takes the lock of the queue, recovers what a crash has left, and opens the queue. It makes a queue
+    that does not exist. On return, everything that was committed before is durable; see ``recovery``.
 
-    Maintenance goes on in one thread of the process, about a second after a commit; ``maintain`` does it at once.
+    Args:
+        path: Directory of the queue, or, if ``name`` is given, the directory above it. Missing directories are made.
+        name: Name of the queue: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot. Default None: no name.
+        codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``: items are bytes, unchanged.
+            The queue does not store the codec: pass it at every opening.
+        data_path: Directory for the segments of a new queue, on other media than the log: ``data_path/name``, or
+            ``data_path`` itself without a name. Default None: the queue's own directory, or the recorded location.
+            The queue records it as an absolute path. If its disk is mounted elsewhere now, pass the new path.
+            A missing location is never taken for an empty one. ``move_data`` moves the segments of a closed queue.
+        sync: Whether each flush syncs before it returns. Default True. If False, a flush survives the death of the
+            process. A power cut may then take the latest flushes, from the last one backwards. Closing and trims sync.
+        create: Whether a queue that does not exist is made. Default True.
+        lock_timeout: Seconds to wait for the lock if another owner holds it. Default 0.0: no wait. At least 0.
+        segment_bytes: Size in bytes that a data file grows to. Default 64 MiB; at least 1. The first file has at most
+            960 KiB, so that a small queue takes 3 MiB in all. A larger block gets a file of its own size.
+        memory_bytes: Upper bound in bytes for the items in memory, however many are queued. Default 64 MiB; at least
+            0. Or a ``MemoryBudget`` that several queues share.
+        inline_bytes: Size in bytes up to which a group is committed with one sync instead of two. Default 128 KiB; at
+            least 0, and at most a sixteenth of ``max_disk_bytes`` takes effect.
+        log_bytes: Initial size of the log in bytes. Default 1 MiB; at least 4096. It grows with the rate of commits.
+        pool_min_bytes: Bytes of empty files that maintenance makes ahead for new segments. Default 0; at least 0.
+        pool_max_bytes: Bytes of drained files that the queue keeps and writes to again, which is quicker than to make
+            new ones. Default None: equal to ``pool_min_bytes``; at least that.
+        shared_pool: Whether all queues beside each other that set this share one pool. Default False.
+        wipe: Whether a drained file is overwritten before it is deleted or used again. Default False. Consumed items
+            stay in the log until the next trim. A device, or a copy-on-write file system, may keep old copies.
+        fan_out: Whether a new queue has no consumers except its subscriptions. Default False. Then an item is deleted
+            when all of them have consumed it; without any, nothing is deleted. The queue records this.
+        compact_below: Share of live bytes below which maintenance compacts a segment. Default 0.3; 0 (never) to 1.
+        compact_bytes_per_second: Upper bound in bytes per second for the copying of maintenance. Default 16 MiB; at
+            least 1. The maintenance of other queues waits meanwhile. ``compact`` and ``maintain`` ignore it.
+        max_items: Upper bound for the number of items, held ones included. Default None: no limit; at least 1.
+        max_bytes: Upper bound in bytes for the blocks, as ``stats().live_bytes`` counts. Default None: no limit; at
+            least 1. Admission uses an upper bound: 44 bytes per block, 4 bytes per item, and the payload.
+            Encryption adds 49 bytes and the key id per block.
+        max_disk_bytes: Upper bound in bytes for all files of the queue. Default None: no limit; at least five times
+            ``log_bytes``. An eighth, or the size of the log and its spare if that is more, is reserved for their
+            growth, so that consumers can go on. Log and spare alone may exceed the limit: when many small items are
+            consumed out of order, and the gaps need more.
+        min_free_bytes: Bytes of the file system that enqueues leave free. Default 0: off; at least 0. It is checked
+            when a file is made or grows: for the log on its file system, for segments on theirs. Dequeuing goes on.
+        full: What ``flush`` does if a limit leaves no room: ``"raise"`` (default) raises ``QueueFullError``,
+            ``"block"`` waits for room. ``min_free_bytes``, and what can never fit, raise at once in both cases.
+        trust: Whether to open a directory that another user has prepared or may write to. Default False. This user,
+            root, and a group with the right to write are trusted in any case.
+        max_attempts: Deliveries of an item, per subscription, over rollbacks and restarts, before it becomes a dead
+            letter. Default None: no limit; at least 1. Needs ``dead_letter``. With this, ``dead_letter`` or
+            ``retry_delay_seconds``, each call that dequeues writes to the log, as durably as a flush.
+        dead_letter: Queue for dead letters: the name of a queue beside this one, which is opened and closed with this
+            one, or an open queue, which several queues may share. Default None. Needs ``sync=True``. Without
+            ``max_attempts``, it gets only what ``Session.reject`` gives up.
+        retry_delay_seconds: Seconds until an item is ready again after it was rejected or released. Default 0.0; at
+            most ten years. Or a callable from deliveries to seconds, such as ``lambda attempts: 2.0**attempts``.
+        compression: ``"zstd"`` compresses each block that becomes smaller. Default None. Needs the extra
+            ``compression``.
+        encryption: The ``Encryption`` of new and existing blocks. Default None. Needs the extra ``encryption``.
+        disk: The operating system calls that the queue uses. Default: the real ones. Tests pass a simulated disk.
 
-    A forked child cannot use its parent's queue: all calls raise ``ClosedError`` there. Use it in a ``with`` block, or
-    call ``close``; a queue that is dropped instead, with all its sessions, frees its lock with a ``ResourceWarning``,
-    and the next opening recovers, as after a crash.
+    Raises:
+        TypeError, ValueError: A setting has the wrong type or range, or contradicts another one or the queue.
+        QueueLockedError: Another owner holds the lock, longer than ``lock_timeout``.
+        QueueNotFoundError: There is no queue, and ``create`` is False.
+        InvalidNameError: ``name`` is not valid, or is used by a queue without a name, such as ``log``.
+        UntrustedError: Another user has prepared the directory, or may write to it, and ``trust`` is False.
+        CopiedQueueError: The queue has the identity of a queue beside it: one is a copy of the other.
+        DataPathError: The segments are not at ``data_path``, or something else is there.
+        DataMissingError: The recorded location of the segments is missing.
+        CorruptionError, UnsupportedFormatError: A file is damaged, or was written by a newer version.
+        InDoubtError: Another queue stores the outcome of a transaction over both, and it cannot be read.
+        MissingExtraError, WrongKeyError: A package or the key is missing, or the key is wrong. Nothing was written with
+            it.
+        ResourceError, BrokenQueueError: Disk, memory or file descriptors are short, or a sync failed. Try again.
+        UnusablePathError, OSError: The operating system refuses a path, or fails otherwise.
 
-    Raises ``QueueLockedError``, ``UntrustedError``, ``CopiedQueueError``, ``QueueNotFoundError``, ``InvalidNameError``,
-    ``DataPathError`` (the segments are not at ``data_path``, or what is there is not this queue's),
-    ``DataMissingError`` (the place of the segments is not there), ``CorruptionError``, ``UnsupportedFormatError``,
-    ``ResourceError``, ``InDoubtError`` (another queue knows what became of a transaction over both, and does not tell),
-    ``BrokenQueueError`` where a sync fails while opening (try again), ``MissingExtraError`` and ``WrongKeyError``
-    before anything was done, ``UnusablePathError`` if the operating
-    system refuses a path, and ``OSError`` if it fails otherwise.
+    Maintenance runs in one thread of the process, about a second after a commit; ``maintain`` runs it at once. Close
+    the queue with a ``with`` block or ``close``. A queue that is dropped instead, with all its sessions, frees its lock
+    with a ``ResourceWarning``. The next opening then recovers, as after a crash. After ``close``, and in a forked
+    child, methods raise ``ClosedError``. A re-entrant call raises ``ReentrantUseError``.
     """
 
     _elsewhere = "pass its path, and open a Producer there to enqueue, or a View to look"
@@ -158,7 +178,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
         disk: Disk = DISK,
     ) -> None:
         self._codec, self._sessions = checked_codec(codec), weakref.WeakSet[Session[T]]()
-        directory = abspath(queue_directory(path, name))  # the process may change its directory while the queue is open
+        directory = abspath(queue_directory(path, name))  # the working directory may change while the queue is open
         place = None if data_path is None else place_path(directory, name, data_path)
         settings = Settings(
             sync=sync,
@@ -196,14 +216,17 @@ class PersistentQueue(Uncopyable, Generic[T]):
             raise
 
     def _undo_opening(self) -> None:
-        """Close what an opening that raised has opened."""
+        """Close the queue if the constructor has opened it and then raised."""
         if self._open_queue is not None and self._open_queue.closed is None:
             self.close()
 
     def _open_group(
         self, opening: Callable[..., Store], lock_timeout: float, memory_bytes: int | MemoryBudget
     ) -> OpenQueue:
-        """Open the store, waiting for its lock; ``_group`` is set before, so that no interruption loses an open one."""
+        """Open the store, and wait for its lock up to ``lock_timeout`` seconds.
+
+        ``OpenQueue`` sets ``_open_queue`` before it opens the store, so that an interruption cannot lose an open store.
+        """
 
         def open_store(mutex: threading.Lock, reading: threading.Lock, shielded: Shielded) -> Store:
             return opening(mutex, reading, others=Others(_is_sound, announce), shielded=shielded)
@@ -230,8 +253,8 @@ class PersistentQueue(Uncopyable, Generic[T]):
         if group is not None and group.closed is None:
             try:
                 warnings.warn(f"{self!r} was dropped without close()", ResourceWarning, stacklevel=2, source=self)
-            finally:  # also where warnings are errors
-                # No writes here: a finalizer may run anywhere. The next opening recovers, as after a crash.
+            finally:  # also if the warning is raised as an error
+                # No writes here: a finalizer may run at any point. The next opening recovers, as after a crash.
                 group.disown("the queue was dropped without close()")
 
     def __repr__(self) -> str:
@@ -240,50 +263,60 @@ class PersistentQueue(Uncopyable, Generic[T]):
         )
 
     def __len__(self) -> int:
-        """How many items may be dequeued now."""
+        """Return the number of ready items.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+        """
         group = self._open()
         return group.look(lambda: len(group.store.reader.ready))
 
     def __bool__(self) -> bool:
-        """A queue is true also when it is empty."""
+        """Return True, also for an empty queue."""
         return True
 
     @property
     def path(self) -> str:
-        """The path that the queue was opened with."""
+        """Path that the queue was opened with."""
         return self._path
 
     @property
     def name(self) -> str | None:
-        """The name that the queue was opened with."""
+        """Name that the queue was opened with; None without a name."""
         return self._name
 
     @property
     def data_path(self) -> str:
-        """The directory that the segments are in ``data`` of: the queue's own, or the absolute path of another."""
+        """Directory that has the segments in its ``data``: the queue's own, or the absolute path of another one."""
         assert self._open_queue is not None
         return self._open_queue.store.places.data_root
 
     @property
     def identity(self) -> str:
-        """Which queue this is, in hex digits: drawn when it was made, in its log for ever; only a copy has the same."""
+        """Identity of the queue in hex digits: drawn when the queue was made, and shared only by copies."""
         return self._open().store.state.identity.hex()
 
     @property
     def closed(self) -> bool:
-        """Whether the queue was closed."""
+        """True if the queue is closed."""
         return self._open_queue is None or self._open_queue.closed is not None
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening found, and did about it."""
+        """Report of what the opening found and recovered."""
         assert self._open_queue is not None
         return self._open_queue.store.recovery
 
     def session(self, name: str | None = None) -> Session[T]:
-        """A new session: enqueue and dequeue through it, ``flush`` it, use it in a ``with`` block.
+        """Return a new session for enqueues and dequeues.
 
-        ``explain`` calls it by its name, which need not be its alone; by default it is the calling thread's.
+        Use it in a ``with`` block, in one thread at a time. Nothing is durable before ``Session.flush``.
+
+        Args:
+            name: Name of the session in ``explain``; need not be unique. Default None: the name of the calling thread.
+
+        Raises:
+            ClosedError: The queue is closed.
         """
         return self._session(name, None)
 
@@ -300,7 +333,18 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     @uncopyable_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
-        """A session that is flushed when the block ends well, and rolled back when it raises."""
+        """Return a ``with`` block that is one transaction: flushed if the block ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the calling thread.
+
+        Yields:
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
+
+        Raises:
+            ClosedError: The queue is closed.
+            PersistentQueueError: The flush failed; see ``Session.flush``.
+        """
         with self.session(name) as session:
             yield session
             session.flush()
@@ -308,16 +352,26 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def flush_all(
         self, sessions: Sequence[Session[T]], markers: Sequence[tuple[str, int] | None] = ()
     ) -> list[bool | Exception]:
-        """Flush sessions of this queue, each with its own transaction, all in one group, so that they share one sync;
-        ``markers`` has what ``Session.flush`` takes as ``marker``, for each of them, or is empty.
+        """Flush several sessions of this queue in one group, so that they share one sync.
 
-        For each session what its ``flush`` would have returned, durable on return, or the error it would have raised;
-        one that is refused costs the others nothing. Nobody waits for room, also with ``full="block"``: what
-        finds none, or would overtake others that wait for it, has a ``QueueFullError``, to be flushed again.
+        Each session has a transaction of its own: if one is refused, the others are committed. No session waits for
+        room, also with ``full="block"``. A session that finds no room, or would overtake one that waits, gets
+        ``QueueFullError``.
 
-        One thread calls it for all sessions, which are nobody else's meanwhile. Interrupted, each of them is as after
-        an interrupted ``flush``. Raises ``TypeError`` for an object that is no session. Raises ``ValueError`` for a
-        session that is there twice, or of another queue, or of a transaction over several queues.
+        Args:
+            sessions: Different sessions of this queue. Only the calling thread may use them meanwhile.
+            markers: For each session, the ``marker`` of ``Session.flush`` or None. Default: empty, no markers.
+
+        Returns:
+            For each session, what its ``flush`` would return, durable on return, or the exception that it would raise.
+            After an interruption, each session is as after an interrupted ``flush``.
+
+        Raises:
+            TypeError: An object is not a session.
+            ValueError: A session occurs twice, belongs to another queue or to a transaction over several queues, or the
+                number of markers is wrong.
+            SessionInUseError: A session is in another call.
+            ClosedError: The queue is closed.
         """
         group = self._open()
         if not all(isinstance(session, Session) for session in sessions):
@@ -327,13 +381,23 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return flush_all(group, sessions, markers)
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
-        """Wait until there is something to dequeue, from whomever, up to ``timeout`` seconds (None: for ever); whether
-        there is. Nothing is taken: somebody else may be quicker.
+        """Wait until an item is ready, without holding it.
 
-        For who waits on behalf of others, an event loop for instance. It ends also when ``stop()`` is true, which is
-        asked before each sleep, and after each ``wake``; it must return at once and call nothing of the queue. Costs no
-        CPU. Raises ``ClosedError`` and ``BrokenQueueError``, and ``SubscriptionNotFoundError`` in a queue that has no
-        consumer but its subscriptions.
+        For code that waits on behalf of others, such as an event loop. Any thread may call it; waiting costs no CPU.
+        Another consumer may take the item first. Items of other processes end the wait, too.
+
+        Args:
+            timeout: Seconds to wait; at least 0. Default None: no limit.
+            stop: Called before each sleep and after each ``wake``; the wait ends when it returns True. It must return
+                at once and must not call the queue. Default ``bool``: never stop.
+
+        Returns:
+            True if an item is ready, or the next dequeue raises an error. False after a timeout or a stop.
+
+        Raises:
+            ValueError: ``timeout`` is negative.
+            ClosedError, BrokenQueueError: The queue is closed or broken.
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
         """
         group = self._open()
         reader = group.store.subscriptions.plain
@@ -342,20 +406,29 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return group.wait(reader, checked_timeout(timeout), stop)
 
     def wake(self) -> None:
-        """Have those who are in ``wait``, of the queue or a subscription, ask whether they are to stop.
+        """Make each ``wait`` of the queue and its subscriptions call its ``stop`` again.
 
-        Raises ``ReentrantUseError`` in ``stop`` itself, and in what else interrupts a call of the queue.
+        Raises:
+            ReentrantUseError: It was called inside ``stop``, or inside another call of the queue in the same thread.
         """
         if self._open_queue is not None:
             self._open_queue.wake()
 
     def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
-        """The subscription of this name, which is made if it is not there: then it gets, with ``"earliest"``, whatever
-        the queue still holds, and with ``"latest"`` what is enqueued from now on.
+        """Return the subscription of this name; make it if it does not exist.
 
-        Beside it the plain ``session()`` goes on as a consumer of its own, which keeps what it has not consumed; a
-        queue that was made with ``fan_out`` has none. Durable on return. Raises ``ResourceError``,
-        ``BrokenQueueError``, and ``ValueError`` for a name that is empty or longer than 65,535 bytes.
+        A new subscription is durable on return. The plain ``session()`` remains a consumer of its own, unless the queue
+        was made with ``fan_out``.
+
+        Args:
+            name: Name of the subscription, 1 to 65,535 bytes in UTF-8.
+            start: Where a new subscription begins: ``"earliest"`` (default) with the oldest item that the queue still
+                has, ``"latest"`` with the next item that is enqueued.
+
+        Raises:
+            TypeError, ValueError: ``name`` or ``start`` is not valid.
+            ResourceError: Nothing was changed. Call again after the system has room.
+            BrokenQueueError, ClosedError: The queue is broken or closed.
         """
         checked_name(name)
         if start not in {"earliest", "latest"}:
@@ -364,48 +437,88 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return Subscription(group, group.subscribe(name, start), self._codec, self._session)
 
     def subscriptions(self) -> list[str]:
-        """The names of the subscriptions, the oldest first."""
+        """Return the names of the subscriptions, oldest first."""
         group = self._open()
         return group.look(group.store.subscriptions.names)
 
     def unsubscribe(self, name: str) -> None:
-        """Remove a subscription, and give back what only it has kept. Its sessions go on, without what they held.
+        """Remove a subscription, and the items that only it still needed; durable on return.
 
-        Durable on return. Raises ``SubscriptionNotFoundError``, ``ResourceError`` and ``BrokenQueueError``.
+        Its open sessions no longer hold their items, and can still enqueue.
+
+        Args:
+            name: Name of the subscription.
+
+        Raises:
+            SubscriptionNotFoundError: There is no subscription of this name.
+            ResourceError: Nothing was changed. Call again after the system has room.
+            BrokenQueueError, ClosedError: The queue is broken or closed.
         """
         self._open().unsubscribe(name)
 
     def browse(self) -> Iterator[T]:
-        """Iterate over the ready items, in order, without consuming or holding them.
+        """Return an iterator over the ready items, in order, without holding or consuming them.
 
-        Reads as it goes, so that a queue larger than memory can be browsed. What is enqueued, dequeued or rolled back
-        meanwhile may be seen or not; what is ready throughout is seen once. Raises ``CorruptionError`` like
-        ``dequeue``, and ``CodecError`` in the turn of an item that cannot be decoded: the next one comes behind it.
+        It reads in steps, so that a queue larger than memory can be browsed. An item that is ready throughout is
+        returned once. An item that is enqueued, dequeued or released meanwhile may or may not be returned.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+            CodecError: In the turn of an item that cannot be decoded. The iterator then goes on with the next item.
+            CorruptionError, MemoryShortageError: A block cannot be read. Its items are set aside: browse again.
+            WrongKeyError, MissingExtraError: A block cannot be opened for now. Its items stay ready.
+            ClosedError, BrokenQueueError: The queue is closed or broken.
         """
         group = self._open()
         return decode_each(self._codec, group.browse(group.store.reader), group.store.directory)
 
     def browse_all(self) -> Iterator[T]:
-        """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
+        """Return an iterator over the items that any subscription has not consumed, held ones included.
+
+        Its rules are those of ``browse``, except that a queue that was made with ``fan_out`` can be browsed, too.
+        """
         group = self._open()
         reader = group.look(group.store.subscriptions.of_all)
         return decode_each(self._codec, group.browse(reader), group.store.directory)
 
     def peek(self, n: int = 1) -> list[T]:
-        """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
+        """Return the first ready items, in order, without holding or consuming them.
+
+        Args:
+            n: Upper bound for the number of items; at least 0. Default 1.
+
+        Returns:
+            Up to ``n`` items; an empty list if none is ready.
+
+        Raises:
+            ValueError: ``n`` is negative.
+            PersistentQueueError: An item cannot be read; see ``browse``.
+        """
         if n < 0:
             raise ValueError(f"n must not be negative, got {n}")
         return list(islice(self.browse(), n))
 
     def marker(self, name: str) -> int | None:
-        """The version that the marker has reached (see ``Session.flush``); None if it was never set."""
+        """Return the version that a marker has reached (see ``Session.flush``), or None if it was never set.
+
+        Args:
+            name: Name of the marker.
+        """
         group = self._open()
         return group.look(lambda: group.store.state.markers.get(name))
 
     def clear(self) -> int:
-        """Consume all ready items as one transaction, durable on return; how many there were.
+        """Consume all ready items in one transaction, durable on return.
 
-        What sessions hold is theirs. Raises what ``Session.flush`` raises.
+        Items that sessions hold are not consumed.
+
+        Returns:
+            The number of consumed items.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+            ResourceError: Nothing was consumed. Call again after the system has room.
+            BrokenQueueError: It is unknown whether the items were consumed. Open the queue again.
         """
         group = self._open()
         ready = group.store.reader.ready
@@ -422,19 +535,32 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     @property
     def dead_letters(self) -> PersistentQueue[bytes]:
-        """The queue of the dead letters, each of them an envelope (see ``DeadLetter``). Raises ``ValueError`` where the
-        queue was opened without ``dead_letter``."""
+        """The dead-letter queue. Its items are envelopes (see ``DeadLetter``).
+
+        Raises:
+            ValueError: The queue was opened without ``dead_letter``.
+        """
         if self._dead_letters is None:
-            raise ValueError(f"{self!r} was opened without dead_letter=: it has no dead letters")
+            raise ValueError(f"{self!r} has no dead letters: open it again with dead_letter=")
         return self._dead_letters
 
     def requeue(self, max_items: int | None = None) -> int:
-        """Move up to ``max_items`` dead letters that came from this queue (None: all) to its end, out of their
-        envelopes, in one transaction; how many there were. Durable on return.
+        """Move dead letters that came from this queue back to its end, in one transaction, durable on return.
 
-        Their attempts are counted anew, and every subscription gets them. Those that another queue has put there, and
-        what is no dead letter, stay, in their order. Raises ``ValueError`` without ``dead_letter``, what
-        ``Session.flush`` raises, and ``CorruptionError`` like ``dequeue``; then nothing was moved.
+        The items leave their envelopes, their deliveries are counted from 0, and every subscription gets them. Dead
+        letters of other queues, and items that are not dead letters, stay in their order.
+
+        Args:
+            max_items: Upper bound for the number of moved items; at least 0. Default None: no limit.
+
+        Returns:
+            The number of moved items.
+
+        Raises:
+            ValueError: ``max_items`` is negative, or the queue was opened without ``dead_letter``.
+            CorruptionError: A dead letter cannot be read. Nothing was moved.
+            ResourceError, QueueFullError: There is no room. Nothing was moved.
+            BrokenQueueError: A sync failed. It is unknown whether the items were moved.
         """
         if max_items is not None and max_items < 0:
             raise ValueError(f"max_items must not be negative, got {max_items}")
@@ -444,9 +570,13 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return requeue(group, dead, max_items)
 
     def trim(self) -> None:
-        """Shorten the log to what is live and delete drained segments now; it is done by itself when it is worth it.
+        """Begin a new generation of the log, and delete drained segments, now instead of when it is worth it.
 
-        Everything committed is durable on return, whatever ``sync`` is. Raises ``ResourceError``, ``BrokenQueueError``.
+        Everything committed is durable on return, whatever ``sync`` is.
+
+        Raises:
+            ResourceError: The system has no room for the new generation. Nothing was changed.
+            BrokenQueueError, ClosedError: The queue is broken or closed.
         """
         self._open().trim()
 
@@ -457,15 +587,25 @@ class PersistentQueue(Uncopyable, Generic[T]):
         progress: Callable[[int], None] | None = None,
         bytes_per_second: float = inf,
     ) -> Compacted:
-        """Copy what lives in sparse segments, of which less than ``below`` (a share of their bytes) lives, to new ones,
-        and delete the old ones; sessions go on meanwhile.
+        """Copy the live items of sparse segments to new segments, and delete the old ones.
 
-        ``progress`` is called with the bytes copied so far, at least once for each mebibyte; it may raise, which ends
-        the compaction, and must not close or compact the queue. With ``bytes_per_second`` it pauses so that it copies
-        no more than that, on average. The extra room that it takes is at most one segment, and the log. On return
-        everything committed is durable. Segments that are damaged, or that the device cannot read, are left as they
-        are. Raises ``ResourceError`` (what was compacted so far stays so) and ``BrokenQueueError``; ``OSError`` where a
-        segment cannot be written, which leaves the queue as it was.
+        Sessions go on meanwhile. It takes room for at most one segment, and the log. On return, everything committed is
+        durable. Segments that are damaged, or that the device cannot read, stay unchanged.
+
+        Args:
+            below: Share of live bytes below which a segment is sparse, 0 to 1. Default 0.3.
+            progress: Called with the bytes copied so far, at least once per MiB. It may raise, which ends the
+                compaction. It must not close or compact the queue. Default None.
+            bytes_per_second: Upper bound for the average rate of copying; more than 0. Default ``inf``.
+
+        Returns:
+            The number of segments that were emptied, and the bytes copied.
+
+        Raises:
+            ValueError: ``below`` or ``bytes_per_second`` is out of range.
+            ResourceError: The system has no room. Segments that were compacted before stay compacted.
+            OSError: A segment cannot be written. The queue is unchanged.
+            BrokenQueueError, ClosedError: The queue is broken, or was closed meanwhile.
         """
         if not 0 <= below <= 1:
             raise ValueError(f"below must be a share from 0 to 1, got {below}")
@@ -473,27 +613,42 @@ class PersistentQueue(Uncopyable, Generic[T]):
             raise ValueError(f"bytes_per_second must be more than 0, got {bytes_per_second}")
         group = self._open()
         compacted = self._maintenance.compact(below, False, progress, bytes_per_second)
-        group.trim()  # also where there was nothing to compact, drained segments go
+        group.trim()  # also deletes drained segments if nothing was compacted
         return compacted
 
     def maintain(self) -> Maintained:
-        """Do now what is done by itself: about a second after a commit compact segments of which little lives, and fill
-        the pool up to its minimum; when there was no commit for ten seconds delete drained segments, also the one that
-        is written on, if it has grown, shorten the log, and let go of memory that only a busy queue needs.
+        """Run now what maintenance does by itself, and return what it did.
 
-        Segments whose items are about to be dequeued for the first time are not compacted, since they will be drained
-        (``compact`` does not make that difference). Raises like ``compact``.
+        About a second after a commit, maintenance compacts sparse segments, and fills the pool to ``pool_min_bytes``.
+        After ten seconds without a commit, it also deletes drained segments, shortens the log, and frees memory that
+        only a busy queue needs. The segment that is written to is deleted as well if it is drained and has grown.
+
+        A segment with items that are about to be dequeued for the first time is not compacted: it will be drained soon.
+        ``compact`` makes no such exception.
+
+        Returns:
+            The number of segments that were emptied, the bytes copied, and the bytes of the files made for the pool.
+
+        Raises:
+            ResourceError, BrokenQueueError, ClosedError, OSError: On the conditions that ``compact`` names.
         """
         self._open()
         return self._maintenance.maintain()
 
     def resize(self, *, memory_bytes: int | MemoryBudget | None = None, segment_bytes: int | None = None) -> None:
-        """Change settings of the open queue, for any thread and while others use it; None leaves one as it is.
+        """Change settings of the open queue, for all its threads.
 
-        Of the items in memory, those that a smaller ``memory_bytes`` has no room for are let go before this returns.
-        With a ``MemoryBudget`` the queue joins it, with a number it leaves the one that it had joined.
-        ``segment_bytes`` counts from the next data file on. Nothing on disk changes; the next opening has its own
-        settings. Raises ``TypeError`` and ``ValueError`` like the constructor; then nothing changed.
+        Nothing on disk changes: the next opening has its own settings.
+
+        Args:
+            memory_bytes: Upper bound in bytes for the items in memory, at least 0; items beyond it are dropped from
+                memory before this returns. Or a ``MemoryBudget`` that the queue joins; a number leaves the budget that
+                it has. Default None: no change.
+            segment_bytes: Size in bytes of data files, from the next one on; at least 1. Default None: no change.
+
+        Raises:
+            TypeError, ValueError: A setting has the wrong type or range. Nothing was changed.
+            ClosedError: The queue is closed.
         """
         group = self._open()
         chosen = {"memory_bytes": memory_bytes, "segment_bytes": segment_bytes}
@@ -501,9 +656,13 @@ class PersistentQueue(Uncopyable, Generic[T]):
         group.resize(memory_bytes, segment_bytes)
 
     def view(self) -> View:
-        """A look at the queue as it is on the disk, which outlives it, and is for any other process, too.
+        """Return a view of the queue as it is on disk.
 
-        Raises ``QueueNotFoundError`` if the queue's directory has another name than the one it was opened by.
+        The view remains usable after ``close``. Other processes can make one, too.
+
+        Raises:
+            QueueNotFoundError: The directory of the queue was renamed after the opening.
+            ClosedError: The queue is closed.
         """
         store = self._open().store
         store.need_name()
@@ -512,10 +671,12 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return view
 
     def explain(self) -> list[SegmentUse]:
-        """Why each data file is there, the oldest first: how much of it lives, how many of its items are ready, held or
-        damaged, and which sessions keep it, and for how long. Printed, each says it in a line.
+        """Return why each data file exists, oldest first.
 
-        Costs a look at each segment and each gap, and at the files.
+        It visits each segment, each gap and each data file. Each result also prints as one line.
+
+        Returns:
+            For each segment, its live bytes, its ready, held and damaged items, and the sessions that keep it.
         """
         group = self._open()
         store = group.store
@@ -530,17 +691,26 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return [use._replace(size_bytes=max(store.segments.file_bytes(use.number), 0)) for use in uses]
 
     def stats(self) -> Stats:
-        """The queue at this moment, and what was measured since it was opened. Costs a look into its directories, and
-        waits for no flush. Raises ``TooManyFilesError`` where there is no descriptor to look with."""
+        """Return the state of the queue at this moment, and what was measured since it was opened.
+
+        It lists the directories of the queue, and waits for no flush.
+
+        Raises:
+            TooManyFilesError: No file descriptor is free to list a directory.
+            ClosedError: The queue is closed.
+        """
         return look(self._open(), self._sessions)
 
     def close(self) -> None:
-        """End open sessions by rollback, trim and seal the log, free the lock. Closing again does nothing.
+        """Roll back open sessions, trim and seal the log, and free the lock.
 
-        Everything committed is durable on return, whatever ``sync`` is. Whoever waits in ``dequeue`` or ``flush`` gets
-        ``ClosedError``. Raises ``ResourceError`` or ``BrokenQueueError`` when sealing fails; the queue is closed all
-        the same, its lock free, and the next opening recovers. The queue of its dead letters is closed as well, if it
-        was opened with this one.
+        Everything committed is durable on return, whatever ``sync`` is. Any thread may call it; closing again does
+        nothing. A ``dequeue`` or ``flush`` that waits raises ``ClosedError``. A dead-letter queue opened by name is
+        closed, too.
+
+        Raises:
+            ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, its lock is free, and the
+                next opening recovers.
         """
         try:
             if self._open_queue is not None:
@@ -551,8 +721,10 @@ class PersistentQueue(Uncopyable, Generic[T]):
                 self._dead_letters.close()
 
     def _bury_in(self, dead_letter: str | PersistentQueue[Any] | None, **settings: Any) -> None:
-        """Have what is given up go there, to a queue that is opened with these settings if only its name is given; what
-        it raises closes this one. Raises what opening raises, and ``ValueError`` for one that cannot have them."""
+        """Set the dead-letter queue; open it with ``settings`` if it is a name. On an error, close this queue.
+
+        Raises what the opening raises, and ``ValueError`` if that queue cannot take the dead letters of this one.
+        """
         if dead_letter is None:
             return
         try:
@@ -578,14 +750,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
             raise
 
     def _try_key(self, encryption: Encryption | None) -> None:
-        """Raise ``WrongKeyError`` where the first block that is left names this key, and was encrypted with another:
-        what is written with that nobody could read any more. The queue is closed then."""
+        """Raise ``WrongKeyError`` if the first remaining block names this key id, but was encrypted with another key.
+
+        Two keys under one id would make new items unreadable later. The queue is then closed.
+        """
         if encryption is None:
             return
         group = self._open()
         reader = group.look(group.store.subscriptions.of_all)
         try:
-            with suppress(CorruptionError, MissingExtraError):  # whoever dequeues it is told
+            with suppress(CorruptionError, MissingExtraError):  # the dequeue of this block raises it
                 next(reader.browse(), None)
         except WrongKeyError as error:
             if error.key_id == encryption.key_id:
@@ -600,15 +774,15 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
 
 def _is_sound(directory: str) -> bool:
-    """Whether the queue in this directory is open in this process, and not broken."""
+    """Return whether this process has the queue in this directory open and not broken."""
     while True:
-        with suppress(RuntimeError):  # another thread has opened one, or closed one, meanwhile
+        with suppress(RuntimeError):  # the set changed: another thread opened or closed a queue
             stores = [queue._open_queue.store for queue in _OPEN if queue._open_queue is not None and not queue.closed]
             return any(store.directory == directory and store.broken is None for store in stores)
 
 
 def _disown_all(*_: Any) -> None:
-    # The lock lives as long as any process has its descriptor open: a child must not keep it for a dead parent.
+    # The lock is held as long as any process has its descriptor open: a child must not hold it for a dead parent.
     for queue in list(_OPEN):
         if queue._open_queue is not None:
             queue._open_queue.disown(

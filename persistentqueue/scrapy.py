@@ -1,27 +1,32 @@
-"""Scrapy crawls that survive ``kill -9``: whatever was scheduled and not finished is scheduled again.
+"""Scrapy crawls that survive ``kill -9``: each request that was scheduled and not finished is scheduled again.
 
-With a ``JOBDIR``, one setting does it (Scrapy 2.13 or newer)::
+With a ``JOBDIR``, one setting enables it (Scrapy 2.13 or newer)::
 
     ADDONS = {"persistentqueue.scrapy.Addon": 500}
 
-It sets ``SCHEDULER_DISK_QUEUE`` and ``SCHEDULER_START_DISK_QUEUE`` (the order is breadth first), and two more, since
-Scrapy itself writes down only at a clean end which queues there are, and which requests it has seen:
-``SCHEDULER_PRIORITY_QUEUE`` and ``DUPEFILTER_CLASS``. What a project sets itself, it keeps.
+The add-on sets ``SCHEDULER_DISK_QUEUE`` and ``SCHEDULER_START_DISK_QUEUE``; the order is breadth first. It also sets
+``SCHEDULER_PRIORITY_QUEUE`` and ``DUPEFILTER_CLASS``. These two are needed because Scrapy itself records its queues and
+the requests that it has seen only at a clean end. The add-on keeps each setting that the project has set.
 
-A request is durable when it was scheduled. It is on hold from then on until Scrapy is done with it, which is when its
-callback has ended, and what that has yielded is durable, too; if the crawl is killed before, it is fetched again. That
-is at most what was in progress. That it was seen is written down before it goes, and follows, as long as it is there,
-from its being there: so nothing is dropped as seen that was never scheduled, and nothing fetched twice that was done.
+A request is durable when it is scheduled. From then on it is on hold until Scrapy has finished it. It is finished when
+its callback has ended and all requests that the callback yielded are durable. After a kill, the next crawl fetches
+again only the requests that were in progress.
 
-On the disk, in ``JOBDIR/persistentqueue``, is one queue for all slots and priorities, of which the first requests of
-each are in memory, on hold, at a sync for each; one whose backlog is longer than that has a queue of its own for the
-rest. Thousands of slots are no thousands of directories. Requests are pickled, as Scrapy does by default; there is
-``MarshalFifoDiskQueue``, too. What cannot be, Scrapy keeps in memory, and a kill takes it. So it does where the disk is
-full; what was in progress then is fetched again by the next crawl, and leads to it once more. Damage costs the requests
-that are damaged, and is logged.
+A fingerprint is recorded as seen before its request is consumed. While a request is in the queue, its fingerprint
+counts as seen, too. So no request is dropped as seen that was never scheduled, and no finished request is fetched
+twice.
 
-``PERSISTENTQUEUE_SYNC = False`` in the settings spares the syncs: a kill of the process still takes nothing, a power
-cut may take the latest requests.
+The files are in ``JOBDIR/persistentqueue``. One queue is shared by all slots and priorities. It has the first requests
+of each, which are also in memory and on hold; each takes one sync. A slot and priority with a longer backlog has a
+queue of its own for the rest. Thousands of slots therefore do not make thousands of directories.
+
+Requests are pickled, as in Scrapy's default; ``MarshalFifoDiskQueue`` is the alternative. Scrapy keeps a request that
+cannot be serialized in memory, and a kill loses it. If the disk is full, Scrapy also keeps new requests in memory. The
+requests in progress are then fetched again by the next crawl, and lead to the lost ones once more. Damage loses only
+the damaged requests, and is logged.
+
+``PERSISTENTQUEUE_SYNC = False`` in the settings omits the syncs. A kill of the process then still loses nothing, but a
+power cut may lose the latest requests.
 """
 
 from __future__ import annotations
@@ -59,19 +64,23 @@ T = TypeVar("T")
 __all__ = ["Addon", "PickleFifoDiskQueue", "MarshalFifoDiskQueue", "PriorityQueue", "DupeFilter"]
 
 FRONT_ITEMS = 32
-"""So many requests of each slot and priority are in the queue that all share, and in memory."""
+"""Requests of each slot and priority that are in the shared queue and in memory."""
 MEMORY_BYTES = 64 * 1024 * 1024
-"""What those behind them take of it at most, of all slots."""
+"""Upper bound of the page caches of all queues of a crawl together."""
 LOG_BYTES = 64 * 1024
 _LONG = "long-"
-"""What the names of the queues begin with that hold the rest of one backlog."""
+"""Prefix of the names of queues that have the rest of one backlog."""
 
 
 class Addon:
-    """Scrapy's add-on with all that a crawl needs to survive a kill."""
+    """Scrapy add-on that sets everything that a crawl needs to survive a kill."""
 
     def update_settings(self, settings: BaseSettings) -> None:
-        """Set what the project has not set."""
+        """Set the four settings of this module that the project has not set.
+
+        Args:
+            settings: The settings of the crawler. They are changed in place, with the priority ``"addon"``.
+        """
         for name, of in (
             ("SCHEDULER_DISK_QUEUE", PickleFifoDiskQueue),
             ("SCHEDULER_START_DISK_QUEUE", PickleFifoDiskQueue),
@@ -82,31 +91,31 @@ class Addon:
 
 
 class _Stored(NamedTuple):
-    """A request as it is on the disk: a line of JSON, then its bytes."""
+    """A request as it is on disk: one line of JSON, then its bytes."""
 
     key: str
-    """Of its FIFO: its directory and its priority, as Scrapy names them."""
+    """Key of its FIFO: directory and priority, as Scrapy names them."""
     slot: str
-    """As Scrapy's downloader calls it."""
+    """Name of its slot in Scrapy's downloader."""
     fingerprint: bytes
-    """By which it is seen; empty where it is not to be filtered."""
+    """Fingerprint for the duplicate filter; empty if the request must not be filtered."""
     data: bytes
 
     def encode(self) -> bytes:
-        """As it is on the disk."""
+        """Return the request as it is on disk."""
         head = json.dumps([self.key, self.slot, self.fingerprint.hex()])
         return b"%b\n%b" % (head.encode(), self.data)
 
     @classmethod
     def decode(cls, item: bytes) -> _Stored:
-        """What ``encode`` has made bytes of."""
+        """Return the request that ``encode`` has encoded."""
         head, _, data = item.partition(b"\n")
         key, slot, fingerprint = json.loads(head)
         return cls(key, slot, bytes.fromhex(fingerprint), data)
 
 
 class _Popped:
-    """A request that Scrapy has, on hold in its session until it is done."""
+    """A request that Scrapy has taken; its session holds it until it is finished."""
 
     __slots__ = ("began", "fingerprint", "request", "session")
 
@@ -115,11 +124,11 @@ class _Popped:
         self.session = session
         self.fingerprint = fingerprint
         self.began = False
-        """Whether the engine was seen to work on it."""
+        """True if the engine was found working on it."""
 
 
 class _Sessions:
-    """A queue with sessions that are used again and again."""
+    """A queue, with sessions that are reused."""
 
     def __init__(self, queue: PersistentQueue[bytes]) -> None:
         self.queue = queue
@@ -129,7 +138,7 @@ class _Sessions:
         return self._idle.pop() if self._idle else self.queue.session("scrapy")
 
     def put(self, stored: _Stored) -> Session[bytes]:
-        """Put a request in; durable on return. The session that has done so."""
+        """Enqueue a request, durable on return. Return the session that has done so."""
         session = self.get()
         try:
             session.enqueue(stored.encode())
@@ -140,7 +149,7 @@ class _Sessions:
         return session
 
     def first(self) -> tuple[Session[bytes], _Stored] | None:
-        """The first request, on hold in its session; None if there is none. What is damaged is passed over."""
+        """Return the first request and the session that holds it; None if there is none. Damaged items are skipped."""
         session = self.get()
         item = _undamaged(session.dequeue)
         if item is None:
@@ -149,18 +158,18 @@ class _Sessions:
         return session, _Stored.decode(item)
 
     def peek(self) -> _Stored | None:
-        """Likewise, which stays."""
+        """Return the first request without holding it; None if there is none. Damaged items are skipped."""
         items = _undamaged(self.queue.peek)
         return _Stored.decode(items[0]) if items else None
 
     def flush(self, session: Session[bytes]) -> None:
-        """Commit it; it may be used again then."""
+        """Flush the session, which can then be reused."""
         session.flush()
         self._idle.append(session)
 
 
 class _Fifo:
-    """One FIFO of a crawl: what is in memory, and then what is not."""
+    """One FIFO of a crawl: the requests in memory, and behind them those on disk only."""
 
     def __init__(self) -> None:
         self.front: deque[tuple[Session[bytes], _Stored]] = deque()
@@ -175,21 +184,24 @@ class _Fifo:
 
 
 class Crawl:
-    """All that a crawl keeps in its ``JOBDIR``; made by the first that needs it, and closed with the spider."""
+    """Everything that a crawl keeps in its ``JOBDIR``.
+
+    The first component that needs it makes it. It is closed with the spider.
+    """
 
     def __init__(self, crawler: Crawler, jobdir: str) -> None:
         self._crawler = weakref.ref(crawler)
         self._root = join(jobdir, "requests.queue")
-        """What Scrapy lets its keys begin with."""
-        self._directory = abspath(join(jobdir, "persistentqueue"))  # queues are opened and deleted as the crawl goes
+        """Prefix of Scrapy's keys."""
+        self._directory = abspath(join(jobdir, "persistentqueue"))  # the working directory may change
         self._sync = crawler.settings.getbool("PERSISTENTQUEUE_SYNC", True)
         self._budget = MemoryBudget(MEMORY_BYTES)
         self._slots: dict[str, str] = {}
-        """The slot of each directory."""
+        """Slot of each directory."""
         self._fifos: dict[str, _Fifo] = {}
         self._popped: list[tuple[_Sessions, _Popped]] = []
         self._kept: list[Session[bytes]] = []
-        """What could not be read, which is there again for the next crawl."""
+        """Sessions of requests that are left to the next crawl: unreadable, or in progress when the disk was full."""
         self._shared = _Sessions(self._open("requests"))
         self._log = self._open("seen")
         self.seen: set[bytes] = set()
@@ -199,7 +211,7 @@ class Crawl:
 
     @classmethod
     def of(cls, crawler: Crawler) -> Crawl | None:
-        """That of the crawler; None where it has no ``JOBDIR``."""
+        """Return the ``Crawl`` of the crawler, made if needed; None if the crawler has no ``JOBDIR``."""
         jobdir = crawler.settings.get("JOBDIR")
         if not jobdir:
             return None
@@ -211,25 +223,25 @@ class Crawl:
         return crawl
 
     def close(self) -> None:
-        """Close the queues. The engine has finished whatever it had begun."""
+        """Close the queues. The engine has finished everything that it had begun."""
         if self._log.closed:
             return
-        with ExitStack() as closing:  # all of them, also where there is no room to settle
+        with ExitStack() as closing:  # close all of them, also if settle() fails
             long = [fifo.rest.queue for fifo in self._fifos.values() if fifo.rest is not None]
             for queue in [self._shared.queue, self._log, *long]:
                 closing.callback(self._end, queue)
             self.settle(is_end=True)
 
     def key(self, path: str) -> str:
-        """What of Scrapy's key does not depend on where the ``JOBDIR`` is."""
+        """Return the part of Scrapy's key that does not depend on the path of the ``JOBDIR``."""
         return relpath(path, self._root)
 
     def fifo(self, key: str) -> _Fifo:
-        """The FIFO of this key."""
+        """Return the FIFO of this key; make it if it does not exist."""
         return self._fifos.setdefault(key, _Fifo())
 
     def pending(self) -> dict[str, list[int]]:
-        """The priorities of each slot that has requests."""
+        """Return the priorities of each slot that has requests."""
         found: dict[str, list[int]] = {}
         for key, fifo in self._fifos.items():
             if fifo:
@@ -237,10 +249,10 @@ class Crawl:
         return {slot: sorted(set(priorities)) for slot, priorities in found.items()}
 
     def push(self, stored: _Stored) -> None:
-        """Put a request into its FIFO; durable on return, and what is done by now is gone.
+        """Append a request to its FIFO, durable on return, and consume the requests that are finished.
 
-        Raises ``ResourceError``: it is not in. Then what is in progress, and may have led to it, is kept for the next
-        crawl, which finds it once more.
+        Raises ``ResourceError``; the request is then not stored. The requests in progress, which may have led to it,
+        are kept for the next crawl, which finds it again.
         """
         self.settle()
         try:
@@ -255,7 +267,7 @@ class Crawl:
         fifo = self.fifo(key)
         if len(fifo.front) < FRONT_ITEMS and not fifo.rest_len:
             session = self._shared.put(stored)
-            session.dequeue()  # which is this one: all others are on hold
+            session.dequeue()  # this request: all others are on hold
             fifo.front.append((session, stored))
             return
         if fifo.rest is None:
@@ -264,7 +276,7 @@ class Crawl:
         fifo.rest.flush(fifo.rest.put(stored))
 
     def pop(self, key: str, load: Callable[[bytes], Request]) -> Request | None:
-        """The first request of a FIFO, on hold until it is done; None if there is none."""
+        """Return the first request of a FIFO, held until it is finished; None if there is none."""
         self.settle()
         fifo = self.fifo(key)
         if fifo.front:
@@ -282,7 +294,7 @@ class Crawl:
         return request
 
     def peek(self, key: str) -> bytes | None:
-        """What is first in a FIFO; None if there is nothing."""
+        """Return the data of the first request of a FIFO, without holding it; None if there is none."""
         fifo = self.fifo(key)
         if fifo.front:
             return fifo.front[0][1].data
@@ -290,8 +302,15 @@ class Crawl:
         return None if stored is None else stored.data
 
     def settle(self, is_end: bool = False) -> None:
-        """Let go of what Scrapy is done with: first it is written down as seen, then it goes. A crash in between leaves
-        it, to be fetched once more. Where the disk is full it is left for later."""
+        """Consume the requests that Scrapy has finished.
+
+        1. Record their fingerprints as seen. *A crash leaves the requests, which are fetched once more.*
+        2. Consume them.
+
+        If the disk is full, this is left to a later call.
+
+        At the end of a crawl (``is_end``), each request that is not in progress counts as finished.
+        """
         working = self._in_progress()
         left, done = [], []
         for each in self._popped:
@@ -317,8 +336,11 @@ class Crawl:
             self._popped = left + done
 
     def _in_progress(self) -> Any:
-        """The requests that the engine is at work on; None where nobody knows, and what is no more is done."""
-        with suppress(AttributeError, RuntimeError):  # it does not run yet, or keeps them elsewhere
+        """Return the requests that the engine works on; None if they are unknown.
+
+        If they are unknown, a request is finished when its object no longer exists.
+        """
+        with suppress(AttributeError, RuntimeError):  # the engine is not running, or stores them differently
             crawler: Any = self._crawler()
             return crawler.engine._slot.inprogress
         return None
@@ -328,7 +350,7 @@ class Crawl:
         return PersistentQueue(self._directory, name, sync=self._sync, **settings)
 
     def _resume(self) -> None:
-        """Take what a former crawl has left; everything that is in the shared queue is on hold then."""
+        """Take over what a former crawl has left. Afterwards every item of the shared queue is on hold."""
         while (found := self._shared.first()) is not None:
             session, stored = found
             self._note(stored).front.append((session, stored))
@@ -347,7 +369,7 @@ class Crawl:
         self.seen.update(_Stored.decode(item).fingerprint for item in queue.browse())
 
     def _end(self, queue: PersistentQueue[bytes]) -> None:
-        """Close it, and delete it where it was for what did not fit elsewhere, of which nothing is left."""
+        """Close the queue; delete it if it had the rest of one backlog and is empty."""
         is_drained = False
         if queue.name is not None and queue.name.startswith(_LONG):
             stats = queue.stats()
@@ -362,9 +384,12 @@ class Crawl:
 
 
 def _undamaged(read: Callable[[], T]) -> T:
-    """What it reads. Damage costs what is damaged, not the crawl: it was logged when it was met, and is set aside."""
+    """Return what ``read`` returns; call it again for each damaged block.
+
+    Damage loses the damaged items, not the crawl. It was logged when it was found, and the items are set aside.
+    """
     while True:
-        with suppress(CorruptionError):  # once for each damaged block
+        with suppress(CorruptionError):  # raised once for each damaged block
             return read()
 
 
@@ -372,7 +397,15 @@ _CRAWLS: weakref.WeakKeyDictionary[Crawler, Crawl] = weakref.WeakKeyDictionary()
 
 
 class _FifoDiskQueue:
-    """What Scrapy calls a disk queue: the FIFO of one slot and priority of a crawl."""
+    """A disk queue of Scrapy: the FIFO of one slot and priority of a crawl.
+
+    Args:
+        crawler: The crawler, with the setting ``JOBDIR``.
+        key: The path of the FIFO, as Scrapy names it.
+
+    Raises:
+        ValueError: The crawler has no ``JOBDIR``.
+    """
 
     _dump: Callable[[dict[str, Any]], bytes]
     _load: Callable[[bytes], dict[str, Any]]
@@ -380,26 +413,43 @@ class _FifoDiskQueue:
     def __init__(self, crawler: Crawler, key: str) -> None:
         crawl = Crawl.of(crawler)
         if crawl is None:
-            raise ValueError("a disk queue needs the setting JOBDIR")
+            raise ValueError("a disk queue needs the setting JOBDIR: set it to a directory")
         self._crawl = crawl
         self._key = crawl.key(key)
         self._crawler: Any = crawler
 
     @classmethod
     def from_crawler(cls, crawler: Crawler, key: str, *_: Any, **__: Any) -> _FifoDiskQueue:
-        """How Scrapy makes one."""
+        """Return a disk queue; Scrapy calls this.
+
+        Args:
+            crawler: The crawler, with the setting ``JOBDIR``.
+            key: The path of the FIFO, as Scrapy names it.
+            *_: Ignored.
+            **__: Ignored.
+
+        Raises:
+            ValueError: The crawler has no ``JOBDIR``.
+        """
         return cls(crawler, key)
 
     def __len__(self) -> int:
-        """How many requests wait."""
+        """Return the number of waiting requests."""
         return len(self._crawl.fifo(self._key))
 
     def push(self, request: Request) -> None:
-        """Put a request in; durable on return. Raises ``ValueError`` where it cannot be serialized, or there is no room
-        on the disk, and Scrapy keeps it in memory then."""
+        """Append a request, durable on return.
+
+        Args:
+            request: The request.
+
+        Raises:
+            ValueError: The request cannot be serialized, or the system has no room. Scrapy then keeps it in memory.
+            BrokenQueueError: A sync failed. It is unknown whether the request is stored.
+        """
         data = self._dump(request.to_dict(spider=self._crawler.spider))
         slot = ""
-        with suppress(AttributeError, RuntimeError):  # there is no downloader yet
+        with suppress(AttributeError, RuntimeError):  # no downloader yet
             slot = self._crawler.engine.downloader.get_slot_key(request)
         fingerprint = b"" if request.dont_filter else self._crawler.request_fingerprinter.fingerprint(request)
         try:
@@ -408,23 +458,26 @@ class _FifoDiskQueue:
             raise ValueError(str(error)) from error
 
     def pop(self) -> Request | None:
-        """The first request, which comes back after a crash until Scrapy is done with it; None if there is none."""
+        """Return the first request, or None if there is none.
+
+        It is on hold until Scrapy has finished it. After a crash, the next crawl has it again.
+        """
         return self._crawl.pop(self._key, self._request)
 
     def peek(self) -> Request | None:
-        """The first request, which stays; None if there is none."""
+        """Return the first request without taking it, or None if there is none."""
         data = self._crawl.peek(self._key)
         return None if data is None else self._request(data)
 
     def close(self) -> None:
-        """Nothing: the crawl is closed as a whole."""
+        """Do nothing: all queues of a crawl are closed together."""
 
     def _request(self, data: bytes) -> Request:
         return request_from_dict(self._load(data), spider=self._crawler.spider)
 
 
 def _pickled(fields: dict[str, Any]) -> bytes:
-    """The fields of a request. Raises ``ValueError`` where they cannot be pickled, as Scrapy wants to hear it."""
+    """Return the pickled fields of a request. Raises ``ValueError``, as Scrapy expects, if they cannot be pickled."""
     try:
         return pickle.dumps(fields, protocol=4)
     except (pickle.PicklingError, AttributeError, TypeError) as error:
@@ -432,31 +485,60 @@ def _pickled(fields: dict[str, Any]) -> bytes:
 
 
 class PickleFifoDiskQueue(_FifoDiskQueue):
-    """The FIFO of one slot and priority, of pickled requests."""
+    """The FIFO of one slot and priority, for pickled requests.
+
+    Args:
+        crawler: The crawler, with the setting ``JOBDIR``.
+        key: The path of the FIFO, as Scrapy names it.
+
+    Raises:
+        ValueError: The crawler has no ``JOBDIR``.
+    """
 
     _dump, _load = staticmethod(_pickled), staticmethod(pickle.loads)
 
 
 class MarshalFifoDiskQueue(_FifoDiskQueue):
-    """The FIFO of one slot and priority, of requests by ``marshal``: only of what Python builds in."""
+    """The FIFO of one slot and priority, for requests serialized by ``marshal``, which takes built-in types only.
+
+    Args:
+        crawler: The crawler, with the setting ``JOBDIR``.
+        key: The path of the FIFO, as Scrapy names it.
+
+    Raises:
+        ValueError: The crawler has no ``JOBDIR``.
+    """
 
     _dump, _load = staticmethod(marshal.dumps), staticmethod(marshal.loads)
 
 
 class PriorityQueue(DownloaderAwarePriorityQueue):
-    """Scrapy's default priority queue, which finds by itself what a killed crawl has left."""
+    """Scrapy's default priority queue, which also finds the queues that a killed crawl has left.
+
+    Args:
+        crawler: The crawler.
+        downstream_queue_cls: The class of the disk queues or memory queues.
+        key: The path of the queues, as Scrapy names it; empty for queues in memory.
+        slot_startprios: The priorities of each slot, from Scrapy's state. Default None. Ignored with a ``JOBDIR`` and a
+            ``key``: then the queues themselves tell.
+        **options: Further arguments of Scrapy's priority queue.
+    """
 
     def __init__(
         self, crawler: Crawler, downstream_queue_cls: Any, key: str, slot_startprios: Any = None, **options: Any
     ) -> None:
-        crawl = Crawl.of(crawler) if key else None  # which is empty for those in memory
+        crawl = Crawl.of(crawler) if key else None  # an empty key: queues in memory
         if crawl is not None:
             slot_startprios = crawl.pending()
         super().__init__(crawler, downstream_queue_cls, key, slot_startprios, **options)
 
 
 class DupeFilter(RFPDupeFilter):
-    """Scrapy's default filter, which has seen what is scheduled, and what is done: also after a kill."""
+    """Scrapy's default filter, which also knows, after a kill, the requests that are scheduled or finished.
+
+    Args:
+        crawler: The crawler. Without ``JOBDIR``, the filter begins empty.
+    """
 
     def __init__(self, crawler: Crawler) -> None:
         super().__init__(
@@ -467,11 +549,21 @@ class DupeFilter(RFPDupeFilter):
 
     @classmethod
     def from_crawler(cls, crawler: Crawler) -> DupeFilter:
-        """How Scrapy makes one."""
+        """Return a filter; Scrapy calls this.
+
+        Args:
+            crawler: The crawler.
+        """
         return cls(crawler)
 
     def request_seen(self, request: Request) -> bool:
-        """Whether it is, or was, scheduled; from now on it counts as such."""
+        """Return True if the request was seen before; from now on it counts as seen.
+
+        The fingerprint is durable when its request is scheduled.
+
+        Args:
+            request: The request.
+        """
         fingerprint = self.fingerprinter.fingerprint(request)
         if fingerprint in self._seen:
             return True

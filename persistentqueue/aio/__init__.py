@@ -1,6 +1,6 @@
-"""The queue for ``asyncio``: nothing here keeps the event loop waiting for a disk.
+"""The queue for ``asyncio``: no call blocks the event loop for a disk operation.
 
-``PersistentQueue`` and its sessions have the methods of the core, to be awaited::
+``PersistentQueue`` and its sessions have the methods of the synchronous classes, as coroutines::
 
     from persistentqueue import aio
 
@@ -8,12 +8,13 @@
         await session.enqueue(b"one")
         await session.flush()
 
-``Queue`` is an ``asyncio.Queue`` whose items are on disk. Flushes of many tasks share one sync, by one thread that
-takes all who have come (``flushes``); tasks that wait for items have one thread that waits for all of them (``watch``).
-These threads are there only while there is something to do for them (``threads``).
+``Queue`` is an ``asyncio.Queue`` with its items on disk.
 
-Cancellation: what a thread has begun is waited for, which takes as long as the disk does; then ``CancelledError`` is
-raised, and the session is in a state that its method describes.
+Flushes of many tasks share one sync, made by one thread (``flush_batcher``). One thread waits for items for all tasks
+(``item_waiter``). These threads exist only while they have something to do (``futures``).
+
+A cancellation waits for the call that a thread has begun, as long as the disk takes. Then ``CancelledError`` is raised.
+Each method describes the state of the session after that.
 """
 
 from .persistent_queue import PersistentQueue, Subscription

@@ -1,10 +1,11 @@
-"""Flushes of many tasks that share one sync, by one thread, not by one for each.
+"""Flushes of many tasks that share one sync, made by one thread instead of one thread per flush.
 
-All flushes of one round of the event loop are handed to the thread together, and it takes whatever has come when it is
-done with the last group; the loop is told of a group at once. Each is a transaction of its own.
+All flushes of one round of the event loop are given to the thread together. When the thread has finished a group, it
+takes all flushes that have come meanwhile. It reports the results of a group to the loop in one call. Each flush is a
+transaction of its own.
 
-With ``full="block"`` nobody who waits for room holds up the others: what is refused stands in a line of its own, whose
-first one waits in another thread, in the core's line of those who wait for room.
+With ``full="block"``, a flush that waits for room does not delay the others. Refused flushes wait in a line of their
+own. The first of them waits in another thread, among the waiters for room of the queue itself.
 """
 
 from __future__ import annotations
@@ -33,13 +34,13 @@ class Flush(Landing[bool]):
         self.marker = marker
         self.deadline = None if timeout is None else loop.time() + timeout
         self.waits = timeout != 0
-        """Whether it waits for room."""
+        """True if the flush may wait for room."""
         self.room: _Room | None = None
-        """Where it does, if it does so now."""
+        """Where it waits for room; None if it does not wait now."""
         self.refusal: QueueFullError | None = None
 
     def cancel(self, msg: object = None) -> bool:
-        """It is over when it is, but waits for room no longer."""
+        """Stop waiting for room. The flush itself cannot be cancelled: it ends when its thread has finished it."""
         self.waits = False
         if self.room is not None:
             self.room.give_up(self)
@@ -47,21 +48,21 @@ class Flush(Landing[bool]):
 
 
 class Flushes:
-    """Those of one queue. For the tasks of one loop."""
+    """The flushes of one queue. For the tasks of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, queue: PersistentQueue[Any], *, blocks: bool) -> None:
         self._loop = loop
         self._queue = queue
         self._blocks = blocks
         self._coming: list[Flush] = []
-        """Of this round of the loop."""
+        """Flushes of this round of the loop."""
         self._given: deque[Flush] = deque()
-        """Those that the thread is to take."""
+        """Flushes that the thread has not taken yet."""
         self._worker = Worker("persistentqueue-aio-flush")
         self._room = _Room(loop)
 
     def flush(self, session: Session[Any], marker: Marker | None, timeout: float | None) -> Flush:
-        """Have it flushed, with all who come in this round."""
+        """Flush the session together with all flushes of this round of the loop."""
         flush = Flush(self._loop, session, marker, timeout)
         self._coming.append(flush)
         if len(self._coming) == 1:
@@ -69,13 +70,13 @@ class Flushes:
         return flush
 
     def close(self) -> Landing[None]:
-        """Close the queue when what was given is flushed; then who comes hears that it is closed."""
+        """Close the queue after the flushes that were given to the thread. Later flushes get ``ClosedError``."""
         closing: Landing[None] = Landing(loop=self._loop)
         self._worker.submit(partial(self._close, closing))
         return closing
 
     def end(self) -> None:
-        """The queue is closed: no thread is left."""
+        """End both threads. The queue is closed."""
         self._worker.end()
         self._room.end()
 
@@ -92,7 +93,7 @@ class Flushes:
         flushes: list[Flush] = []
         while self._given:
             flushes.append(self._given.popleft())
-        if flushes:  # else an earlier round took them along
+        if flushes:  # else an earlier call has taken them
             found: list[bool | Exception]
             try:
                 found = self._queue.flush_all([each.session for each in flushes], [each.marker for each in flushes])
@@ -118,7 +119,7 @@ class Flushes:
 
 
 class _Room:
-    """Flushes that wait for room, in the order in which they were refused. The first one does in a thread."""
+    """Flushes that wait for room, in the order in which they were refused. Only the first one waits in a thread."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
@@ -127,7 +128,7 @@ class _Room:
         self._worker = Worker("persistentqueue-aio-room")
 
     def wait(self, flush: Flush) -> None:
-        """It waits until its time is over."""
+        """Let the flush wait for room until its deadline."""
         flush.room = self
         self._waiting.append(flush)
         if flush.deadline is not None:
@@ -136,18 +137,18 @@ class _Room:
         self._next()
 
     def give_up(self, flush: Flush) -> None:
-        """It waits no longer."""
+        """End the waiting of this flush."""
         if flush is self._first:
             flush.session.give_up()
         else:
             self._leave(flush)
 
     def end(self) -> None:
-        """The queue is closed, and the first one has heard of it."""
+        """End the thread. The queue is closed, and the first flush has its ``ClosedError``."""
         self._worker.end()
 
     def _leave(self, flush: Flush) -> None:
-        """Unless it is the first, whose time the core knows."""
+        """Refuse a flush whose time is over. The first flush is not affected: the queue itself knows its deadline."""
         with suppress(ValueError):
             self._waiting.remove(flush)
             assert flush.refusal is not None
@@ -168,7 +169,7 @@ class _Room:
             try:
                 found = flush.session.flush(flush.marker, left)
             except QueueFullError as error:
-                # Else it heard of a cancellation that came when its last flush was just over.
+                # Otherwise, a late cancellation of this session's previous flush ended this one: try again.
                 if error.lasting or not flush.waits or left == 0.0:
                     found = error
             except Exception as error:

@@ -1,4 +1,4 @@
-"""What stands between an event loop and threads: who does something elsewhere, and who is told of it."""
+"""Futures and worker threads that connect an event loop with blocking calls."""
 
 from __future__ import annotations
 
@@ -12,19 +12,21 @@ from typing import TypeVar
 T = TypeVar("T")
 Job = Callable[[], None]
 LINGER_SECONDS = 1.0
-"""How long a thread waits for its next job."""
+"""Seconds that a thread waits for its next job before it ends."""
 
 
 class Landing(asyncio.Future[T]):
-    """What comes of something that a thread does and that nobody can stop. A task that awaits it and is cancelled
-    meanwhile goes on when it is over, by a ``CancelledError``."""
+    """The result of a call in a thread, which cannot be cancelled.
 
-    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - that of asyncio's
-        """It cannot be: then the task keeps in mind that it was."""
+    If a task that awaits it is cancelled, the task continues when the call has ended, with ``CancelledError``.
+    """
+
+    def cancel(self, msg: object = None) -> bool:  # noqa: ARG002 - asyncio's signature
+        """Return False: the call cannot be cancelled here. ``CancelledError`` comes when the thread has finished."""
         return False
 
     def land(self, found: T | BaseException) -> None:
-        """That is what came of it."""
+        """Set the result, or the exception."""
         if isinstance(found, BaseException):
             self.set_exception(found)
         else:
@@ -32,7 +34,7 @@ class Landing(asyncio.Future[T]):
 
 
 async def over(landing: Landing[T]) -> T:
-    """What came of it. A cancellation is raised from the error that it ended with, if any."""
+    """Return the result of the call. A ``CancelledError`` has the exception of the call, if any, as its cause."""
     try:
         return await landing
     except asyncio.CancelledError as cancelled:
@@ -40,15 +42,16 @@ async def over(landing: Landing[T]) -> T:
 
 
 def tell(loop: asyncio.AbstractEventLoop, call: Callable[..., object], *arguments: object) -> None:
-    """Have the loop make this call. For any thread; of a loop that was closed nobody hears anything."""
+    """Make the loop call this. For any thread; if the loop is closed, nothing is called."""
     with suppress(RuntimeError):
         loop.call_soon_threadsafe(call, *arguments)
 
 
 class Worker:
-    """One thread that does jobs, which must not raise, in order. It is there while there are some, and a moment longer.
+    """One thread that runs jobs in order. Jobs must not raise.
 
-    A daemon: a process that ends does not wait for it, and what it leaves undone is as after a crash.
+    The thread exists while there are jobs, and ``LINGER_SECONDS`` longer. It is a daemon: a process that ends does not
+    wait for it. What it leaves undone is as after a crash.
     """
 
     def __init__(self, name: str) -> None:
@@ -58,7 +61,7 @@ class Worker:
         self._thread: threading.Thread | None = None
 
     def submit(self, job: Job) -> None:
-        """Have the job done. Raises ``RuntimeError`` where no thread can be started."""
+        """Run the job in the thread. Raises ``RuntimeError`` if no thread can be started."""
         with self._starting:
             if self._thread is None:
                 thread = threading.Thread(target=self._run, name=self._name, daemon=True)
@@ -67,7 +70,7 @@ class Worker:
             self._jobs.put(job)
 
     def end(self) -> None:
-        """Wait for the jobs and the thread."""
+        """Wait until all jobs are done and the thread has ended."""
         with self._starting:
             thread, self._thread = self._thread, None
             if thread is not None:
@@ -88,4 +91,4 @@ class Worker:
             if job is None:
                 return
             job()
-            del job  # the thread must not hold a queue that its user has dropped
+            del job  # the thread must not keep a reference to a queue that the user has dropped

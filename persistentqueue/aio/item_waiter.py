@@ -1,8 +1,8 @@
 """Tasks that wait for an item, in the order in which they came, and the one thread that waits for all of them.
 
-The thread is there only while some task waits, and sleeps in the core's own waiting, which also hears of what other
-processes publish. When there is something, the first task is told, and tries to take it; whoever has got something, or
-leaves, lets the next one look, and when there is nothing left the thread sleeps again. One task at a time is told.
+The thread exists only while a task waits. It sleeps in ``wait`` of the queue, which also notices what other processes
+publish. When an item is ready, the first task is woken and tries to take it. A task that has got an item, or leaves,
+lets the next task try. When no item is left, the thread sleeps again. Only one task tries at a time.
 """
 
 from __future__ import annotations
@@ -19,30 +19,30 @@ T = TypeVar("T")
 
 
 class Waitable(Protocol):
-    """A queue, or a subscription."""
+    """A queue or a subscription."""
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
-        """Until there is something to dequeue."""
+        """Wait until an item is ready."""
         ...
 
 
 class _Place:
-    """That of a task in line."""
+    """The place of one task in the line."""
 
     def __init__(self) -> None:
         self.turn: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
-        """Ends with whether somebody has seen that there is something."""
+        """Future whose result is True if an item was seen to be ready."""
         self.is_late = False
 
     def expire(self) -> None:
-        """Its time is over: it need not wait for its turn."""
+        """End the waiting of the task: its timeout is over."""
         self.is_late = True
         if not self.turn.done():
             self.turn.set_result(False)
 
 
 class Watch:
-    """Those who wait for items of one consumer. For the tasks of one loop."""
+    """The tasks that wait for items of one consumer. For the tasks of one event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, consumer: Waitable, wake: Callable[[], None]) -> None:
         self._loop = loop
@@ -55,13 +55,14 @@ class Watch:
         self._worker = Worker("persistentqueue-aio-watch")
 
     def __len__(self) -> int:
-        """How many wait."""
+        """Return the number of waiting tasks."""
         return len(self._waiting)
 
     async def take(self, attempt: Callable[[bool], Awaitable[list[T]]], timeout_seconds: float | None) -> list[T]:
-        """What the attempt gives, once it gives anything, and it is one's turn; nothing when the time is over.
+        """Wait for this task's turn and return the items of the first attempt that returns any; an empty list after the
+        timeout.
 
-        The attempt is told whether somebody has seen that there is something. Cancelled, it leaves the line.
+        The argument of ``attempt`` is True if an item was seen to be ready. A cancelled task leaves the line.
         """
         if self._has_ended:
             return await attempt(True)
@@ -86,7 +87,7 @@ class Watch:
             self._leave(place)
 
     def end(self) -> None:
-        """The queue is closed, or the subscription removed: all are to look, and the thread ends."""
+        """Let all tasks try once more, and end the thread. The queue is closed, or the subscription removed."""
         self._has_ended = True
         for place in self._waiting:
             if not place.turn.done():
@@ -103,7 +104,7 @@ class Watch:
             self._wake()
 
     def _serve(self, *, is_sure: bool) -> None:
-        """Let the first one try."""
+        """Let the first task try."""
         while self._waiting and self._served is None:
             place = self._waiting.popleft()
             if not place.turn.done():  # else it is about to leave
@@ -120,7 +121,7 @@ class Watch:
                 raise
 
     def _wait(self) -> None:
-        with suppress(Exception):  # who tries hears of it
+        with suppress(Exception):  # the next attempt raises it
             self._consumer.wait(stop=lambda: not self._waiting)
         tell(self._loop, self._watched)
 

@@ -1,4 +1,4 @@
-"""``PersistentQueue`` for the tasks of one event loop."""
+"""``PersistentQueue`` and ``Subscription`` for the tasks of one event loop."""
 
 from __future__ import annotations
 
@@ -25,20 +25,38 @@ from .session import Session
 
 R = TypeVar("R")
 _THREADS = 4
-"""How many read, open, compact … at a time."""
+"""Number of threads for calls such as opening, reading and compaction."""
 _BATCH_ITEMS = 256
-"""How many items browsing reads at a time."""
+"""Number of items that browsing reads at a time."""
 
 
 class PersistentQueue(Uncopyable, Generic[T]):
-    """``persistentqueue.PersistentQueue``, with the same settings, for the tasks of one event loop.
+    """A ``persistentqueue.PersistentQueue`` for the tasks of one event loop::
 
-    Used in ``async with``, which opens it, in a thread, and closes it, or by ``open`` and ``close``. It belongs to the
-    loop in which it was opened: another one's tasks hear a ``RuntimeError``. Once it is closed it may be opened again,
-    by any loop. What is dropped without ``close`` frees its lock with a ``ResourceWarning``, as in the core.
+        async with aio.PersistentQueue("queues", "orders") as queue:
+            async with queue.transaction() as session:
+                await session.enqueue(b"one")  # durable when the block has ended
 
-    Methods that touch the disk are awaited, and raise what those of the core raise; a cancellation waits until the
-    thread is done, and then what it did is done. Nothing waits busily.
+    ``async with``, or ``open`` and ``close``, open and close the queue in a thread. The constructor itself opens
+    nothing.
+
+    Args:
+        path: Directory of the queue, or, if ``name`` is given, the directory above it.
+        name: Name of the queue. Default None: no name.
+        codec: Converts items to bytes and back (see ``codecs``). Default ``codecs.BYTES``.
+        **settings: All other settings of ``persistentqueue.PersistentQueue``, except ``max_attempts``, ``dead_letter``
+            and ``retry_delay_seconds``.
+
+    Raises:
+        ValueError: A setting counts deliveries, which this class does not support.
+
+    The queue belongs to the event loop in which it was opened; in another loop, its methods raise ``RuntimeError``.
+    After ``close``, any loop may open it again. If it is dropped without ``close``, its lock is freed with a
+    ``ResourceWarning``.
+
+    Each method that uses the disk is a coroutine. It raises what the method of ``persistentqueue.PersistentQueue``
+    raises, and ``ClosedError`` if the queue is not open. A cancelled call waits until its thread has finished: what the
+    thread did remains done. Waiting costs no CPU.
     """
 
     _elsewhere = persistentqueue.PersistentQueue._elsewhere
@@ -53,7 +71,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
     ) -> None:
         self._path = fspath(path)
         self._name = name
-        # It is opened later, and the process may change its directory meanwhile.
+        # The queue is opened later; the working directory may change before.
         if settings.get("data_path") is not None:
             settings["data_path"] = abspath(settings["data_path"])
         self._opening = partial(persistentqueue.PersistentQueue[T], abspath(path), name, codec=codec, **settings)
@@ -75,18 +93,29 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return f"aio.PersistentQueue({self._path!r}, {self._name!r})"
 
     def __len__(self) -> int:
-        """How many items may be dequeued now."""
+        """Return the number of ready items.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+        """
         return len(self._open())
 
     def __bool__(self) -> bool:
-        """A queue is true also when it is empty."""
+        """Return True, also for an empty queue."""
         return True
 
     async def open(self) -> PersistentQueue[T]:
-        """Open it; raises what the constructor of the core's raises, and ``RuntimeError`` if it is open. Cancelled,
-        which waits as long as ``lock_timeout`` says, it is closed."""
+        """Open the queue, and return it. Everything that was committed before is durable on return.
+
+        A cancelled call waits for the opening, which may take ``lock_timeout`` seconds, and then closes the queue.
+
+        Raises:
+            RuntimeError: The queue is open already.
+            TypeError, ValueError, PersistentQueueError, OSError: The queue cannot be opened; see
+                ``persistentqueue.PersistentQueue``.
+        """
         if self._is_opening or self._is_closing or not self.closed:
-            raise RuntimeError(f"{self!r} is open")
+            raise RuntimeError(f"{self!r} is open, or is being opened or closed: await its close() first")
         self._loop = asyncio.get_running_loop()
         self._pool = ThreadPoolExecutor(_THREADS, "persistentqueue-aio")
         self._is_opening = True
@@ -107,8 +136,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return self
 
     async def close(self) -> None:
-        """End open sessions by rollback, close the queue; closing again does nothing. Whoever waits hears
-        ``ClosedError``. Flushes that have begun are ended first. Raises like the core's; cancelled, it is closed."""
+        """Roll back open sessions, trim and seal the log, and free the lock.
+
+        Flushes that have begun end first. Tasks that wait get ``ClosedError``. Everything committed is durable on
+        return. The queue is closed also if the call is cancelled. Closing again does nothing.
+
+        Raises:
+            RuntimeError: The queue was opened in another event loop.
+            ResourceError, BrokenQueueError: The log could not be sealed. The queue is closed, and the next opening
+                recovers.
+        """
         if self._core is None or self._is_closing:
             return
         self._check_loop()
@@ -125,48 +162,68 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     @property
     def path(self) -> str:
-        """The path that the queue is opened with."""
+        """Path that the queue is opened with."""
         return self._path
 
     @property
     def name(self) -> str | None:
-        """The name that the queue is opened with."""
+        """Name that the queue is opened with; None without a name."""
         return self._name
 
     @property
     def data_path(self) -> str:
-        """The directory that the segments are in ``data`` of."""
+        """Directory that has the segments in its ``data``."""
         return self._open().data_path
 
     @property
     def identity(self) -> str:
-        """Which queue this is, in hex digits."""
+        """Identity of the queue in hex digits."""
         return self._open().identity
 
     @property
     def recovery(self) -> RecoveryReport:
-        """What opening found, and did about it."""
+        """Report of what the opening found and recovered."""
         return self._open().recovery
 
     @property
     def closed(self) -> bool:
-        """Whether the queue was closed, or was not opened yet."""
+        """True if the queue is closed, or not open yet."""
         return self._core is None or self._is_closing or self._core.closed
 
     def session(self, name: str | None = None) -> Session[T]:
-        """A new session; use it in an ``async with`` block. By default it is called like the running task."""
+        """Return a new session, for one task at a time. Use it in an ``async with`` block.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+        """
         core = self._open()
         return Session(self, core.session(name or _task_name()), self._watch, core.__len__)
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
-        """A session that is flushed when the block ends well, and rolled back when it raises."""
+        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+
+        Yields:
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
+        """
         async with self.session(name) as session:
             yield session
             await session.flush()
 
     async def subscribe(self, name: str, start: str = "earliest") -> Subscription[T]:
-        """The subscription of this name, which is made if it is not there; durable on return."""
+        """Return the subscription of this name; make it if it does not exist. Durable on return.
+
+        Args:
+            name: Name of the subscription, 1 to 65,535 bytes in UTF-8.
+            start: Where a new subscription begins: ``"earliest"`` (default) or ``"latest"``.
+
+        Raises:
+            TypeError, ValueError: ``name`` or ``start`` is not valid.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.subscribe`` names.
+        """
         core = self._open()
         made = await over(self.in_thread(core.subscribe, name, start))
         known = self._subscriptions.get(name)
@@ -177,65 +234,140 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return known
 
     async def unsubscribe(self, name: str) -> None:
-        """Remove a subscription, and give back what only it has kept; durable on return."""
+        """Remove a subscription, and the items that only it still needed; durable on return.
+
+        Args:
+            name: Name of the subscription.
+
+        Raises:
+            SubscriptionNotFoundError: There is no subscription of this name.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.unsubscribe``
+                names.
+        """
         await self._do("unsubscribe", name)
 
     def subscriptions(self) -> list[str]:
-        """The names of the subscriptions, the oldest first."""
+        """Return the names of the subscriptions, oldest first."""
         return self._open().subscriptions()
 
     def browse(self) -> AsyncIterator[T]:
-        """Iterate, by ``async for``, over the ready items, in order, without consuming or holding them."""
+        """Return an asynchronous iterator over the ready items, in order, without holding or consuming them.
+
+        Its rules and errors are those of ``persistentqueue.PersistentQueue.browse``, except that it ends after any
+        error, also after a ``CodecError``.
+        """
         return self.iterate(self._open().browse)
 
     def browse_all(self) -> AsyncIterator[T]:
-        """Like ``browse``, over what anybody has still to consume: of any subscription, on hold or not."""
+        """Return an asynchronous iterator over the items that any subscription has not consumed, held ones included.
+
+        Its rules are those of ``browse``, except that a queue that was made with ``fan_out`` can be browsed, too.
+        """
         return self.iterate(self._open().browse_all)
 
     async def peek(self, n: int = 1) -> list[T]:
-        """The first ``n`` ready items, or as many as there are, without consuming or holding them."""
+        """Return the first ready items, in order, without holding or consuming them.
+
+        Args:
+            n: Upper bound for the number of items; at least 0. Default 1.
+
+        Returns:
+            Up to ``n`` items; an empty list if none is ready.
+
+        Raises:
+            ValueError: ``n`` is negative.
+            PersistentQueueError: An item cannot be read; see ``persistentqueue.PersistentQueue.browse``.
+        """
         items: list[T] = await self._do("peek", n)
         return items
 
     def marker(self, name: str) -> int | None:
-        """The version that the marker has reached; None if it was never set."""
+        """Return the version that a marker has reached, or None if it was never set.
+
+        Args:
+            name: Name of the marker.
+        """
         return self._open().marker(name)
 
     async def clear(self) -> int:
-        """Consume all ready items as one transaction, durable on return; how many there were."""
+        """Consume all ready items in one transaction, durable on return, and return their number.
+
+        Raises:
+            SubscriptionNotFoundError: The queue was made with ``fan_out``.
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.clear`` names.
+        """
         count: int = await self._do("clear")
         return count
 
     async def trim(self) -> None:
-        """Shorten the log to what is live and delete drained segments now."""
+        """Begin a new generation of the log, and delete drained segments, now. Everything committed is durable on
+        return.
+
+        Raises:
+            ResourceError, BrokenQueueError: On the conditions that ``persistentqueue.PersistentQueue.trim`` names.
+        """
         await self._do("trim")
 
     async def compact(self, **how: Any) -> Compacted:
-        """Copy what lives in sparse segments together. ``progress`` is called in a thread."""
+        """Copy the live items of sparse segments to new segments, and delete the old ones.
+
+        Args:
+            **how: ``below``, ``progress`` and ``bytes_per_second`` of ``persistentqueue.PersistentQueue.compact``. A
+                thread calls ``progress``.
+
+        Returns:
+            The number of segments that were emptied, and the bytes copied.
+
+        Raises:
+            ValueError: An argument is out of range.
+            ResourceError, BrokenQueueError, OSError: On the conditions that the synchronous method names.
+        """
         compacted: Compacted = await self._do("compact", **how)
         return compacted
 
     async def maintain(self) -> Maintained:
-        """Do now what maintenance does by itself."""
+        """Run now what maintenance does by itself, and return what it did.
+
+        Raises:
+            ResourceError, BrokenQueueError, OSError: On the conditions that ``persistentqueue.PersistentQueue.compact``
+                names.
+        """
         maintained: Maintained = await self._do("maintain")
         return maintained
 
     async def resize(self, **settings: Any) -> None:
-        """Change ``memory_bytes`` or ``segment_bytes`` of the open queue."""
+        """Change settings of the open queue.
+
+        Args:
+            **settings: ``memory_bytes`` and ``segment_bytes`` of ``persistentqueue.PersistentQueue.resize``.
+
+        Raises:
+            TypeError, ValueError: A setting has the wrong name, type or range. Nothing was changed.
+        """
         await self._do("resize", **settings)
 
     async def explain(self) -> list[SegmentUse]:
-        """Why each data file is there, the oldest first."""
+        """Return why each data file exists, oldest first."""
         uses: list[SegmentUse] = await self._do("explain")
         return uses
 
     async def stats(self) -> Stats:
-        """The queue at this moment."""
+        """Return the state of the queue at this moment, and what was measured since it was opened.
+
+        Raises:
+            TooManyFilesError: No file descriptor is free to list a directory.
+        """
         stats: Stats = await self._do("stats")
         return stats
 
     def in_thread(self, call: Callable[..., R], *arguments: Any, **named: Any) -> Landing[R]:
-        """What comes of a call that a thread makes; for what belongs to this queue."""
+        """Make a call in a thread, and return its result as a future. For the sessions of this queue.
+
+        Args:
+            call: The call.
+            *arguments: Its positional arguments.
+            **named: Its named arguments.
+        """
         landing: Landing[R] = Landing(loop=self._loop)
         self._pool.submit(_make, landing, partial(call, *arguments, **named))
         return landing
@@ -243,7 +375,16 @@ class PersistentQueue(Uncopyable, Generic[T]):
     def flush(
         self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
     ) -> Landing[bool]:
-        """Flush this with what else is to be flushed; for its sessions."""
+        """Flush the session together with others. For the sessions of this queue.
+
+        Args:
+            session: The synchronous session.
+            marker: Name and version that the transaction records, or None.
+            timeout: Seconds to wait for room; None: no limit.
+
+        Raises:
+            ValueError: ``timeout`` is negative, or is above 0 without ``full="block"``.
+        """
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
         if timeout and not self._blocks:
@@ -251,11 +392,20 @@ class PersistentQueue(Uncopyable, Generic[T]):
         return self._flushes.flush(session, marker, timeout)
 
     def check(self) -> None:
-        """Raise ``ClosedError`` if it is closed, ``RuntimeError`` if this is another loop; for what belongs to it."""
+        """Raise if this task cannot use the queue. For its sessions and subscriptions.
+
+        Raises:
+            ClosedError: The queue is closed.
+            RuntimeError: The queue belongs to another event loop.
+        """
         self._open()
 
     async def iterate(self, browse: Callable[[], Iterator[T]]) -> AsyncIterator[T]:
-        """What is browsed, some at a time; for its subscriptions."""
+        """Yield what ``browse`` yields, read in parts by a thread. For this queue and its subscriptions.
+
+        Args:
+            browse: Returns the iterator.
+        """
         items = browse()
         while True:
             self._open()
@@ -272,7 +422,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
     def _open(self) -> persistentqueue.PersistentQueue[T]:
         if self._core is None or self._is_closing:
-            raise ClosedError("the queue is closed: open it, with async with or await queue.open()")
+            raise ClosedError("the queue is not open: open it by async with or await queue.open()")
         self._check_loop()
         return self._core
 
@@ -282,7 +432,14 @@ class PersistentQueue(Uncopyable, Generic[T]):
 
 
 class Subscription(Uncopyable, Generic[T]):
-    """One consumer of a queue, by its name; see ``persistentqueue.Subscription``. Made by ``subscribe``."""
+    """One named consumer of a queue; ``PersistentQueue.subscribe`` makes it (see ``persistentqueue.Subscription``).
+
+    For the tasks of the event loop of its queue.
+
+    Args:
+        queue: The queue.
+        core: The synchronous subscription.
+    """
 
     _elsewhere = persistentqueue.Subscription._elsewhere
 
@@ -295,37 +452,51 @@ class Subscription(Uncopyable, Generic[T]):
         return repr(self._core)
 
     def __len__(self) -> int:
-        """How many items it may dequeue now."""
+        """Return the number of items that are ready for this subscription."""
         return len(self._core)
 
     def __bool__(self) -> bool:
-        """It is true also when it has nothing to dequeue."""
+        """Return True, also if no item is ready."""
         return True
 
     @property
     def name(self) -> str:
-        """The name that it was made with."""
+        """Name of the subscription."""
         return self._core.name
 
     @property
     def removed(self) -> bool:
-        """Whether it was removed."""
+        """True if the subscription was removed."""
         return self._core.removed
 
     def session(self, name: str | None = None) -> Session[T]:
-        """A new session that dequeues for this subscription."""
+        """Return a new session that dequeues for this subscription, for one task at a time.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+        """
         self._queue.check()
         return Session(self._queue, self._core.session(name or _task_name()), self._watch, self._core.__len__)
 
     @asynccontextmanager
     async def transaction(self, name: str | None = None) -> AsyncIterator[Session[T]]:
-        """A session that is flushed when the block ends well, and rolled back when it raises."""
+        """Return an ``async with`` block that is one transaction: flushed if it ends well, rolled back if it raises.
+
+        Args:
+            name: Name of the session in ``explain``. Default None: the name of the running task.
+
+        Yields:
+            A new session. Its work is durable when the block has ended. It is also rolled back if its flush raises.
+        """
         async with self.session(name) as session:
             yield session
             await session.flush()
 
     def browse(self) -> AsyncIterator[T]:
-        """Iterate, by ``async for``, over what it may dequeue, in order, without holding it."""
+        """Return an asynchronous iterator over the items that are ready for this subscription, without holding them.
+
+        Its rules and errors are those of ``PersistentQueue.browse``.
+        """
         self._queue.check()
         return self._queue.iterate(self._core.browse)
 
@@ -340,7 +511,7 @@ def _make(landing: Landing[R], call: Callable[[], R]) -> None:
 
 
 def _some(items: Iterator[T]) -> tuple[list[T], Exception | None]:
-    """The next of them, and the error behind these."""
+    """Return the next items of the iterator, and the error that follows them, if any."""
     found: list[T] = []
     try:
         found.extend(islice(items, _BATCH_ITEMS))

@@ -1,4 +1,4 @@
-"""A session whose methods are awaited."""
+"""``Session`` for ``asyncio``: its methods are coroutines."""
 
 from __future__ import annotations
 
@@ -24,29 +24,44 @@ _CHUNK_ITEMS = 8192
 
 
 class Host(Protocol):
-    """What a session asks of its queue."""
+    """What a session needs of its queue."""
 
     def in_thread(self, call: Callable[..., R], *arguments: Any) -> Landing[R]:
-        """Have a thread make this call."""
+        """Make this call in a thread."""
         ...
 
     def flush(
         self, session: persistentqueue.Session[Any], marker: Marker | None, timeout: float | None
     ) -> Landing[bool]:
-        """Flush with others."""
+        """Flush the session, together with others."""
         ...
 
     def check(self) -> None:
-        """Raise where the queue is closed, or another loop's."""
+        """Raise ``ClosedError`` if the queue is closed, ``RuntimeError`` in another event loop."""
         ...
 
 
 class Session(Uncopyable, Generic[T]):
-    """One transaction after the other; the methods are those of ``persistentqueue.Session``, to be awaited, and raise
-    what those do. Made by ``PersistentQueue.session()``, and used in an ``async with`` block.
+    """A session for ``asyncio``: one transaction after the other, with the methods of ``persistentqueue.Session``::
 
-    A session is for one task at a time, which a ``RuntimeError`` says; any number of sessions go on beside each other.
-    Leaving the block without a flush, also by a cancellation, gives dequeued items back to the front, in their order.
+        async with queue.session() as session:
+            await session.enqueue(b"one")
+            await session.flush()
+
+    ``PersistentQueue.session`` and ``Subscription.session`` make it. Use it in an ``async with`` block, in one task at
+    a time: a second task gets ``RuntimeError``. Any number of sessions work in parallel.
+
+    If the block ends without a flush, also by a cancellation, enqueued items are dropped. Dequeued items are released:
+    they are ready again, in their old places. If no exception leaves the block, there is an ``UnflushedWarning``.
+
+    Each method raises ``ClosedError`` if the session or the queue is closed, and ``BrokenQueueError`` after a failed
+    sync. ``rollback`` and ``close`` are exceptions.
+
+    Args:
+        host: The queue.
+        core: The synchronous session.
+        watch: The tasks that wait for items of the same consumer.
+        ready: Returns the number of items that the session can dequeue.
     """
 
     _elsewhere = persistentqueue.Session._elsewhere
@@ -56,7 +71,7 @@ class Session(Uncopyable, Generic[T]):
         self._core = core
         self._watch = watch
         self._ready = ready
-        """How many items there are for it."""
+        """Returns the number of items that the session can dequeue."""
         self._is_busy = False
 
     async def __aenter__(self) -> Session[T]:
@@ -72,40 +87,80 @@ class Session(Uncopyable, Generic[T]):
 
     @property
     def name(self) -> str:
-        """What ``PersistentQueue.explain`` calls it."""
+        """Name of the session in ``PersistentQueue.explain``."""
         return self._core.name
 
     @property
     def closed(self) -> bool:
-        """Whether the session was closed, by its user or with its queue."""
+        """True if the session was closed, by its user or with its queue."""
         return self._core.closed
 
     async def enqueue(self, item: T) -> None:
-        """Buffer an item. Cancelled, which it can be only where the session has outgrown the memory, it is unknown
-        whether the item is in the session."""
+        """Buffer an item. Nothing is durable before ``flush``.
+
+        A cancellation can come only if the session has outgrown its memory. Then it is unknown whether the item is in
+        the session.
+
+        Args:
+            item: Up to 4 GiB - 1 bytes, or an object that the codec of the queue can encode.
+
+        Raises:
+            TypeError, ItemTooLargeError, CodecError: The item has the wrong type, is too large, or cannot be encoded.
+            ResourceError, QueueFullError: The session has outgrown its memory and found no room on disk. The item is
+                not in the session.
+        """
         with self._using():
             if not self._core.enqueue_cached(item):
                 await over(self._host.in_thread(self._core.enqueue, item))
 
     async def enqueue_many(self, items: Iterable[T]) -> None:
-        """Buffer items, in order, in a thread. Of an iterable that is no list or tuple what came before the item that
-        raised, or a cancellation, stays in the session."""
+        """Buffer items, in order, in a thread. Nothing is durable before ``flush``.
+
+        A list or tuple is checked before any of its items is buffered. Of another iterable, the items before an error
+        or a cancellation stay in the session.
+
+        Args:
+            items: Items, as for ``enqueue``. The event loop iterates over them, in parts.
+
+        Raises:
+            TypeError, ItemTooLargeError, CodecError, ResourceError, QueueFullError: On the conditions that ``enqueue``
+                names.
+        """
         with self._using():
             for chunk in _chunks(items):
                 await over(self._host.in_thread(self._core.enqueue_many, chunk))
 
     async def dequeue(self, timeout: float | None = 0.0) -> T | None:
-        """The first ready item, on hold from now on; None when there is none within ``timeout`` seconds (None: for
-        ever), which cost no CPU.
+        """Return the first ready item, and hold it; return None if there is none in time.
 
-        Tasks that wait get items in the order in which they came. Cancelled, it has taken nothing: what a thread had
-        taken already is back at the front.
+        Waiting costs no CPU. Waiting tasks get items in the order in which they came. After a cancellation, no item is
+        held: one that a thread had taken already is back in its place.
+
+        Args:
+            timeout: Seconds to wait for an item; at least 0. Default 0.0: no wait. None: no limit.
+
+        Raises:
+            ValueError: ``timeout`` is negative.
+            CodecError: The item cannot be decoded. It is on hold.
+            CorruptionError: A block is damaged; raised once per block. Its items are set aside.
+            SubscriptionNotFoundError: The subscription was removed, or the queue has only named subscriptions.
         """
         items = await self.dequeue_many(1, timeout)
         return items[0] if items else None
 
     async def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
-        """Up to ``max_items`` ready items, in order, waiting for the first one only; otherwise like ``dequeue``."""
+        """Return up to ``max_items`` ready items, in order, and hold them; an empty list if there are none in time.
+
+        It waits only for the first item. A cancellation has the effect that ``dequeue`` describes.
+
+        Args:
+            max_items: Upper bound for the number of items; at least 0.
+            timeout: Seconds to wait for the first item; at least 0. Default 0.0: no wait. None: no limit.
+
+        Raises:
+            ValueError: ``max_items`` or ``timeout`` is negative.
+            CodecError, CorruptionError, SubscriptionNotFoundError: On the conditions that ``dequeue`` names.
+        """
         if timeout is not None and not timeout >= 0:
             raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
         if max_items < 0:
@@ -119,23 +174,39 @@ class Session(Uncopyable, Generic[T]):
             return await self._watch.take(lambda is_sure: self._attempt(max_items, is_sure), timeout)
 
     async def flush(self, marker: Marker | None = None, timeout: float | None = None) -> bool:
-        """Make everything since the last flush one atomic transaction, durable on return; it shares its sync with those
-        of other tasks. ``marker`` and ``timeout`` are as in ``persistentqueue.Session.flush``.
+        """Commit everything since the last flush as one transaction, durable on return.
 
-        Cancelled, it ends when the group in which it is written is durable, and waits for room no longer. Then, if it
-        was committed, the session is empty; if not, it keeps its operations, to be flushed again or rolled back; if
-        nobody knows, the queue is broken, and the ``CancelledError`` has the reason as its cause.
+        It shares its sync with the flushes of other tasks.
+
+        A cancelled flush no longer waits for room, and ends when its group is durable. If it was committed, the session
+        is empty. If not, the session keeps its operations: flush it again, or roll it back. If that is unknown, the
+        queue is broken, and the ``CancelledError`` has the reason as its cause.
+
+        Args:
+            marker: Name and version that the transaction records. Default None. If the version was reached before,
+                nothing is committed, and the session is rolled back.
+            timeout: Seconds to wait for room; needs ``full="block"``. Default None: no limit.
+
+        Returns:
+            False if the marker was reached before, otherwise True.
+
+        Raises:
+            TypeError, ValueError: ``marker`` or ``timeout`` is not valid.
+            QueueFullError, ResourceError: There is no room. Nothing was committed, and the session keeps its
+                operations.
+            InvalidTransactionError: The session contradicts the queue. Nothing was committed: roll it back.
+            BrokenQueueError: A sync failed. It is unknown whether the transaction was committed.
         """
         with self._using():
             return await over(self._host.flush(self._core, marker, timeout))
 
     async def rollback(self) -> None:
-        """Give back what was dequeued, drop what was enqueued, since the last flush. Waits for nothing."""
+        """Release what was dequeued and drop what was enqueued since the last flush. It does not wait."""
         with self._using(checks=False):
             self._core.rollback()
 
     async def close(self) -> None:
-        """Roll back what was not flushed, and end the session. Waits for nothing; closing again does nothing."""
+        """Roll back what was not flushed, and end the session. It does not wait; closing again does nothing."""
         with self._using(checks=False):
             self._core.close()
 
@@ -144,7 +215,7 @@ class Session(Uncopyable, Generic[T]):
         if checks:
             self._host.check()
         if self._is_busy:
-            raise RuntimeError("a session is for one task at a time: each takes one from queue.session()")
+            raise RuntimeError("the session is in another call: use a session in one task at a time")
         self._is_busy = True
         try:
             yield
@@ -152,11 +223,11 @@ class Session(Uncopyable, Generic[T]):
             self._is_busy = False
 
     async def _attempt(self, max_items: int, is_sure: bool) -> list[T]:
-        """Take what there is, when it is this task's turn."""
+        """Take what is ready. It is this task's turn."""
         return self._cached(max_items) or (await self._read(max_items) if is_sure or self._ready() else [])
 
     def _cached(self, max_items: int) -> list[T]:
-        """What there is, if all of it is in memory."""
+        """Return the ready items, up to ``max_items``, if all of them are in memory; otherwise an empty list."""
         items = self._core.dequeue_cached(max_items)
         if 0 < len(items) < max_items and self._ready():
             self._core.put_back(len(items))
@@ -173,12 +244,12 @@ class Session(Uncopyable, Generic[T]):
             raise
 
     def _put_back(self, count: int) -> None:
-        with suppress(PersistentQueueError):  # closing has done so
+        with suppress(PersistentQueueError):  # the closing of the queue has released them
             self._core.put_back(count)
 
 
 def _chunks(items: Iterable[T]) -> Iterator[list[T] | tuple[T, ...]]:
-    """A list or a tuple as a whole, anything else in parts, of which none is made in a thread."""
+    """Yield a list or a tuple as a whole, anything else in parts. Parts are made in the event loop, not in a thread."""
     if isinstance(items, list | tuple):
         yield items
         return

@@ -1,14 +1,15 @@
 """``asyncio.Queue`` with its items on disk.
 
-It is the standard library's own class, so that waiting, waking and cancelling are as everywhere; only the items are in
-another place. At hand, in memory, are the first items of the queue and, while these are all, what was just put. What
-comes behind so many is on disk alone, until there is room. One thread writes: each time it saves what was put, consumes
-what is done, and takes what comes next, all puts in one transaction and all of it with one sync.
+It is a subclass of ``asyncio.Queue``, so that waiting, waking and cancelling work as in the standard library. Only the
+items are stored elsewhere. The first items of the queue are *at hand*, in memory. While these are all items, new ones
+are at hand as well. Beyond ``AT_HAND_ITEMS`` or ``AT_HAND_BYTES``, new items are only on disk until there is room.
 
-What is at hand is on hold in the core, each item in a session of its own, which is flushed when the item is done. What
-was just put may be got before it is saved; it is put on hold when it is. Since the core gives items in the order in
-which they were put, the thread meets it again as the next one with the same bytes; anything else was put by another
-process.
+One thread writes. In each piece of work, it saves what was put, consumes what is done, and takes what comes next. All
+puts are one transaction, and the whole work has one sync.
+
+Each item at hand is held by a session of its own, which is flushed when the item is done. A new item may be got before
+it is saved; after that, it is held, too. The persistent queue returns items in the order in which they were put.
+Therefore the thread recognizes a new item as the next one with equal bytes. Another process has put any other item.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ if sys.version_info >= (3, 13):
 else:
 
     class QueueShutDown(Exception):  # noqa: N818 - the standard library's name
-        """Raised by ``put`` and ``get`` once the queue was shut down; from Python 3.13 on it is asyncio's."""
+        """Raised by ``put`` and ``get`` after ``shutdown``. From Python 3.13 on, it is ``asyncio.QueueShutDown``."""
 
 
 if TYPE_CHECKING:
@@ -49,36 +50,52 @@ else:
     T = TypeVar("T")
 AT_HAND_ITEMS = 1000
 AT_HAND_BYTES = 8 * 1024 * 1024
-"""Of so many items, or bytes, nothing more is kept at hand, but for one item."""
+"""Upper bounds for what is kept at hand; one item is at hand in any case."""
 
 
 class Queue(Uncopyable, asyncio.Queue[T]):
-    """``asyncio.Queue`` in the directory ``path``, with every call of Python 3.13's, for the tasks of one event loop.
+    """``asyncio.Queue`` in a directory on disk, with every method of Python 3.13, for the tasks of one event loop::
 
-    Used in ``async with``, or by ``open`` and ``close``. A ``codec`` makes bytes of items, JSON where nothing else is
-    said, so that a tuple comes out as a list; all other settings are those of ``persistentqueue.PersistentQueue``.
+        async with aio.Queue("queues/orders") as queue:
+            await queue.put({"order": 42})  # durable on return
+            order = await queue.get()  # on hold
+            queue.task_done()
+            await queue.flush()  # durably consumed on return
 
-    - ``put`` is durable on return; those of many tasks share a sync. Where it waits for a slot it may be cancelled, and
-      has put nothing; cancelled later the item is in the queue. ``put_nowait`` is durable soon, and when ``flush``,
-      ``join`` or ``close`` return.
-    - ``get`` takes the first item, which is on hold until ``task_done``: that is for the items in the order in which
-      they were got, and durable soon, like ``put_nowait``. What was got and is not done comes back, at the front and in
-      its order, when the queue is opened again, after a crash as after ``close``.
-    - What is in the queue when it is opened is unfinished, for ``join``. So is what other processes put in, by a
-      ``Producer``.
-    - ``get_nowait`` raises ``QueueEmpty``, and ``empty`` is true, also where the next item is not in memory yet;
-      ``get`` waits for it, and ``qsize`` counts it.
-    - ``shutdown`` ends this object and no more: what it drops is there again for the next opening.
+    ``async with``, or ``open`` and ``close``, open and close it. The constructor itself opens nothing.
 
-    It is for the loop that used it first: another one's tasks hear a ``RuntimeError``.
+    Args:
+        path: Directory of the queue; made if it does not exist.
+        maxsize: Upper bound for the number of items in the queue, without those that ``get`` returned. Default 0; 0 or
+            less: no limit.
+        codec: Converts items to bytes and back (see ``persistentqueue.codecs``). Default JSON, which returns a tuple as
+            a list.
+        **settings: All other settings of ``persistentqueue.PersistentQueue``, except ``max_attempts``, ``dead_letter``
+            and ``retry_delay_seconds``.
 
-    Raises what ``PersistentQueue`` raises: ``ClosedError`` before ``open`` and after ``close``, ``CorruptionError`` and
-    ``CodecError`` from ``get``, in the item's turn (then ``task_done`` is due as for any other), ``ResourceError`` from
-    ``put``, which has put nothing then, or from ``flush``, which may be called again.
+    Raises:
+        ValueError: A setting counts deliveries, which this class does not support.
+
+    - ``put`` is durable on return. Puts of many tasks share a sync. ``put_nowait`` is durable soon, and at the latest
+      when ``flush``, ``join`` or ``close`` returns.
+    - A ``put`` that is cancelled while it waits for a slot has put nothing. If it is cancelled later, the item is in
+      the queue.
+    - ``get`` returns the first item, which is on hold until ``task_done``. ``task_done`` applies to the items in the
+      order in which they were got. It is durable soon, like ``put_nowait``.
+    - Items that were got and are not done come back when the queue is opened again, after a crash as after ``close``.
+      They are at the front, in their old order.
+    - For ``join``, all items that the queue has when it is opened are unfinished, and so are items of other processes,
+      by a ``Producer``.
+    - If the next item is not in memory yet, ``get_nowait`` raises ``QueueEmpty``, and ``empty`` is true. ``get`` waits
+      for it, and ``qsize`` counts it.
+    - ``shutdown`` ends only this object. The next opening has the items that it drops.
+
+    The queue belongs to the first event loop that uses it; in another one, its methods raise ``RuntimeError``. Methods
+    raise ``ClosedError`` before ``open`` and after ``close``, and ``BrokenQueueError`` after a failed sync.
     """
 
     _elsewhere = "pass its path, and open a Producer there, with the codec that the queue has"
-    # What there is of asyncio's, in each version from 3.10 on.
+    # Private attributes of asyncio.Queue, present in each version from 3.10 on.
     _getters: deque[asyncio.Future[None]]
     _putters: deque[asyncio.Future[None]]
     _finished: asyncio.Event
@@ -92,7 +109,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._path = fspath(path)
         self._codec = codec
         refuse_retries(settings, "asyncio")
-        # It is opened later, and the process may change its directory meanwhile.
+        # The queue is opened later; the working directory may change before.
         if settings.get("data_path") is not None:
             settings["data_path"] = abspath(settings["data_path"])
         self._opening = partial(PersistentQueue[bytes], abspath(path), **settings)
@@ -102,20 +119,20 @@ class Queue(Uncopyable, asyncio.Queue[T]):
 
     def _reset(self) -> None:
         self._got: deque[Entry] = deque()
-        """Got, and not done, in this order."""
+        """Entries that were got and are not done, in this order."""
         self._unsaved: list[Entry] = []
         self._fresh: deque[Entry] = deque()
-        """Saved, and not on hold yet, in the order of the core."""
+        """Entries that are saved and not yet on hold, in the order of the persistent queue."""
         self._done: list[Session[bytes]] = []
-        """To be consumed."""
+        """Sessions of entries that are done, to be flushed."""
         self._dropped: list[Entry] = []
-        """By a shutdown: given back when it is closed, so that nobody meets them before."""
+        """Entries that a shutdown has dropped. ``close`` releases them, not earlier: nothing takes them again."""
         self._away = 0
-        """How many items come behind those at hand."""
+        """Number of items behind those at hand."""
         self._at_hand_bytes = 0
         self._last: Entry | None = None
         self._failure: Exception | None = None
-        """Why nothing goes any more."""
+        """Error that ended all work; None while the queue works."""
         self._settling: list[Landing[None]] = []
         self._is_armed = self._is_working = self._is_told = self._is_watching = False
         self._is_shutdown = self._is_drained = False
@@ -131,9 +148,15 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         await self.close()
 
     async def open(self) -> Queue[T]:
-        """Open it; raises what ``PersistentQueue`` raises. Cancelled, it is closed."""
+        """Open the queue, and return it. If the call is cancelled, the queue is closed again.
+
+        Raises:
+            RuntimeError: This object was opened before.
+            TypeError, ValueError, PersistentQueueError, OSError: The queue cannot be opened; see
+                ``persistentqueue.PersistentQueue``.
+        """
         if self._core is not None:
-            raise RuntimeError(f"the queue {self._path!r} was opened already: make another object")
+            raise RuntimeError(f"the queue {self._path!r} was opened before by this object: make another aio.Queue")
         opening: Landing[PersistentQueue[bytes]] = Landing(loop=asyncio.get_running_loop())
         self._worker.submit(partial(_do, opening, partial(opened, self._opening)))
         try:
@@ -149,8 +172,15 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         return self
 
     async def close(self) -> None:
-        """``flush``, and close it, which gives back what is not done; closing again does nothing. Who waits hears
-        ``ClosedError``. Raises what ``flush`` does; the queue is closed all the same. Cancelled, it is closed."""
+        """Flush, and close the queue; items that are not done are ready again at the next opening.
+
+        Tasks that wait get ``ClosedError``. The queue is closed also if the call is cancelled or raises. Closing again
+        does nothing.
+
+        Raises:
+            ResourceError, QueueFullError, BrokenQueueError: What was put or done could not be made durable, or the log
+                could not be sealed.
+        """
         if self._core is None or isinstance(self._failure, ClosedError):
             return
         self._here()
@@ -171,7 +201,12 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             raise error
 
     async def flush(self) -> None:
-        """All that was put is durable on return, and so is what was done. Raises why it is not."""
+        """Make everything that was put, and everything that is done, durable.
+
+        Raises:
+            ResourceError, QueueFullError: There is no room. Make room, then call again.
+            BrokenQueueError, ClosedError: The queue is broken or closed.
+        """
         self._check()
         if self._unsaved or self._done or self._fresh or self._is_working:
             settling: Landing[None] = Landing(loop=asyncio.get_running_loop())
@@ -180,18 +215,40 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             await over(settling)
 
     def qsize(self) -> int:
-        """How many items are in the queue: those that were got not included."""
+        """Return the number of items in the queue, without those that ``get`` returned."""
         return len(self._queue) + self._away
 
     def put_nowait(self, item: T) -> None:
-        """Put an item, which is durable soon; see ``flush``."""
+        """Put an item, which is durable soon (see ``flush``).
+
+        Args:
+            item: An item that the codec can encode.
+
+        Raises:
+            QueueFull: There are ``maxsize`` items.
+            QueueShutDown: The queue was shut down.
+            CodecError: The codec cannot encode the item.
+            ClosedError, BrokenQueueError: The queue is not open, or is broken.
+        """
         self._check()
         if self._is_shutdown:
             raise QueueShutDown
         super().put_nowait(item)
 
     async def put(self, item: T) -> None:
-        """Put an item, waiting for a slot; durable on return."""
+        """Wait for a slot, and put an item, durable on return.
+
+        Args:
+            item: An item that the codec can encode.
+
+        Raises:
+            QueueShutDown: The queue was shut down. The item is not in the queue.
+            CodecError: The codec cannot encode the item.
+            ResourceError, QueueFullError: There is no room. The item is not in the queue, unless another task has got
+                it.
+            ClosedError: The queue is not open.
+            BrokenQueueError: A sync failed. It is unknown whether the item is in the queue.
+        """
         self._check()
         if self._is_shutdown:
             raise QueueShutDown
@@ -202,14 +259,30 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             await over(entry.saved)
 
     def get_nowait(self) -> T:
-        """The first item, if it is in memory."""
+        """Return the first item if it is in memory, and hold it until ``task_done``.
+
+        Raises:
+            QueueEmpty: No item is in memory.
+            QueueShutDown: The queue was shut down, and is empty.
+            CodecError: The item cannot be decoded. It counts as got: ``task_done`` consumes it.
+            CorruptionError: A block is damaged; raised once per block. It counts as got, so it needs a ``task_done``.
+            ClosedError, BrokenQueueError: The queue is not open, or is broken.
+        """
         self._check()
         if self._is_shutdown and not self.qsize():
             raise QueueShutDown
         return super().get_nowait()
 
     async def get(self) -> T:
-        """The first item, waiting for one."""
+        """Wait for an item, return it, and hold it until ``task_done``. Waiting costs no CPU.
+
+        Raises:
+            QueueShutDown: The queue was shut down, and is empty.
+            CodecError: The item cannot be decoded. It counts as got: ``task_done`` consumes it.
+            CorruptionError: A block is damaged; raised once per block. It counts as got, so it needs a ``task_done``.
+            ClosedError, BrokenQueueError: The queue is not open, or is broken.
+            PersistentQueueError: The next item cannot be taken for now. One waiting task gets this error.
+        """
         self._check()
         if self._is_shutdown and not self.qsize():
             raise QueueShutDown
@@ -223,7 +296,11 @@ class Queue(Uncopyable, asyncio.Queue[T]):
                 self._core.wake()
 
     def task_done(self) -> None:
-        """The first of the items that were got, and are not done, is consumed, durably soon; see ``flush``."""
+        """Mark the first item that was got and is not done as done. It is durably consumed soon (see ``flush``).
+
+        Raises:
+            ValueError: Every item that was got is done already.
+        """
         if not self._got:
             raise ValueError("task_done() called too many times")
         super().task_done()
@@ -234,13 +311,21 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._arm()
 
     async def join(self) -> None:
-        """Wait until all items are done, and until that is durable."""
+        """Wait until all items are done, and until that is durable.
+
+        Raises:
+            ResourceError, QueueFullError, BrokenQueueError, ClosedError: On the conditions that ``flush`` names.
+        """
         await super().join()
         await self.flush()
 
     def shutdown(self, immediate: bool = False) -> None:
-        """Let nothing more in; ``get`` raises ``QueueShutDown`` once nothing is left, or, ``immediate``, from now on.
-        What is dropped so stays on disk."""
+        """Refuse further items, and end ``get`` when the queue is empty: both raise ``QueueShutDown``.
+
+        Args:
+            immediate: Whether the queue is emptied at once. Its items stay on disk, for the next opening. Default
+                False.
+        """
         self._is_shutdown = True
         if immediate:
             self._is_drained = True
@@ -254,7 +339,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             _raise(self._getters, QueueShutDown())
         _raise(self._putters, QueueShutDown())
 
-    def _init(self, maxsize: int) -> None:  # noqa: ARG002 - that of asyncio's
+    def _init(self, maxsize: int) -> None:  # noqa: ARG002 - asyncio's signature
         self._queue: deque[Entry] = deque()
 
     def _put(self, item: T) -> None:
@@ -284,7 +369,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         return item
 
     def _begin(self, core: PersistentQueue[bytes]) -> None:
-        """It is open."""
+        """Take over the open queue."""
         self._core = core
         self._away = self._unfinished_tasks = len(core)
         if self._away:
@@ -295,12 +380,15 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         if self._failure is not None:
             raise self._failure
         if self._core is None:
-            raise ClosedError("the queue is not open: use async with, or await queue.open()")
+            raise ClosedError("the queue is not open: open it by async with or await queue.open()")
         self._here()
 
     def _here(self) -> asyncio.AbstractEventLoop | None:
-        """The loop that runs; None where, as with asyncio.Queue, none does: then there are no tasks that wait, and
-        nothing goes on. Raises ``RuntimeError`` in another loop than the first."""
+        """Return the running loop, or None if no loop runs.
+
+        Without a loop, as with ``asyncio.Queue``, no tasks wait and no work starts. Raises ``RuntimeError`` in another
+        loop than the first.
+        """
         try:
             asyncio.get_running_loop()
         except RuntimeError:
@@ -308,7 +396,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         return self._get_loop()
 
     def _fail(self, error: Exception) -> None:
-        """Nothing goes any more: all who wait hear so."""
+        """Give the error to all tasks that wait; nothing works after it."""
         self._failure = error
         self._unsaved = [entry for entry in self._unsaved if not self._withdraws(entry, error)]
         _raise(self._getters, error)
@@ -322,7 +410,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._at_hand_bytes += len(entry.data)
 
     def _arm(self) -> None:
-        """Have the thread do what there is, with what else comes in this round of the loop."""
+        """Start the thread's work at the end of this round of the loop, together with what else comes in it."""
         loop = self._here()
         if loop is not None and not self._is_armed and not self._is_working and self._failure is None:
             self._is_armed = True
@@ -335,7 +423,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         for entry in unsaved:
             if not entry.is_done:
                 self._unsaved.append(entry)
-            elif entry.saved is not None:  # it was got and done before it was saved: nothing is left of it
+            elif entry.saved is not None:  # got and done before it was saved: nothing to write
                 entry.saved.land(None)
         can_take = self._has_room() and not self._is_drained and (self._away or self._is_told)
         if self._is_working or not (self._unsaved or self._done or self._fresh or can_take):
@@ -349,7 +437,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._is_working = True
         try:
             self._worker.submit(partial(_tell_of, loop, self._landed, self._core, work))
-        except RuntimeError as error:  # no thread: nothing was begun, and the next call tries again
+        except RuntimeError as error:  # no thread: no work was begun, and the next call tries again
             self._is_working = False
             self._unsaved = [entry for entry in work.entries if not self._withdraws(entry, error)]
             self._done = work.done
@@ -383,7 +471,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             self._watch()
 
     def _take_over(self, found: Found) -> None:
-        """What was taken is at hand: what is not expected before what is."""
+        """Put the taken items at hand: unexpected items before those that this object has put."""
         before = self.qsize()
         waking = 0
         own = sum(each.hold is None for each in self._queue) if self._fresh or self._unsaved else 0
@@ -406,10 +494,10 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             damaged.error = found.take_error
             self._append(damaged, len(self._queue) - own)
             waking += 1
-        elif found.take_error is not None:  # what is there cannot be taken for now: it is told to one, as by the core
+        elif found.take_error is not None:  # it cannot be taken for now: one task gets the error
             _raise(self._getters, found.take_error, 1)
         self._away = found.ready - len(self._fresh) + sum(not entry.is_at_hand for entry in self._unsaved)
-        # What others have put, and what was damaged, was not counted.
+        # Items of other processes, and damaged blocks, were not counted before.
         self._unfinished_tasks += self.qsize() - before
         if self._unfinished_tasks:
             self._finished.clear()
@@ -419,7 +507,10 @@ class Queue(Uncopyable, asyncio.Queue[T]):
             self._wakeup_next(self._getters)
 
     def _withdraws(self, entry: Entry, error: Exception) -> bool:
-        """Who awaits that it is saved hears why it is not; then it was never put, unless somebody has got it."""
+        """Give the error to the ``put`` that awaits the entry, and remove the entry.
+
+        Return False if no ``put`` awaits it. An entry that a task has got already is not removed.
+        """
         if entry.saved is None:
             return False
         entry.saved.land(error)
@@ -428,7 +519,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
                 self._queue.remove(entry)
                 self._at_hand_bytes -= len(entry.data)
                 self._finish_one()
-        elif not self._is_drained:  # else it counts no more
+        elif not self._is_drained:  # after an immediate shutdown, it is no longer counted
             self._away -= 1
             self._finish_one()
         return True
@@ -440,13 +531,13 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._wakeup_next(self._putters)
 
     def _settle(self, error: Exception | None = None) -> None:
-        """Nothing is left to be done, or nothing can be: all who are in ``flush`` hear so."""
+        """Wake all ``flush`` calls: no work is left, or none is possible because of ``error``."""
         settling, self._settling = self._settling, []
         for each in settling:
             each.land(error)
 
     def _watch(self) -> None:
-        """While somebody waits for an item, a thread waits for what other processes put."""
+        """Start a thread that waits for items of other processes, while a task waits for an item."""
         if not self._is_watching and self._failure is None and self._core is not None:
             self._is_watching = True
             waiting = partial(_wait, asyncio.get_running_loop(), self._watched, self._core, self._getters)
@@ -461,7 +552,7 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         self._is_told = is_there
         if is_there:
             self._arm()
-        elif self._getters:  # it began to wait before the first of them was in line
+        elif self._getters:  # the watcher began to wait before the first task was in line
             self._watch()
 
 
@@ -483,15 +574,15 @@ def _tell_of(
 def _wait(
     loop: asyncio.AbstractEventLoop, watched: Callable[..., None], core: PersistentQueue[bytes], getters: deque[Any]
 ) -> None:
-    """In a thread: wait for what other processes put, and tell whether there is anything."""
+    """Wait for items of other processes, and report whether any is ready. Runs in a thread."""
     is_there = True
-    with suppress(Exception):  # whoever takes hears of it
+    with suppress(Exception):  # the next take raises it
         is_there = core.wait(stop=lambda: not getters)
     tell(loop, watched, is_there)
 
 
 def _raise(waiters: deque[asyncio.Future[None]], error: Exception, most: float = inf) -> None:
-    """So many of those who wait hear of this."""
+    """Give the error to up to ``most`` of the waiting tasks."""
     while waiters and most:
         waiter = waiters.popleft()
         if not waiter.done():

@@ -1,6 +1,7 @@
-"""What the thread of ``aio.Queue`` does: it saves what was put, consumes what is done, and takes what comes next.
+"""The work of the thread of ``aio.Queue``: save what was put, consume what is done, and take what comes next.
 
-All puts are one transaction, and all of it has one sync. ``face`` has it done, and hears what came of it.
+All puts are one transaction. The puts and the consumed items share one sync. ``standard_queue`` starts the work, and
+gets the result.
 """
 
 from __future__ import annotations
@@ -15,21 +16,21 @@ from .futures import Landing
 
 
 class Entry:
-    """An item at hand, or got, or about to be saved."""
+    """An item of ``aio.Queue``: at hand, got, or not yet saved."""
 
     __slots__ = ("data", "error", "hold", "is_at_hand", "is_done", "is_got", "item", "saved")
 
     def __init__(self, data: bytes, codec: codecs.Codec[Any], hold: Session[bytes] | None = None) -> None:
         self.data = data
         self.hold = hold
-        """The session that has it on hold; None while it is being saved, and for what is damaged."""
+        """Session that holds the item; None until it is saved, and for a damaged block."""
         self.error: Exception | None = None
-        """What whoever gets it hears instead."""
+        """Exception that ``get`` raises instead of returning the item."""
         self.item: Any = None
         self.is_at_hand = True
         self.is_got = self.is_done = False
         self.saved: Landing[None] | None = None
-        """What somebody awaits who has put it."""
+        """Future that the ``put`` of this item awaits, if any."""
         try:
             self.item = codec.decode(data)
         except Exception as error:
@@ -42,34 +43,34 @@ class Entry:
 
 
 class Work(NamedTuple):
-    """What the thread is to do."""
+    """A piece of work for the thread."""
 
     entries: list[Entry]
-    """What was put."""
+    """Items to save."""
     done: list[Session[bytes]]
-    """Which have on hold what is done."""
+    """Sessions that hold items that are done."""
     most_items: int
-    """How many items it may take."""
+    """Upper bound for the number of items to take."""
     most_bytes: int
-    """With so many bytes it takes no more of them."""
+    """Bytes of items after which it takes no more."""
 
 
 class Found(NamedTuple):
-    """What came of it."""
+    """The result of a piece of work."""
 
     save_error: Exception | None
     undone: list[Session[bytes]]
-    """What could not be consumed."""
+    """Sessions of ``Work.done`` that could not be flushed."""
     done_error: Exception | None
-    """Why."""
+    """Why they could not be flushed."""
     taken: list[tuple[bytes, Session[bytes]]]
     take_error: Exception | None
     ready: int
-    """How many items are left in the core, not on hold."""
+    """Number of items that are still ready in the persistent queue."""
 
 
 def opened(opening: Callable[[], PersistentQueue[bytes]]) -> PersistentQueue[bytes]:
-    """It, where it has items of its own. Raises ``SubscriptionNotFoundError``, too."""
+    """Open the queue. If it has no plain consumer, close it and raise ``SubscriptionNotFoundError``."""
     core = opening()
     try:
         len(core)
@@ -80,7 +81,7 @@ def opened(opening: Callable[[], PersistentQueue[bytes]]) -> PersistentQueue[byt
 
 
 def work_on(core: PersistentQueue[bytes], work: Work) -> Found:
-    """In the thread: save, consume, take."""
+    """Save, consume and take. Runs in the thread."""
     save_error: Exception | None = None
     done_error: Exception | None = None
     undone: list[Session[bytes]] = []
@@ -90,8 +91,8 @@ def work_on(core: PersistentQueue[bytes], work: Work) -> Found:
     try:
         with core.session("aio.Queue") as putting:
             putting.enqueue_many([entry.data for entry in work.entries])
-            *consumed, saved = core.flush_all([*work.done, putting])  # in this order: what is consumed makes room
-            putting.rollback()  # what could not be saved is put once more
+            *consumed, saved = core.flush_all([*work.done, putting])  # in this order: consumed items make room
+            putting.rollback()  # a later piece of work saves refused items again
         if isinstance(saved, Exception):
             save_error = saved
         for hold, each in zip(work.done, consumed, strict=True):

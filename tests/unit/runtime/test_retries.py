@@ -507,7 +507,7 @@ def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
         session.flush()
     with pytest.raises(ClosedError):
         session.reject(b"a")
-    with pytest.raises(ValueError, match="opened without dead_letter=: it has no dead letters"):
+    with pytest.raises(ValueError, match="has no dead letters: open it again with dead_letter="):
         late.requeue()
 
 

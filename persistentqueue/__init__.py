@@ -9,10 +9,14 @@ Sessions buffer enqueues and dequeues; ``flush()`` makes them one atomic, durabl
             session.enqueue(b"one")
             session.flush()
 
-Promised: *atomic* (a flush is visible and durable as a whole, or not at all), *consistent* (after any crash the queue
-is the effect of the acknowledged flushes), *isolated* (what is dequeued is on hold for one session; without a flush it
-goes back to the front), *durable* (when ``flush()`` returns, the data survives a power cut), *never a wrong byte* (all
-that is served was checked), *bounded* (memory by a setting, disk by the live data, the log by the size of the state).
+The promises:
+
+- *Atomic*: a flush is visible and durable as a whole, or not at all.
+- *Consistent*: after any crash the queue is the effect of the acknowledged flushes.
+- *Isolated*: a dequeued item is held for one session. Without a flush it goes back to the front.
+- *Durable*: when ``flush()`` returns, the data survives a power cut.
+- *Never a wrong byte*: every byte that is served was checked.
+- *Bounded*: memory by a setting, disk by the live data, the log by the size of the state.
 
 One process owns a queue at a time, with any number of threads. Items are bytes, up to 4 GiB - 1 each.
 
@@ -22,29 +26,30 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``core/`` Pure data and formats: bytes, sets of sequences, and what they add up to. No files, threads or clock.
   ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
-- ``system/`` The operating system and the interpreter: the door to the disk, and what signals, forks and other users
-  may do. ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``, ``quota``,
+- ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
+  users. ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``, ``quota``,
   ``signal_shield``, ``trust``.
-- ``storage/`` One kind of file each: segments, the log, the pool of empty files, the lock, and what other processes
-  publish. ``inbox_access``, ``locations``, ``lock``, ``log``, ``pool``, ``segment``, ``publication``,
-  ``segment_files``, ``layout``, ``relocation``.
-- ``engine/`` One writer, without threads: commits, reads, trims, compaction, and the adoption of what was published.
+- ``storage/`` One module for each kind of file: segments, the log, the pool of empty files, the lock, and published
+  files. ``inbox_access``, ``locations``, ``lock``, ``log``, ``pool``, ``segment``, ``publication``, ``segment_files``,
+  ``layout``, ``relocation``.
+- ``engine/`` The engine of one queue, without threads of its own: commits, reading, trims, compaction, and adoption.
   ``reader``, ``transaction``, ``inbox_limits``, ``subscriptions``, ``admission``, ``compaction``, ``segment_use``,
   ``commit``, ``settings``, ``trim``, ``adoption``, ``store``, ``two_phase``.
-- ``recovery/`` Opening and mending: from a directory to an open store, and what can be had from damage. ``in_doubt``,
-  ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
+- ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
+  ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
   ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``open_queue``,
   ``maintenance``, ``multi_queue``, ``requeue``, ``retries``.
-- ``interprocess/`` Without the lock: what another process than the owner can do, to enqueue, to consume, and to look.
-  ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
+- ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
+  look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` What people import. ``session``, ``stats``, ``subscription``, ``typed``, ``queue``,
   ``transactions``.
 - ``persistentqueue/`` Other interfaces to a queue, each in one module. ``compat``, ``prometheus``, ``scrapy``.
-- ``aio/`` The queue for ``asyncio``: nothing here keeps the event loop waiting for a disk. ``futures``,
+- ``aio/`` The queue for ``asyncio``: no call blocks the event loop for a disk operation. ``futures``,
   ``flush_batcher``, ``item_waiter``, ``standard_queue_worker``, ``session``, ``standard_queue``, ``persistent_queue``.
-- ``spark/`` Between Spark jobs, and between Spark and everybody else, through queues. ``java``, ``options``,
-  ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``, ``stream``, ``source``.
+- ``spark/`` Queues between Spark jobs, and between Spark and other programs: a hand-off of DataFrames, and a data
+  source. ``java``, ``options``, ``payload``, ``progress``, ``workers``, ``handoff``, ``partition_reader``, ``writer``,
+  ``stream``, ``source``.
 - ``cli/`` The command line: ``persistentqueue``, or ``python -m persistentqueue``, with the extra
   ``persistentqueue[cli]``. ``bench``, ``files``, ``formatting``, ``streams``, ``style``, ``app``, ``display/__init__``,
   ``display/charts``, ``display/svg``, ``summary``, ``display/report``, ``display/watch``, ``display/screen``,

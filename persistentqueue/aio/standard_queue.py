@@ -178,8 +178,8 @@ class Queue(Uncopyable, asyncio.Queue[T]):
         does nothing.
 
         Raises:
-            ResourceError, QueueFullError, BrokenQueueError: What was put or done could not be made durable, or the log
-                could not be sealed.
+            ResourceError, QueueFullError, BrokenQueueError: A put or a ``task_done`` could not be made durable, or the
+                log could not be sealed.
         """
         if self._core is None or isinstance(self._failure, ClosedError):
             return

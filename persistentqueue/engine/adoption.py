@@ -182,7 +182,7 @@ class Inbox:
 
     @property
     def is_cut(self) -> bool:
-        """Whether the last ``adopt`` ended before it had dealt with all that it had listed."""
+        """Whether the last adoption ended before it had dealt with all that it had listed."""
         return self._adopter.is_cut
 
     def _begin(self, is_its_turn: bool) -> list[Transaction]:

@@ -195,8 +195,8 @@ def _need_original(disk: Disk, lock: Lock, directory: str, identity: bytes) -> N
 
 def _recover_other(disk: Disk, others: Others, trust: bool, directory: str) -> bool:
     """Open and close the queue in this directory, which makes its whole log durable; return False if it is owned."""
-    # The settings of its owner are not known. So this opening has no limits, which could keep the queue from answering,
-    # takes as little disk space as possible, and wipes what it frees, since the owner may have asked for that.
+    # The settings of its owner are not known. So this opening has no limits: they could keep the queue from answering.
+    # It takes as little disk space as possible. It wipes what it frees, since the owner may have asked for that.
     settings, free = Settings(log_bytes=PAGE_BYTES, wipe=True), nullcontext()
     settings = replace(settings, trust=trust)
     try:
@@ -299,7 +299,7 @@ def _go_on_crashed(store: Store, recovered: Recovered, sweep: list[str]) -> Reco
         for part in (LOG_DIRECTORY, DATA_DIRECTORY):
             sync_directory(disk, places.path(part))
     store.quota.pressing = False  # the trim takes no more than it needs
-    # A new generation is needed: what was read may exist in the operating system's page cache only.
+    # A new generation is needed: the log that was read may exist in the operating system's page cache only.
     store.trim(keep_old=bool(doubtful))
     if not doubtful and was_in_doubt:
         _cut(store, recovered)  # only now: a log that ends in a prepare names blocks behind the last committed one

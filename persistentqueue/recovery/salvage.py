@@ -2,8 +2,8 @@
 
 1. Every intact frame of the log counts, wherever it stands: the frames before the damage, and those behind it. The
    items that a lost frame enqueued are lost: their sequences are missing between those of the neighbouring frames. The
-   items that a lost frame consumed are delivered again, since the consumption is unknown. What was compacted behind
-   the damage is taken from its place before the compaction.
+   items that a lost frame consumed are delivered again, since the consumption is unknown. Items that
+   were compacted behind the damage are read from their segments before the compaction.
 2. Without an intact header and checkpoint, nothing in a log can be believed. Then the blocks of all segments count, in
    their order. Items that were consumed since the oldest of these segments was made are delivered again. Items that
    were compacted are delivered twice while their source still exists.

@@ -259,8 +259,8 @@ def acknowledge(query: StreamingQuery) -> int:
         query: The query, which must have ended, so that its last batch is committed.
 
     Returns:
-        The number of queues that got a request. It is 0 if the query has run no batch, reads no queue, or if another
-        queue has taken the place of the one that it read.
+        The number of queues that got a request. It is 0 if the query has run no batch, or reads no queue. A queue that
+        was replaced by another one gets none.
 
     Raises:
         QueueNotFoundError: A queue does not exist any more. Queues before it have got their requests.

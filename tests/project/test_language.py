@@ -27,7 +27,8 @@ NOT_IMPERATIVE = {
 """Words that no function's docstring begins with, since they are no imperative verbs."""
 PEOPLE = re.compile(r"\b(he|him|his|who|whoever|whom|somebody|nobody|anybody|everybody|someone|anyone)\b", re.I)
 OPENINGS = re.compile(
-    r"^(the same(?= (for|of|as|but|with|in|to)\b|[,.;:])|likewise\b|what (is|was|has|had|can|could|must|may)\b|as above\b)",
+    r"^(the same(?= (for|of|as|but|with|in|to)\b|[,.;:])|likewise\b|as above\b"
+    r"|what (is|was|has|had|can|could|must|may)\b)",
     re.I,
 )
 RETIRED = re.compile(
@@ -103,7 +104,9 @@ def sentences(text: str) -> Iterator[str]:
         plain.append(titled.strip(" ").removesuffix("::"))
     joined = re.sub(r"``[^`]*``", "code", " ".join(plain).replace("\n\n ", "\n\n"))
     for paragraph in joined.split("\n\n"):
-        yield from filter(None, (each.strip() for each in re.split(r"(?<=[.!?:;])\s+", " ".join(paragraph.split()))))
+        yield from filter(
+            None, (each.strip() for each in re.split(r"(?<=[.!?:;])[*)]*\s+", " ".join(paragraph.split())))
+        )
 
 
 def faults(prose: Prose) -> Iterator[str]:

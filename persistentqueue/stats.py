@@ -36,9 +36,10 @@ class Stats:
     """Items that can be dequeued now by sessions without a subscription. In a queue with ``fan_out``: items that any
     subscription has not consumed, held ones included."""
     held: int
-    """Items that sessions have dequeued and not flushed."""
+    """Items that sessions without a subscription have dequeued and not flushed; 0 in a queue with ``fan_out``."""
     damaged: int
-    """Items that were set aside since the queue was opened, because their block could not be read."""
+    """Items that were set aside since the queue was opened, because their block could not be read: for sessions without
+    a subscription. 0 in a queue with ``fan_out``."""
     enqueued: int
     """Items enqueued since the queue was made."""
     dequeued: int
@@ -101,8 +102,8 @@ class Stats:
     broken: bool
     """True if a sync or a write of the log has failed: no call succeeds until the queue is opened again."""
     damage_found: int
-    """Places where damage was found since the queue was opened: unreadable blocks and headers, and published files that
-    were set aside."""
+    """Number of damaged places found since the queue was opened: unreadable blocks and headers, and published files
+    that were set aside."""
     given_back: int
     """Items that were released since the queue was opened, because their session was rolled back or ended."""
     sessions: int
@@ -147,7 +148,7 @@ class Holding(Protocol):
 
     @property
     def keeps_since(self) -> float | None:
-        """Time at which the session began to keep anything, in seconds of ``OpenQueue.now``; None if it keeps nothing."""
+        """Time at which the session began to keep anything, by ``OpenQueue.now``; None if it keeps nothing."""
 
 
 def look(group: OpenQueue, sessions: Iterable[Holding]) -> Stats:

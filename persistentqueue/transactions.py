@@ -137,8 +137,8 @@ class _Joint:
         for session in sessions:
             if not session._open_queue.store.settings.sync:
                 raise ValueError(
-                    f"{session._open_queue.store.directory}: opened with sync=False: a power cut could undo its part of a "
-                    "transaction over several queues and keep the other parts: open it with sync=True"
+                    f"{session._open_queue.store.directory}: opened with sync=False: a power cut could undo its part "
+                    "of a transaction over several queues and keep the other parts: open it with sync=True"
                 )
 
     def flush(self, asked: Session[Any], marker: tuple[str, int] | None, timeout: float | None) -> bool:

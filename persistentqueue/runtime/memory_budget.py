@@ -5,8 +5,8 @@ some memory. A queue alone has all of it, and a deep queue among idle ones has m
 bytes and never add up to more than the budget: shares shrink before others grow.
 
 Shares are computed anew when a queue joins or leaves. They are also computed anew when the depth of a queue has changed
-by an eighth, if its items exceed its share, or did. A queue that fits into its share triggers nothing, so many small
-queues cost nothing.
+by an eighth. This applies only to a queue with more live bytes than its share, now or before the change. A queue that
+fits into its share triggers nothing, so many small queues cost nothing.
 
 Threads: everything is for any thread, and no thread is started. The lock of a budget is taken before the mutex of a
 queue, never after it. A queue leaves without any lock if it is dropped, or in a forked child.

@@ -80,7 +80,7 @@ def require_neighbours(directories: Sequence[str]) -> None:
         )
     if len({dirname(directory) for directory in directories}) > 1:
         raise ValueError(
-            "a transaction needs queues in one parent directory, opened by the same path, got "
+            "a transaction needs queues beside each other in one directory, opened by the same path, got "
             f"{', '.join(sorted(directories))}: move them into one directory, or open them by the same path"
         )
     for directory in directories:

@@ -1,4 +1,4 @@
-"""What ``PersistentQueue.stats`` tells of a queue at one moment."""
+"""The class ``Stats``, which ``PersistentQueue.stats`` returns: counts and measurements of a queue at one moment."""
 
 from __future__ import annotations
 
@@ -18,27 +18,43 @@ from .storage.segment import segment_name
 
 @dataclass(frozen=True)
 class Stats:
-    """A queue at one moment; see ``PersistentQueue.stats``."""
+    """Counts and measurements of a queue at one moment; ``PersistentQueue.stats`` returns them.
+
+    A number "since the queue was made" survives closing. A number "since the queue was opened" begins at 0 with each
+    opening. Sizes are in bytes, and times are in seconds.
+
+    The difference of two histograms describes the time between two moments::
+
+        before = queue.stats()
+        ...
+        print((queue.stats().flush_seconds - before.flush_seconds).quantile(0.99))
+
+    The object never changes, so any thread may use it. It is not durable.
+    """
 
     ready: int
-    """Items that may be dequeued now, without a subscription; in a queue with ``fan_out`` those that any may need."""
+    """Items that can be dequeued now by sessions without a subscription. In a queue with ``fan_out``: items that any
+    subscription has not consumed, held ones included."""
     held: int
-    """Items that sessions have dequeued and not flushed."""
+    """Items that sessions without a subscription have dequeued and not flushed; 0 in a queue with ``fan_out``."""
     damaged: int
-    """Items that were set aside since the queue was opened, because their block could not be read."""
+    """Items that were set aside since the queue was opened, because their block could not be read: for sessions without
+    a subscription. 0 in a queue with ``fan_out``."""
     enqueued: int
     """Items enqueued since the queue was made."""
     dequeued: int
-    """Items dequeued, and flushed, since the queue was made: by all subscriptions, where there are any."""
+    """Items consumed since the queue was made. If there are subscriptions: items that all of them have consumed."""
     live_bytes: int
-    """Bytes of the blocks that hold ready, held and damaged items; of a block that is partly consumed, by average."""
+    """Bytes of the blocks that hold ready, held and damaged items. A partly consumed block counts in proportion, by the
+    average size of its items."""
     disk_bytes: int
-    """Bytes of all files of the queue but its lock: ``data_bytes``, ``log_capacity_bytes``, ``spare_bytes`` and, unless
-    the pool is shared, ``pool_bytes``; beside these only what was moved aside, and what is about to be deleted."""
+    """Bytes of all files of the queue but its lock. This is the sum of ``data_bytes``, ``log_capacity_bytes``,
+    ``spare_bytes`` and, unless the pool is shared, ``pool_bytes``. It also includes files that were set aside and files
+    that are about to be deleted."""
     segments: int
-    """Data files that are in use."""
+    """Segments that are in use."""
     data_bytes: int
-    """Bytes of the data files that are in use, also of those that no transaction has told of yet."""
+    """Bytes of the segments that are in use, with those that the log does not mention yet."""
     pool_files: int
     """Empty files in the pool."""
     pool_bytes: int
@@ -46,53 +62,54 @@ class Stats:
     pool_taken: int
     """Segments that were made of files of the pool since the queue was opened."""
     log_bytes: int
-    """Bytes of the transaction log that are used."""
+    """Bytes of the log that are used."""
     log_capacity_bytes: int
-    """Bytes of the transaction log's file."""
+    """Bytes of the file of the log."""
     spare_bytes: int
-    """Bytes of the spare file that the next generation of the log will be written to."""
+    """Bytes of the spare file, which becomes the next generation of the log."""
     generation: int
-    """Of the log: how often it was trimmed since the queue was made."""
+    """Number of times that the log was trimmed since the queue was made."""
     memory_bytes: int
-    """What the items in memory may take: the queue's own bound, or its share of a budget at this moment."""
+    """Highest number of bytes that the items in memory may take: the setting of the queue, or its present share of a
+    memory budget."""
     cached_bytes: int
-    """What the items in memory take; at most ``memory_bytes``."""
+    """Bytes that the items in memory take, at most ``memory_bytes``."""
     cached: int
     """Ready items that are in memory."""
     flowed: bool
-    """Whether the queue has flowed to disk: part of what is ready is not in memory. It comes back by itself."""
+    """True if part of the ready items is on disk only. Dequeueing reads them back without any action of the caller."""
     pages: int
-    """Runs of items that are in memory."""
+    """Pages in memory."""
     page_hits: int
-    """How often, since the queue was opened, what was dequeued was found in memory, page by page."""
+    """Pages that a dequeue found in memory, since the queue was opened. A page counts each time."""
     page_reads: int
-    """How often, since the queue was opened, a page was read from a file, to dequeue or to browse."""
+    """Pages that were read from a file since the queue was opened, to dequeue or to browse."""
     groups: int
-    """Groups of transactions committed since the queue was opened, each with one write of the log."""
+    """Groups of transactions committed since the queue was opened. Each group is one write of the log."""
     transactions: int
-    """Transactions committed, or skipped for their marker, since the queue was opened."""
+    """Transactions committed, or skipped because of their marker, since the queue was opened."""
     syncs: int
-    """Syncs of files and directories since the queue was opened, a durable write counting as one."""
+    """Syncs of files and directories since the queue was opened. A durable write counts as one."""
     fill: float
-    """How full the queue is by the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes`` (what is kept for the
-    log to grow included): 1.0 at the limit, 0.0 where none is set."""
+    """How near the queue is to the nearest of ``max_items``, ``max_bytes`` and ``max_disk_bytes``: 1.0 at the limit,
+    0.0 without any limit. For ``max_disk_bytes`` the space reserved for the growth of the log counts as used."""
     published: int
-    """Transactions that other processes have published, and that wait to be adopted."""
+    """Transactions that other processes have published and that are not adopted yet."""
     waiting: int
     """Flushes that wait for room."""
     refused: int
-    """Flushes that were refused for a limit since the queue was opened."""
+    """Flushes that were refused because of a limit, since the queue was opened."""
     broken: bool
-    """Whether a sync or a write of the log has failed, so that nothing goes until the queue is opened again."""
+    """True if a sync or a write of the log has failed: no call succeeds until the queue is opened again."""
     damage_found: int
-    """Places where damage was found since the queue was opened: blocks and headers that could not be read, and
-    publications that were moved aside."""
+    """Number of damaged places found since the queue was opened: unreadable blocks and headers, and published files
+    that were set aside."""
     given_back: int
-    """Items that came back since the queue was opened: sessions that had dequeued them were rolled back, or ended."""
+    """Items that were released since the queue was opened, because their session was rolled back or ended."""
     sessions: int
     """Sessions that are open."""
     held_seconds: float
-    """For how long a session has held items, or kept what it wrote ahead of its flush: the longest of them."""
+    """Seconds for which a session has held items, or kept spilled items; the longest such time of all sessions."""
     adopted: int
     """Transactions of other processes that were adopted since the queue was opened."""
     compacted_segments: int
@@ -102,38 +119,41 @@ class Stats:
     enqueued_bytes: int
     """Bytes of the blocks that were enqueued since the queue was opened."""
     flush_seconds: Histogram
-    """What flushes took since the queue was opened, as their callers saw it: waiting for room, for others and for the
-    disk included. Only those that were committed; where deliveries are counted these are flushes as well."""
+    """Seconds that each committed flush took for its caller, since the queue was opened. Waiting for room, for other
+    flushes and for the disk is included. In a queue that counts delivery attempts, each write of an attempt counts as a
+    flush."""
     commit_seconds: Histogram
-    """What writing each group took since the queue was opened, syncs included, with the lock of those who write."""
+    """Seconds that writing each group took since the queue was opened, syncs included. The writer holds the write lock
+    meanwhile."""
     read_seconds: Histogram
-    """What dequeues took since the queue was opened that had to read from a file, one page or more."""
+    """Seconds that each dequeue took that had to read a file, one page or more, since the queue was opened."""
     group_size: Histogram
-    """Transactions in each group, since the queue was opened: how many shared a sync."""
+    """Transactions in each group, since the queue was opened: how many transactions shared a sync."""
     delayed: int
-    """Items that came back and are not due yet; without a subscription."""
+    """Items that were released and are not due yet, without a subscription."""
     rejected: int
-    """Items that sessions have rejected, and flushed, since the queue was opened."""
+    """Items that sessions have rejected and flushed, since the queue was opened."""
     dead: int
     """Items that were moved to the dead letters since the queue was opened."""
     undecodable: int
-    """How often, since the queue was opened, the codec refused an item that was dequeued (see ``CodecError``)."""
+    """Number of times that the codec refused a dequeued item, since the queue was opened (see ``CodecError``)."""
 
 
 class Holding(Protocol):
-    """What is to be known of a session."""
+    """The part of a session that statistics need."""
 
     @property
     def closed(self) -> bool:
-        """Whether it was closed."""
+        """True if the session is closed."""
 
     @property
     def keeps_since(self) -> float | None:
-        """Since when, by the group's clock, it keeps something; None if it does not."""
+        """Time at which the session began to keep anything, by ``OpenQueue.now``; None if it keeps nothing."""
 
 
 def look(group: OpenQueue, sessions: Iterable[Holding]) -> Stats:
-    """The queue at this moment. Costs a look into its directories."""
+    """Return the statistics of the queue at this moment. Reads its directories. Raises ``ResourceError`` if the system
+    lacks something for that."""
     store = group.store
     disk = store.disk
     with unless_lacking(store.directory, "to look into its directories", "then ask again"):

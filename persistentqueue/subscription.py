@@ -1,4 +1,4 @@
-"""A subscription: one of several who consume a queue, each all of it. Made by ``PersistentQueue.subscribe``."""
+"""The class ``Subscription``: one of several consumers of a queue, each of which gets every item."""
 
 from __future__ import annotations
 
@@ -13,11 +13,20 @@ from .system.uncopyable import Uncopyable, uncopyable_block
 
 
 class Subscription(Uncopyable, Generic[T]):
-    """One consumer of a queue, by its name, beside the others: each gets every item, which is stored once.
+    """One named consumer of a queue. Each subscription gets every item, and the item is stored once.
 
-    What it has consumed, and where it stands, is durable, and is the same in any process that opens the queue later.
-    Its sessions hold, flush and roll back for it alone; they enqueue like any other. An item is kept as long as any
-    subscription has not consumed it. For any number of threads.
+    ``PersistentQueue.subscribe`` makes subscriptions::
+
+        billing = queue.subscribe("billing")
+        with billing.transaction() as session:
+            item = session.dequeue()
+
+    Durability: what the subscription has consumed is durable. Any process that opens the queue later finds the same
+    position. The queue keeps an item until every subscription has consumed it.
+
+    Its sessions hold, flush and roll back for this subscription alone. They enqueue like the sessions of the queue.
+
+    Threads: for any number of threads. A subscription cannot be copied, pickled or sent to another process.
     """
 
     _elsewhere = "pass its name, and call queue.subscribe(name) in the process that has opened the queue"
@@ -34,40 +43,119 @@ class Subscription(Uncopyable, Generic[T]):
         return f"<subscription {self.name!r}>"
 
     def __len__(self) -> int:
-        """How many items it may dequeue now."""
+        """Return the number of items that the subscription can dequeue now; 0 if it was removed.
+
+        Raises:
+            ClosedError: If the queue is closed.
+            ReentrantUseError: If the call interrupts another call of the queue in the same thread.
+
+        For any thread.
+        """
         self._open_queue.check()
         return self._open_queue.look(lambda: 0 if self.removed else len(self._reader.ready))
 
     def __bool__(self) -> bool:
-        """It is true also when it has nothing to dequeue."""
+        """Return True, also if there is nothing to dequeue."""
         return True
 
     @property
     def name(self) -> str:
-        """The name that it was made with."""
+        """Name of the subscription, as ``PersistentQueue.subscribe`` got it."""
         return self._reader.ready.name
 
     @property
     def removed(self) -> bool:
-        """Whether it was removed by ``PersistentQueue.unsubscribe``."""
+        """True if ``PersistentQueue.unsubscribe`` has removed the subscription."""
         return self._reader.ready.is_closed
 
     def session(self, name: str | None = None) -> Session[T]:
-        """A new session that dequeues for this subscription; otherwise like ``PersistentQueue.session``."""
+        """Make a session that dequeues for this subscription.
+
+        Args:
+            name: Name of the session in ``PersistentQueue.explain``; several sessions may share one. The default is the
+                name of the calling thread.
+
+        Returns:
+            A new session. Use it in a ``with`` block.
+
+        Raises:
+            ClosedError: If the queue is closed.
+            ReentrantUseError: If the call interrupts another call of the queue in the same thread.
+
+        After the subscription was removed, each dequeue of the session raises ``SubscriptionNotFoundError``. Nothing
+        becomes durable by this call. For any thread; the session is for one thread at a time.
+        """
         return self._session(name, self._reader)
 
     @uncopyable_block
     def transaction(self, name: str | None = None) -> Iterator[Session[T]]:
-        """A session that is flushed when the block ends well, and rolled back when it raises."""
+        """Make a session for a ``with`` block, flushed at the end of the block, and rolled back if the block raises.
+
+        Args:
+            name: Name of the session in ``PersistentQueue.explain``. The default is the name of the calling thread.
+
+        Yields:
+            The session.
+
+        Raises:
+            ClosedError: If the queue is closed.
+            ReentrantUseError: If the call interrupts another call of the queue in the same thread.
+
+        The end of the block also raises the errors of ``Session.flush``, called without arguments. After the block the
+        transaction is durable, as ``Session.flush`` promises. For one thread at a time.
+        """
         with self.session(name) as session:
             yield session
             session.flush()
 
     def wait(self, timeout: float | None = None, *, stop: Callable[[], bool] = bool) -> bool:
-        """Wait until there is something to dequeue; see ``PersistentQueue.wait``."""
+        """Wait until there is something to dequeue, without taking it.
+
+        Another session may take the item first. Waiting uses no processor time. ``PersistentQueue.wait`` waits for the
+        plain queue instead.
+
+        Args:
+            timeout: Seconds to wait, at least 0. 0 does not wait; None (the default) waits for ever.
+            stop: Function that is called before each sleep and after each ``PersistentQueue.wake``. If it returns a
+                true value, the wait ends. It must return at once and must not call the queue. The default never ends
+                the wait.
+
+        Returns:
+            True if there is an item. True also if a published file has an error to report, or if the subscription was
+            removed: the next dequeue raises that. False if the time is over or ``stop`` has ended the wait.
+
+        Raises:
+            ValueError: If the timeout is negative or not a number.
+            ClosedError: If the queue is closed, also during the wait.
+            BrokenQueueError: If a sync or a write of the log has failed.
+            ReentrantUseError: If the call interrupts another call of the queue in the same thread.
+            ResourceError: If the operating system lacks something that is needed to look for published files.
+
+        Nothing becomes durable by the wait itself. For any thread.
+        """
         self._open_queue.check()
         return self._open_queue.wait(self._reader, checked_timeout(timeout), stop)
 
     def browse(self) -> Iterator[T]:
-        """Iterate over what it may dequeue, in order, without holding it; see ``PersistentQueue.browse``."""
+        """Iterate over the ready items of the subscription, in order, without holding or consuming them.
+
+        The iterator reads the items step by step, so a queue larger than memory can be browsed. An item that is
+        enqueued, dequeued or rolled back meanwhile may be missing. An item that is ready throughout comes exactly once.
+
+        Yields:
+            The items.
+
+        Raises:
+            CorruptionError: If a block is damaged. Its items are set aside.
+            MemoryShortageError: If a block takes more memory than the process may have. Its items are set aside until
+                the queue is opened again.
+            WrongKeyError: If the key that a block needs was not given.
+            MissingExtraError: If an optional package that a block needs is not installed.
+            CodecError: If the codec refuses an item. The next step of the iterator continues behind it.
+            ClosedError: If the queue is closed.
+            BrokenQueueError: If a sync or a write of the log has failed.
+            ReentrantUseError: If a step interrupts another call of the queue in the same thread.
+
+        Nothing becomes durable by browsing. An iterator is for one thread at a time; any number of iterators may run.
+        """
         return decode_each(self._codec, self._open_queue.browse(self._reader), self._open_queue.store.directory)

@@ -1,4 +1,4 @@
-"""``transaction``: sessions of several queues of this process, flushed as one atomic transaction."""
+"""The function ``transaction``: sessions of several queues of this process, flushed as one atomic transaction."""
 
 from __future__ import annotations
 
@@ -51,38 +51,65 @@ def transaction(
 
 
 def transaction(*queues: PersistentQueue[Any] | Subscription[Any], name: str | None = None) -> Any:
-    """A session of each queue, flushed as one transaction when the block ends well, and rolled back when it raises::
+    """Make a session of each queue, for a ``with`` block that flushes all of them as one transaction.
+
+    The sessions are flushed together at the end of the block, and rolled back if the block raises::
 
         with transaction(source, target) as (a, b):
             b.enqueue(work(a.dequeue()))
 
-    Whatever crashes when, what the sessions did is committed in all queues or in none; durable on return. A
-    subscription may stand for its queue. One queue alone is as with ``PersistentQueue.transaction``.
+    With one queue the transaction behaves as ``PersistentQueue.transaction`` does. Several queues must be opened with
+    ``sync=True``. Their directories must be different and have the same parent; queues that are named in one directory
+    do.
 
-    ``flush`` of any of the sessions is one of all, and may be called in the block. With a ``marker``, which is recorded
-    in the queue of the session that is asked, nothing is committed in any if it was reached before, all sessions are
-    rolled back, and the answer is False. It waits for no room, also with ``full="block"``: it raises, as with
-    ``full="raise"``, and tries before those who wait.
+    ``flush`` of any session flushes all of them, and the block may call it. Its ``marker`` is recorded in the queue of
+    the session that was asked. If the marker was reached before, nothing is committed in any queue. All sessions are
+    then rolled back, and ``flush`` returns False.
 
-    For queues with ``sync=True`` in directories beside each other, such as those that are named in one directory. While
-    it is flushed nobody else commits in any of them; it takes as many syncs as a flush of each. Others may see what is
-    committed in one queue a moment before they see it in the next.
+    A transaction over several queues never waits for room, also with ``full="block"``: it raises ``QueueFullError``
+    instead. It is tried before the transactions that wait for room. During the flush no other transaction commits in
+    any of these queues. The flush takes as many syncs as one flush of each queue. Other threads may see the result in
+    one queue a moment earlier than in the next.
 
-    Raises ``TypeError`` for an object that is no queue or subscription. Raises ``ValueError`` for queues that cannot be
-    in one transaction, ``ClosedError``, what the block raises, and what
-    ``Session.flush`` raises: ``DiskFullError`` and ``QueueFullError`` mean that nothing was committed anywhere, and
-    that the sessions keep their operations. ``BrokenQueueError``: it is unknown whether it was committed, or nothing
-    was, and a sync has failed. Close all of them that are broken before you open any again: one that is not closed yet
-    may not tell the others what became of it.
+    Args:
+        *queues: Open queues of this process, or subscriptions in place of their queues. At least one; no queue twice.
+        name: Name of the sessions in ``PersistentQueue.explain``. The default is the name of the calling thread.
 
-    After a crash, opening one may open another, to ask it what became of a transaction over both, unless that was
-    closed cleanly: who opens that one just then with ``lock_timeout=0`` may get ``QueueLockedError``.
+    Yields:
+        A tuple of sessions, in the order of the arguments.
+
+    Raises:
+        TypeError: If an argument is neither a queue nor a subscription.
+        ValueError: If there is no queue, or one of several queues has ``sync=False``. If a queue comes twice, or two
+            directories have different parents.
+        ClosedError: If one of the queues is closed.
+        ResourceError: If the operating system lacks something, such as disk space (``DiskFullError``). Nothing was
+            committed in any queue, and the sessions keep their operations.
+        QueueFullError: If a limit leaves no room. Nothing was committed in any queue, and the sessions keep their
+            operations.
+        BrokenQueueError: If a sync or a write of a log fails. Either nothing was committed, or it is unknown whether
+            the transaction was committed.
+        QueueNotFoundError: If the directory of a queue was moved away. Nothing was committed.
+
+    Errors of the block come out as they are. The end of the block also raises the other errors of ``Session.flush``.
+
+    After the block, or after a ``flush``, the transaction is durable in all queues. A crash at any time leaves it
+    committed in all queues or in none.
+
+    After a ``BrokenQueueError`` close all queues that are broken before any of them is opened again. A broken queue
+    that is still open cannot tell the other queues the outcome.
+
+    After a crash, opening one queue may briefly open another one, to ask for the outcome of a transaction over both. An
+    attempt to open that other queue at this moment with ``lock_timeout=0`` may raise ``QueueLockedError``. This does
+    not happen for a queue that was closed cleanly.
+
+    The sessions are for one thread at a time.
     """
     if not queues:
-        raise ValueError("a transaction needs a queue")
+        raise ValueError("a transaction needs a queue: pass at least one open queue or subscription")
     for queue in queues:
         if not isinstance(queue, PersistentQueue | Subscription):
-            raise TypeError(f"a transaction is over open queues and subscriptions, not over {queue!r}")
+            raise TypeError(f"a transaction takes open queues and subscriptions, not {queue!r}")
     return _transaction(queues, name)
 
 
@@ -101,7 +128,7 @@ def _transaction(
 
 
 class _Joint:
-    """Sessions of several queues that are flushed together. For one thread at a time."""
+    """The sessions of one transaction over several queues, which are flushed together. For one thread at a time."""
 
     def __init__(self, sessions: Sequence[Session[Any]]) -> None:
         self._sessions = sorted(sessions, key=lambda session: basename(session._open_queue.store.directory))
@@ -110,14 +137,16 @@ class _Joint:
         for session in sessions:
             if not session._open_queue.store.settings.sync:
                 raise ValueError(
-                    f"{session._open_queue.store.directory}: opened with sync=False: a power cut could take its part "
-                    "of a transaction over several queues, and leave the others: open it with sync=True"
+                    f"{session._open_queue.store.directory}: opened with sync=False: a power cut could undo its part "
+                    "of a transaction over several queues and keep the other parts: open it with sync=True"
                 )
 
     def flush(self, asked: Session[Any], marker: tuple[str, int] | None, timeout: float | None) -> bool:
-        """What ``Session.flush`` does, for all of them."""
+        """Flush all sessions, as ``Session.flush`` does for one; ``asked`` is the session that the marker is for."""
         if checked_timeout(timeout):
-            raise ValueError(f"a transaction over several queues waits for no room, not for {timeout} seconds")
+            raise ValueError(
+                f"a transaction over several queues never waits for room, got timeout={timeout}: pass 0 or None"
+            )
         return exclusively(self._sessions, partial(self._flush, asked, marker))
 
     def _flush(self, asked: Session[Any], marker: tuple[str, int] | None) -> bool:
@@ -131,6 +160,6 @@ class _Joint:
             commit_tried([(session._open_queue, work, session._trial) for session, work in busy], 0.0)
         finally:
             for session, work in busy:
-                if work.settled:  # also interrupted behind the commit: what comes next is another transaction
+                if work.settled:  # also after an interruption behind the commit: the session begins a new transaction
                     session._finish(work)
         return not busy[0][1].skipped

@@ -1,4 +1,4 @@
-"""A session of a queue with a codec: what goes in is encoded, what comes out is decoded."""
+"""The class ``TypedSession``: a session of a queue with a codec. It encodes what goes in and decodes what comes out."""
 
 from __future__ import annotations
 
@@ -11,11 +11,15 @@ from .session import Session
 
 
 class TypedSession(Session[T]):
-    """A session whose items are what the queue's codec makes of bytes; otherwise like any other.
+    """A session that takes and returns the objects of the queue's codec, instead of bytes.
 
-    What cannot be encoded raises ``CodecError``, and is not in the session. What cannot be decoded raises it, once each
-    time that it is dequeued, and is on hold like any other item: ``flush`` consumes it, ``rollback`` gives it back. The
-    error has its bytes, the queue and the sequence; ``reject`` takes it for the item.
+    An item that the codec cannot encode raises ``CodecError`` and is not in the session.
+
+    An item that the codec cannot decode raises ``CodecError`` each time that it is dequeued. It is on hold like any
+    other item: ``flush`` consumes it, and ``rollback`` releases it. The error names the bytes, the queue and the
+    sequence, and ``reject`` takes the error in place of the item.
+
+    Durability and threads: as ``Session`` describes.
     """
 
     __slots__ = ("_codec",)
@@ -25,33 +29,82 @@ class TypedSession(Session[T]):
         super().__init__(*arguments, **named)
 
     def enqueue(self, item: Any) -> None:
-        """Buffer an item, encoded now; otherwise like a session of bytes. Raises ``CodecError`` as well."""
+        """Encode an item and buffer it until the next flush.
+
+        Args:
+            item: An object that the codec can encode. It is encoded at once.
+
+        Raises:
+            CodecError: If the codec cannot encode the item. The item is then not in the session.
+
+        The errors of ``Session.enqueue`` can occur as well. Nothing is durable before ``flush`` returns. For one thread
+        at a time.
+        """
         data: Any = encode(self._codec, item, self._open_queue.store.directory)
         super().enqueue(data)
 
     def enqueue_cached(self, item: Any) -> bool:
-        """Like ``enqueue``, unless it would write; otherwise like a session of bytes. Raises ``CodecError`` as well."""
+        """Encode an item and buffer it, unless the session would first have to spill.
+
+        Args:
+            item: An object that the codec can encode. It is encoded at once.
+
+        Returns:
+            True if the item is buffered. False if the session would have to spill first: the item is then not in the
+            session.
+
+        Raises:
+            CodecError: If the codec cannot encode the item. The item is then not in the session.
+
+        The errors of ``Session.enqueue_cached`` can occur as well. Nothing is durable before ``flush`` returns. For one
+        thread at a time.
+        """
         return super().enqueue_cached(encode(self._codec, item, self._open_queue.store.directory))
 
     def enqueue_many(self, items: Iterable[Any]) -> None:
-        """Buffer items, in order; otherwise like a session of bytes. Raises ``CodecError`` as well: of a list or
-        a tuple all are encoded before any is buffered."""
+        """Encode several items and buffer them, in order, until the next flush.
+
+        Items of a list or a tuple are all encoded before any of them is buffered. Other iterables are read, encoded and
+        buffered in chunks of 8,192 items.
+
+        Args:
+            items: An iterable of objects that the codec can encode.
+
+        Raises:
+            CodecError: If the codec cannot encode an item. The chunk with that item is not buffered. Chunks before it
+                stay in the session.
+
+        The errors of ``Session.enqueue_many`` can occur as well. Nothing is durable before ``flush`` returns. For one
+        thread at a time.
+        """
         path = self._open_queue.store.directory
         encoded: Iterator[Any] = (encode(self._codec, item, path) for item in items)
         super().enqueue_many(list(encoded) if isinstance(items, list | tuple) else encoded)
 
     def _matches(self, raw: bytes, item: object) -> bool:
-        """Whether this is the item that its user means: what ``dequeue`` gave him, or the bytes that it could not."""
+        """Return True if ``item`` equals the stored bytes, or what the codec makes of them."""
         if raw == item:
             return True
-        with suppress(Exception):  # what cannot be decoded, or compared, is another one
+        with suppress(Exception):  # bytes that cannot be decoded or compared are another item
             return bool(self._codec.decode(raw) == item)
         return False
 
     def dequeue(self, timeout: float | None = 0.0) -> T | None:
-        """The first ready item, decoded; otherwise like a session of bytes. Raises ``CodecError`` as well.
+        """Hold the first ready item and return it decoded.
 
-        Where items may be None, ``dequeue_many(1)`` tells them from nothing.
+        If items may be None, call ``dequeue_many(1)``: its result tells such an item from no item.
+
+        Args:
+            timeout: Seconds to wait for an item, at least 0. The default 0 does not wait; None waits for ever.
+
+        Returns:
+            The decoded item; None if no item became ready within the timeout.
+
+        Raises:
+            CodecError: If the codec cannot decode the item. The item is on hold all the same.
+
+        The errors of ``Session.dequeue`` can occur as well. The item stays on hold until ``flush`` consumes it durably,
+        or ``rollback`` releases it. For one thread at a time.
         """
         data: Any = super().dequeue(timeout)
         if data is None:
@@ -60,20 +113,49 @@ class TypedSession(Session[T]):
             return self._codec.decode(data)
         except Exception as error:
             raise self.undecodable(self._codec, data, error) from error
-        except BaseException:  # interrupted: the caller has not seen it
+        except BaseException:  # interrupted: the caller did not get the item
             self._give_back(1)
             raise
 
     def dequeue_many(self, max_items: int, timeout: float | None = 0.0) -> list[T]:
-        """Up to ``max_items`` ready items, decoded, in order; otherwise like a session of bytes.
+        """Hold up to ``max_items`` ready items and return them decoded, in order.
 
-        Raises ``CodecError`` as well: what came before the item that cannot be decoded is returned first, so that it is
-        raised by the next call, which holds that item alone.
+        If the codec cannot decode an item, the call returns the items before it. The next call then holds that item
+        alone and raises its error.
+
+        Args:
+            max_items: Highest number of items to return, at least 0. With 0 the list is empty.
+            timeout: Seconds to wait for the first item, at least 0. The default 0 does not wait; None waits for ever.
+
+        Returns:
+            The decoded items; an empty list if no item became ready within the timeout.
+
+        Raises:
+            CodecError: If the codec cannot decode the first item. That item is on hold all the same, and no other one.
+
+        The errors of ``Session.dequeue_many`` can occur as well. The items stay on hold until ``flush`` consumes them
+        durably, or ``rollback`` releases them. For one thread at a time.
         """
         return self._decoded(super().dequeue_many(max_items, timeout))
 
     def dequeue_cached(self, max_items: int) -> list[T]:
-        """Like ``dequeue_many``, as far as nothing is read; otherwise like a session of bytes. Raises alike."""
+        """Hold up to ``max_items`` ready items that are in memory and return them decoded, in order.
+
+        If the codec cannot decode an item, the call returns the items before it. The next call then holds that item
+        alone and raises its error.
+
+        Args:
+            max_items: Highest number of items to return, at least 0.
+
+        Returns:
+            The decoded items. The list is empty if there is no ready item, or if the first ready item is not in memory.
+
+        Raises:
+            CodecError: If the codec cannot decode the first item. That item is on hold all the same, and no other one.
+
+        The errors of ``Session.dequeue_cached`` can occur as well. The items stay on hold until ``flush`` consumes them
+        durably, or ``rollback`` releases them. For one thread at a time.
+        """
         return self._decoded(super().dequeue_cached(max_items))
 
     def _decoded(self, data: list[Any]) -> list[T]:
@@ -86,7 +168,7 @@ class TypedSession(Session[T]):
                 if items:
                     return items
                 raise self.undecodable(self._codec, each, error) from error
-            except BaseException:  # interrupted: the caller has seen none of them
+            except BaseException:  # interrupted: the caller did not get any of the items
                 self._give_back(len(data))
                 raise
         return items

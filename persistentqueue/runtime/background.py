@@ -1,9 +1,12 @@
-"""The one thread of a process that does what nobody has to wait for: giving space back, compacting, filling pools.
+"""The one background thread of a process, for work that no caller waits for: giving space back, compacting, filling
+pools.
 
-To delete a large file takes the system longer than to write a frame, and nothing depends on when it happens; so no
-flush waits for it. The thread lives only while there is something to do, or to be done soon: it is started by the first
-job, and ends behind the last one, so that a process with a thousand idle queues has no thread, and one with a thousand
-busy ones has one. A job that is never done is done by closing its queue, or by the next opening.
+Deleting a large file takes the system longer than writing a frame, and nothing depends on when it happens. So no flush
+waits for it.
+
+The thread lives only while there is a job to do, or one that is due soon. The first job starts it, and it ends after
+the last one. So a process with a thousand idle queues has no such thread, and a process with a thousand busy ones has
+one. If a job is never done here, closing its queue does it, or the next opening.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ Job = Callable[[], None]
 
 
 class _Message(NamedTuple):
-    """What the thread is told: a job, or None to forget those of this owner."""
+    """A message to the thread: a job, or None to forget the jobs of this owner."""
 
     job: Job | None
     due_seconds: float
@@ -31,22 +34,22 @@ class _Message(NamedTuple):
 
 
 class BackgroundThread:
-    """Jobs in line, and the thread that does them, one after the other. For any number of threads."""
+    """A list of jobs, and the thread that does them one after the other. For any number of threads."""
 
     def __init__(self) -> None:
-        # The one mailbox that a finalizer may use wherever it interrupts its thread: its ``put`` takes no lock.
+        # ``put`` of this class takes no lock, so a finalizer may call it at any point of its thread.
         self._inbox: SimpleQueue[_Message] = SimpleQueue()
         self._starting = threading.Lock()
         self._is_running = False
 
     def submit(self, job: Job, delay_seconds: float = 0.0, owner: object = None) -> None:
-        """Have the job done soon, but not before the delay is over. It must not raise; where no thread can be started
-        it is not done."""
+        """Do the job soon, but not before the delay is over. The job must not raise. If no thread can be started, the
+        job is dropped."""
         with self._starting:
             self._inbox.put(_Message(job, time.monotonic() + delay_seconds, id(owner)))
             if self._is_running:
                 return
-            # A daemon, since a process that ends must not wait for it: what it leaves undone does no harm.
+            # A daemon: a process that ends must not wait for it, and unfinished jobs do no harm.
             thread = threading.Thread(target=self._run, name=THREAD_NAME, daemon=True)
             try:
                 thread.start()
@@ -56,7 +59,7 @@ class BackgroundThread:
                 self._is_running = True
 
     def forget(self, owner: object) -> None:
-        """Leave undone what was submitted for this owner, unless it is about to be done. For finalizers too."""
+        """Drop the jobs of this owner, except one that is about to begin. A finalizer may call this."""
         if self._is_running:
             self._inbox.put(_Message(None, 0.0, id(owner)))
 
@@ -66,15 +69,15 @@ class BackgroundThread:
         while True:
             left_seconds = jobs[0][0] - time.monotonic() if jobs else 0.0
             try:
-                # A job that is due waits for nothing: get(timeout=0.0) of CPython 3.10 was seen to wait for ever.
+                # A due job must not block here: get(timeout=0.0) of CPython 3.10 was seen to wait for ever.
                 message = self._inbox.get(block=left_seconds > 0, timeout=max(left_seconds, 0.0))
             except Empty:
                 if jobs:
-                    # Nothing may keep the job afterwards: the thread must not hold a queue that its user has dropped.
+                    # No variable may keep the job: the thread must not keep a queue alive that its user has dropped.
                     try:
                         heappop(jobs)[2]()
                     except BaseException:
-                        self._is_running = False  # the next job has a thread again
+                        self._is_running = False  # the next job starts a thread again
                         raise
                 elif self._ends():
                     return
@@ -94,11 +97,11 @@ class BackgroundThread:
 
 
 BACKGROUND = BackgroundThread()
-"""The one of this process."""
+"""The background thread of this process."""
 
 
 def _begin_anew() -> None:
-    # The child has the jobs of its parent's queues, but not the thread, and maybe a mutex that is taken for ever.
+    # The child has the jobs of its parent's queues, but no thread, and perhaps a lock that stays taken for ever.
     BACKGROUND.__init__()  # type: ignore[misc]
 
 

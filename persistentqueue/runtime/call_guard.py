@@ -1,11 +1,12 @@
-"""Which threads are in a call of a queue: what interrupts one of them may not call the queue.
+"""The threads that are in a call of a queue. Code that interrupts such a call may not call the queue.
 
-A signal handler, a finalizer, a handler of ``logging`` or the callable that gives a key runs in the middle of a call,
-in its thread, and would wait for a lock that this very thread holds. It gets ``ReentrantUseError`` instead, at once.
-While a call only waits, for an item or for room, it holds no lock: then the queue may be called.
+A signal handler, a finalizer, a ``logging`` handler or the callable that gives a key can run in the middle of a call.
+It runs in the thread of that call, and would wait for a lock that this thread holds. It gets ``ReentrantUseError`` at
+once instead. A call that only waits, for an item or for room, holds no lock: then the queue may be called.
 
-Queues that take part in a transaction are *partners*. What interrupts a call of one may not call the other either: that
-might wait for a transaction over both, which waits for the call that was interrupted.
+Queues that take part in a transaction over several queues are *partners*. Code that interrupts a call of one queue may
+not call a partner either. The partner might wait for a transaction over both, and that transaction waits for the
+interrupted call.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ _thread = threading.get_ident
 
 
 def outermost(method: Method) -> Method:
-    """Refuse a call of the method with ``ReentrantUseError``, if the same thread is in another one already.
+    """Make a method refuse a call with ``ReentrantUseError`` if the same thread is already in a call of the queue.
 
-    Such a call comes from code that interrupts the other one, and would wait for a lock that its own thread holds.
+    Such a call comes from code that interrupts the other call. It would wait for a lock that its own thread holds.
     """
 
     @wraps(method)
@@ -35,7 +36,7 @@ def outermost(method: Method) -> Method:
         thread, inside = _thread(), calls.inside
         if inside and (0 in inside or thread in inside):
             calls.check_outermost()
-        # Neither here nor in ``finally`` is there a call that an interruption could come behind.
+        # No call here or in ``finally``, so no interruption between this step and the next.
         inside[thread] = None
         try:
             return method(calls, *arguments, **named)
@@ -46,26 +47,28 @@ def outermost(method: Method) -> Method:
 
 
 class CallGuard:
-    """The calls of one queue; what has them is its group. For any number of threads."""
+    """The calls of one queue that are under way; base class of its open queue. For any number of threads."""
 
     def __init__(self) -> None:
         self.mutex = threading.Lock()
         self.inside: dict[int, None] = {}
-        """The threads that are in a call; see ``outermost``. 0, which is none, is there if there are partners."""
+        """Threads that are in a call (see ``outermost``). The key 0, which is no thread, is present if there are
+        partners."""
         self.partners: tuple[CallGuard, ...] = ()
-        """The queues that have been in a transaction with this one, and are open."""
+        """Open queues that have been in a transaction with this one."""
         self.closed: str | None = "the queue is not open"
-        """Why nothing goes; None while the queue is open."""
+        """Reason why no call succeeds; None while the queue is open."""
 
     @property
     @abstractmethod
     def directory(self) -> str:
-        """Of the queue."""
+        """Directory of the queue."""
 
     def add_partners(self, others: Sequence[CallGuard]) -> None:
-        """Know these queues as partners; the queue itself may be among them.
+        """Add the queues to the partners. The queue itself may be among them and is left out.
 
-        Without a lock: what two threads add at once, and one of them overwrites, is added by its next transaction.
+        No lock is taken. If two threads add partners at once, one may overwrite the other: the next transaction adds
+        the lost ones.
         """
         new = [each for each in others if each is not self and each not in self.partners]
         if new:
@@ -73,8 +76,7 @@ class CallGuard:
             self.inside[0] = None
 
     def shielded(self, call: Callable[[], T]) -> T:
-        """Make the call, which no signal handler interrupts, and which may not be interrupted by a call of the group
-        either, from a handler of ``logging`` for instance."""
+        """Make a shielded call that refuses re-entrant calls, from a ``logging`` handler for example."""
         return shielded(partial(self._call_inside, call))
 
     def _call_inside(self, call: Callable[[], T]) -> T:
@@ -88,9 +90,9 @@ class CallGuard:
             del inside[thread]
 
     def outside(self, call: Callable[[], None]) -> None:
-        """Make a call that holds no lock, and waits: what interrupts that may call the group."""
+        """Make a call that holds no lock and waits. Code that interrupts it may call the queue."""
         thread, inside = _thread(), self.inside
-        # As in ``outermost``, the other way round.
+        # No call here or in ``finally``, so no interruption between this step and the next.
         del inside[thread]
         try:
             call()
@@ -98,14 +100,14 @@ class CallGuard:
             inside[thread] = None
 
     def check_outermost(self) -> None:
-        """Raise ``ReentrantUseError`` if this thread is in a call of the queue, or of a partner."""
+        """Raise ``ReentrantUseError`` if this thread is in a call of the queue or of a partner."""
         thread = _thread()
         for each in (self, *self.partners):
             if thread in each.inside:
                 raise ReentrantUseError(
                     f"{self.directory}: called in the middle of another call of {each.directory} in the same thread, "
-                    "by a signal handler, a finalizer, a log handler or a callable that gives a key: make the call "
-                    "when that one has ended"
+                    "by a signal handler, a finalizer, a log handler or a callable that gives a key: make this call "
+                    "after that call has ended"
                 )
 
     def check_closed(self) -> None:
@@ -114,9 +116,9 @@ class CallGuard:
             raise ClosedError(self.closed)
 
     def together(self, call: Callable[[], T]) -> T:
-        """Make the call as one of this queue in the middle of one of its partners, which the caller has begun."""
+        """Make the call as a call of this queue, within a call of a partner that the caller has begun."""
         thread, inside = _thread(), self.inside
-        # As in ``outermost``.
+        # No call here or in ``finally``, so no interruption between this step and the next.
         inside[thread] = None
         try:
             return call()
@@ -125,11 +127,11 @@ class CallGuard:
 
     @outermost
     def around(self, call: Callable[[], T]) -> T:
-        """Make the call as one of this group: what interrupts it may not call the group."""
+        """Make the call as a call of this queue: code that interrupts it may not call the queue."""
         return call()
 
     @outermost
     def look(self, look: Callable[[], T]) -> T:
-        """Return what the callable does, with the mutex held."""
+        """Call ``look`` with the mutex held and return its result."""
         with self.mutex:
             return look()

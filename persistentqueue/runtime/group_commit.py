@@ -1,14 +1,15 @@
-"""The line of those who commit: leader and followers, so that many share a sync.
+"""Group commit: the transactions of many threads share one write and one sync. One leader writes, and followers wait.
 
-Whoever comes while nobody writes becomes the leader and writes for all who came meanwhile; the others wait. When the
-leader is done, the first of those who came in the meantime leads the next group. One thread alone pays for no thread
-but itself, and no thread is started here.
+A thread that comes while no thread writes becomes the leader. It writes its own transactions and those of all threads
+that came meanwhile, its followers. When the leader is done, the first thread that came during the write leads the next
+group. A single thread has no cost from other threads. This module starts no thread.
 
-Who is done is told by the one before him, not all of them by the leader. So each is awake about when the one before him
-waits again; those who all wake at once wait for the interpreter, in which only one of them runs, and sleep, and wake, a
-second time, which takes a seventh of the time of 32 threads that flush (``perf/README.md`` has the figures).
+Each finished follower wakes the next one; the leader does not wake them all. So each follower wakes at about the time
+when the one before it waits again. Followers that all wake at once wait for the interpreter, in which only one thread
+runs, so they sleep and wake a second time. That takes a seventh of the time of 32 threads that flush
+(``perf/README.md`` has the figures).
 
-An interruption, such as a ``KeyboardInterrupt``, may come between any two steps: it costs nobody else his turn.
+An interruption, such as a ``KeyboardInterrupt``, may come between any two steps. It costs no other thread its turn.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from ..system.signal_shield import shielded
 
 
 class _Member:
-    """What one thread has in line. Its ``turn`` is released when it is told: that it is done, or that it is to lead."""
+    """The transactions that one thread has brought. ``turn`` is released to tell the thread that they are done, or that
+    it leads."""
 
     __slots__ = ("transactions", "turn")
 
@@ -37,9 +39,11 @@ class _Member:
 
 
 class GroupCommit:
-    """Those who want something written, by ``write``, for one group at a time. For any number of threads.
+    """The threads that want transactions written. ``write`` is called for one group at a time. For any number of
+    threads.
 
-    ``check`` is called under the ``mutex``, before anybody lines up: it raises what he is to hear instead.
+    ``check`` is called with the mutex held, before a thread lines up. It raises the error that the caller should
+    receive.
     """
 
     def __init__(
@@ -52,26 +56,26 @@ class GroupCommit:
         self._check = check
         self._write = write
         self.writing = threading.Lock()
-        """Held over the writes of a group; for whoever writes anything else beside the groups, too."""
+        """Lock that is held over the writes of a group, and over all other writes beside the groups."""
         self._waiting: list[_Member] = []
         self._followers: list[_Member] = []
-        """Those whom the leader has taken along."""
+        """Followers of the present leader."""
         self._done: deque[threading.Lock] = deque()
-        """The turns of those of whom it is known what has become of them, and who were not told yet."""
-        # To take the first of them and to release it is one call of C, so that no interruption comes in between.
+        """Turns of the followers that are finished and were not woken yet."""
+        # Taking the first turn and releasing it is one call of C, so no interruption comes in between.
         self._told = map(methodcaller("release"), iter(self._done.popleft, None))
         self.leader: Sequence[Transaction] | None = None
-        """What the thread brought which writes for all, and for which others have to wait; None while nobody writes.
-        Not to be changed from outside."""
+        """Transactions that the present leader has brought; None while no thread writes. Read-only outside this class.
+        """
 
     def __len__(self) -> int:
-        """How many threads wait for the next group."""
+        """Return the number of threads that wait for the next group."""
         return len(self._waiting)
 
     def commit(self, transaction: Transaction) -> bool:
         """Have the transaction written, in a group with others that wait: it is ``settled`` on return.
 
-        Returns whether this thread has led the group. Raises the ``error`` of the transaction.
+        Returns True if this thread has led the group. Raises the ``error`` of the transaction.
         """
         transaction.error = None
         alone, has_led = (transaction,), False
@@ -83,9 +87,11 @@ class GroupCommit:
         return has_led
 
     def commit_all(self, transactions: Sequence[Transaction]) -> bool:
-        """Have them written, in one group, with others that wait: on return each is ``settled`` or has its ``error``.
+        """Have the transactions written in one group with others that wait. On return each is ``settled`` or has its
+        ``error``.
 
-        Returns whether this thread has led the group. Raises what ``check`` does; each may be settled nevertheless.
+        Returns True if this thread has led the group. Raises the error of ``check``; a transaction may be settled
+        nevertheless.
         """
         has_led = False
         for transaction in transactions:
@@ -95,9 +101,9 @@ class GroupCommit:
         return has_led
 
     def _line_up(self, transactions: Sequence[Transaction]) -> bool:
-        """Have the transactions written, by this thread or another one; return whether this thread has led their group.
+        """Have the transactions written, by this thread or another one; return True if this thread has led their group.
 
-        A transaction that is neither settled nor failed then must line up again. Its leader was interrupted before it
+        If a transaction is then neither settled nor failed, it must line up again: its leader was interrupted before it
         wrote anything.
         """
         member: _Member | None = None
@@ -122,7 +128,7 @@ class GroupCommit:
         return True
 
     def _lead(self, transactions: Sequence[Transaction]) -> None:
-        """Write these transactions and all that are in line, then hand the lead on."""
+        """Write these transactions and those of all waiting threads, then hand the lead on."""
         group = list(transactions)
         try:
             with self.writing:
@@ -142,11 +148,13 @@ class GroupCommit:
                 self._tell_next()
 
     def _hand_on(self) -> None:
-        """Have the followers told that they are done, and let the first of those who came meanwhile lead, with the
-        mutex. Again, if it was interrupted."""
+        """Mark the followers as done, and let the first thread that came meanwhile lead. The mutex is held.
+
+        After an interruption it may be called again.
+        """
         if self._followers:
             turns = [member.turn for member in self._followers]
-            # Without a call, here and behind it: an interruption never comes in the middle of it.
+            # No call in these two steps, so no interruption in between.
             self._done += turns
             self._followers = []
         if self._waiting:
@@ -157,9 +165,10 @@ class GroupCommit:
             self.leader = None
 
     def _tell_next(self) -> None:
-        """Tell the next one who is done, if there is any; without the mutex, for which those who wake would wait.
+        """Wake the next finished follower, if there is one. Without the mutex, for which the woken threads would wait.
 
-        Who is told does so in turn, once, also if he withdraws, told or not: as long as there are others somebody will.
+        A follower that was woken wakes the next one once, also if it withdraws, whether it was told or not. So as long
+        as followers are left, one of them goes on.
         """
         try:  # noqa: SIM105 - suppress is slower
             next(self._told)
@@ -167,8 +176,10 @@ class GroupCommit:
             pass
 
     def _withdraw(self, transactions: Sequence[Transaction], member: _Member | None) -> None:
-        """Interrupted, or failed: leave the line, or hand on the lead. Who was taken along waits for what becomes of
-        him, and has the next one told."""
+        """After an interruption or an error: leave the line, or hand on the lead.
+
+        A follower that the leader has taken along waits for its outcome and wakes the next follower.
+        """
         if member is not None:
             with self._mutex:
                 if member in self._waiting:

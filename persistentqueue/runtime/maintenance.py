@@ -1,6 +1,7 @@
-"""Upkeep: what nobody has to wait for, beside the commits of a queue. Compaction, the pool, tidying up when it is idle.
+"""Maintenance of one queue: work that no caller waits for. Compaction, filling the pool, and tidying up an idle queue.
 
-By hand, or in the thread of ``maintenance``. The locks are those of ``group``, in its order.
+It is done by hand, or in the background thread (see ``background``). It takes the locks of ``open_queue``, in the order
+given there.
 """
 
 from __future__ import annotations
@@ -20,27 +21,33 @@ from .background import BACKGROUND
 from .open_queue import OpenQueue
 
 MAINTENANCE_SECONDS = 1.0
-"""How long after a commit maintenance is due, at most."""
+"""Seconds after a commit until maintenance is due, at most."""
 IDLE_SECONDS = 10.0
-"""For how long there must have been no commit before what only a busy queue needs is given up."""
+"""Seconds without a commit until the queue gives up what only a busy queue needs."""
 _PAUSE_SECONDS = 0.05
-"""How long a compaction pauses at most before it sees that the queue was closed."""
+"""Longest sleep of a pausing compaction, in seconds. After each sleep it checks that the queue is still open."""
 
 
 class Compacted(NamedTuple):
-    """What a compaction did."""
+    """The result of ``PersistentQueue.compact``.
+
+    When ``compact`` returns it, the compaction is durable. The tuple never changes, so any thread may use it.
+    """
 
     segments: int
-    """How many segments were emptied."""
+    """Number of segments that were emptied."""
     copied_bytes: int
     """Bytes of blocks that were written for that."""
 
 
 class Maintained(NamedTuple):
-    """What maintenance did."""
+    """The result of ``PersistentQueue.maintain``.
+
+    When ``maintain`` returns it, the compaction is committed. The tuple never changes, so any thread may use it.
+    """
 
     compacted_segments: int
-    """How many segments were emptied."""
+    """Number of segments that were emptied."""
     copied_bytes: int
     """Bytes of blocks that were written for that."""
     pooled_bytes: int
@@ -48,14 +55,14 @@ class Maintained(NamedTuple):
 
 
 class Maintenance:
-    """Of one queue. For any number of threads."""
+    """The maintenance of one queue. For any number of threads."""
 
     def __init__(self, group: OpenQueue) -> None:
         self._open_queue = group
         self._is_tidy_due = False
-        """Whether it will be tidied by itself."""
+        """True if tidying up is scheduled."""
         self._failures: set[tuple[type, int | None]] = set()
-        """The causes of which the log has heard."""
+        """Causes of failures that were logged: the type and the error number."""
         group.after_commit = self.maintain_soon
 
     def compact(
@@ -65,10 +72,10 @@ class Maintenance:
         progress: Callable[[int], None] | None = None,
         bytes_per_second: float = inf,
     ) -> Compacted:
-        """Copy what lives in sparse segments together, commit that, delete them, and go on until there are none left
-        of those that were there at the beginning. Copies no more than ``bytes_per_second``, on average.
+        """Copy the live items of sparse segments together, commit that, and delete the segments.
 
-        Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
+        This is repeated until none of the sparse segments is left that existed at the beginning. On average it copies
+        at most ``bytes_per_second``. Raises ``ResourceError``, ``BrokenQueueError``, ``ClosedError``, ``OSError``.
         """
         with self._open_queue.keeping_files():
             return self._compact(below, settled_only, progress, bytes_per_second)
@@ -106,7 +113,7 @@ class Maintenance:
                     self._open_queue.check()
                     if progress is not None:
                         progress(copied_bytes + copy.copied_bytes)
-                    # Where others are at work, they wait for the interpreter meanwhile: they get it for longer.
+                    # Other threads commit, and waited for the interpreter meanwhile: leave it to them for longer.
                     for_others = 3 * self._open_queue.now() - 2 * resumed if groups != self._open_queue.groups else 0.0
                     self._pause(max(for_others, began + (copied_bytes + copy.copied_bytes) / bytes_per_second))
                     resumed, groups = self._open_queue.now(), self._open_queue.groups
@@ -123,13 +130,14 @@ class Maintenance:
             self._open_queue.trim()
 
     def _pause(self, until: float) -> None:
-        """Do nothing until then, by ``now``. Raises ``ClosedError`` soon after the queue was closed."""
+        """Sleep until that time of ``OpenQueue.now``. Raises ``ClosedError`` soon after the queue was closed."""
         while (left_seconds := until - self._open_queue.now()) > 0:
             time.sleep(min(left_seconds, _PAUSE_SECONDS))
             self._open_queue.check()
 
     def maintain(self) -> Maintained:
-        """Give up what only a busy queue needs, compact what is worth it, fill the pool. Raises like ``compact``."""
+        """Give up what only a busy queue needs, compact sparse segments, and fill the pool. Raises the errors of
+        ``compact``."""
         self._tidy()
         return self._maintain(inf)
 
@@ -150,7 +158,7 @@ class Maintenance:
         return Maintained(compacted.segments, compacted.copied_bytes, sum(self._fill_pool()))
 
     def _fill_pool(self) -> Iterator[int]:
-        """Fill the pool; whoever closes the queue, or gives something back, waits for a file of it at most."""
+        """Fill the pool. A thread that closes the queue or gives files back waits for one file of the pool at most."""
         made: int | None = 0
         files = self._open_queue.store.fill_pool()
         while made is not None:
@@ -163,7 +171,7 @@ class Maintenance:
             return next(files, None)
 
     def maintain_soon(self) -> None:
-        """Have maintenance come by itself."""
+        """Schedule maintenance in the background thread."""
         self._open_queue.maintenance_is_due = True
         BACKGROUND.submit(self._maintain_by_itself, MAINTENANCE_SECONDS, self._open_queue)
 
@@ -178,8 +186,11 @@ class Maintenance:
 
     @contextmanager
     def _by_itself(self) -> Iterator[None]:
-        """Nobody hears of a failure but the log, once for each cause: it comes again every second. That the queue is
-        broken it has heard."""
+        """Log a failure of background maintenance, once for each cause: maintenance comes again, and may fail every
+        second.
+
+        A broken or closed queue is not logged, because its callers and the log know of it already.
+        """
         try:
             yield
         except (BrokenQueueError, ClosedError):

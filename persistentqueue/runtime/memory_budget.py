@@ -1,14 +1,15 @@
-"""One bound on memory for many queues: who has how much of it.
+"""A memory budget: one bound on memory that many queues share. This module decides the share of each queue.
 
-Half of a budget is shared equally, half by depth: the bytes of each queue's live blocks. So every queue has some room,
-a queue alone has all of it, and a deep one among idle ones has most. Shares are whole numbers of bytes, and never add
-up to more than the budget: those that shrink let go before others grow.
+Half of a budget is split evenly, half in proportion to depth: the bytes of each queue's live blocks. So every queue has
+some memory. A queue alone has all of it, and a deep queue among idle ones has most of it. Shares are whole numbers of
+bytes and never add up to more than the budget: shares shrink before others grow.
 
-Shares change when a queue joins or leaves, and when one that has more than its share, or had, has become deeper or
-shallower by an eighth. A queue that fits into its share tells nobody, so that many small ones cost nothing.
+Shares are computed anew when a queue joins or leaves. They are also computed anew when the depth of a queue has changed
+by an eighth. This applies only to a queue with more live bytes than its share, now or before the change. A queue that
+fits into its share triggers nothing, so many small queues cost nothing.
 
-Threads: everything is for any thread, and none is started. The lock of a budget is taken before the mutex of a queue,
-never after it. A queue that is dropped, or whose process was forked, leaves without any lock.
+Threads: everything is for any thread, and no thread is started. The lock of a budget is taken before the mutex of a
+queue, never after it. A queue leaves without any lock if it is dropped, or in a forked child.
 """
 
 from __future__ import annotations
@@ -25,20 +26,36 @@ from ..system.uncopyable import Uncopyable
 
 _BUDGETS: weakref.WeakSet[MemoryBudget] = weakref.WeakSet()
 _CHANGE = 8
-"""A depth has changed enough when it has by one part of so many."""
+"""A depth has changed enough if it has changed by one part in so many."""
 
 
 class MemoryBudget(Uncopyable):
-    """``total_bytes`` of memory for the items of all queues that are opened with ``memory_bytes=`` this budget.
+    """A bound on the memory for items that several queues of one process share.
 
-    For any number of queues and threads of one process. Raises ``ValueError`` below 0, and ``TypeError``.
+    Pass the budget as ``memory_bytes`` to each queue. ``PersistentQueue.resize`` lets an open queue join or leave it::
+
+        budget = MemoryBudget(256 * 1024 * 1024)
+        orders = PersistentQueue("queues", "orders", memory_bytes=budget)
+        mails = PersistentQueue("queues", "mails", memory_bytes=budget)
+
+    Half of the budget is split evenly, half in proportion to the live bytes of each queue.
+
+    Args:
+        total_bytes: Bytes of memory for the items of all these queues together, at least 0.
+
+    Raises:
+        TypeError: If ``total_bytes`` is not an integer.
+        ValueError: If ``total_bytes`` is negative.
+
+    A budget is not durable: each opening of a queue names its budget again. For any number of queues and threads of one
+    process. A budget cannot be copied, pickled or sent to another process.
     """
 
     _elsewhere = "pass its total_bytes, and make another MemoryBudget there"
     _lock: threading.Lock
     _shares: list[weakref.ref[Share]]
     is_due: bool
-    """Whether somebody left and could not say so to the others."""
+    """True if a queue has left without a lock, so that the shares must be computed anew."""
 
     def __init__(self, total_bytes: int) -> None:
         if not isinstance(total_bytes, int):
@@ -54,11 +71,25 @@ class MemoryBudget(Uncopyable):
 
     @property
     def total_bytes(self) -> int:
-        """What all queues together may take."""
+        """Bytes that the items of all queues together may take."""
         return self._total_bytes
 
     def join(self, state: State, pages: Pages, mutex: Guard) -> Share:
-        """A share for the pages of a queue. What they held beyond it is let go, and so is what others held."""
+        """Make a share for a queue.
+
+        The pages of the queue, and those of the other queues, are reduced to their shares at once. Queues call this
+        method; user code has no need to.
+
+        Args:
+            state: The state of the queue, which tells its depth.
+            pages: The page cache of the queue, which is resized.
+            mutex: The mutex of the queue. The caller must not hold it.
+
+        Returns:
+            The share of the queue.
+
+        Nothing becomes durable by this call. For any thread.
+        """
         share = Share(self, state, pages, mutex)
         with self._lock:
             share.resize(0)
@@ -67,14 +98,28 @@ class MemoryBudget(Uncopyable):
         return share
 
     def leave(self, share: Share) -> None:
-        """Take a share back, and give it to the others. The pages that had it hold nothing any more."""
+        """Take a share back and give it to the other queues.
+
+        The page cache that had the share keeps nothing any more. Queues call this method; user code has no need to.
+
+        Args:
+            share: The share that ``join`` returned.
+
+        Nothing becomes durable by this call. For any thread that does not hold the mutex of a queue.
+        """
         with self._lock:
             share.is_left = True
             share.resize(0)
             self._balance()
 
     def balance(self) -> None:
-        """Share anew. What exceeds a share that became smaller is let go at once."""
+        """Compute the shares anew.
+
+        A queue with a smaller share drops the exceeding pages from memory at once. Queues call this method; user code
+        has no need to.
+
+        Nothing becomes durable by this call. For any thread that does not hold the mutex of a queue.
+        """
         with self._lock:
             self._balance()
 
@@ -87,55 +132,57 @@ class MemoryBudget(Uncopyable):
             share.resize(size_bytes)
 
     def _begin_anew(self) -> None:
-        # Also in a forked child, which may find the lock taken for ever, and whose queues are its parent's.
+        # Also in a forked child: the lock may be taken there for ever, and the queues belong to the parent.
         self._lock = threading.Lock()
         self._shares = []
         self.is_due = False
 
 
 class Share:
-    """What one queue has of a budget."""
+    """The share of one queue in a memory budget."""
 
     def __init__(self, budget: MemoryBudget, state: State, pages: Pages, mutex: Guard) -> None:
         self.budget = budget
         self.is_left = False
-        """Whether its queue has left the budget."""
+        """True if the queue has left the budget."""
         self._state = state
         self._pages = pages
         self._mutex = mutex
         self._depth_bytes = 0
-        """How deep the queue was when the budget was last shared."""
+        """Depth of the queue when the shares were last computed."""
 
     @property
     def size_bytes(self) -> int:
-        """How much it is."""
+        """Bytes of the share."""
         return self._pages.memory_bytes
 
     def resize(self, size_bytes: int) -> None:
-        """Change it; for the budget."""
+        """Change the share. For the budget."""
         if size_bytes != self._pages.memory_bytes:
             with self._mutex:
                 self._pages.resize(size_bytes)
 
     def look(self) -> int:
-        """How deep the queue is, for the budget, which is shared anew."""
+        """Return the depth of the queue and remember it. For the budget, which computes the shares anew."""
         self._depth_bytes = self._state.live_bytes
         return self._depth_bytes
 
     def is_due(self) -> bool:
-        """Whether the budget is to be shared anew: the queue's depth has changed so much that it matters."""
+        """Return True if the shares must be computed anew: the depth of the queue has changed enough to matter."""
         was_bytes, now_bytes, size_bytes = self._depth_bytes, self._state.live_bytes, self._pages.memory_bytes
         has_flowed = max(was_bytes, now_bytes) > size_bytes
         has_changed = _CHANGE * abs(now_bytes - was_bytes) > max(was_bytes, size_bytes)
         return (has_flowed and has_changed) or self.budget.is_due
 
     def abandon(self) -> None:
-        """Leave without a lock, the pages being empty already; the next who shares anew will see it."""
+        """Leave without a lock, with pages that are already empty. The next queue that computes the shares anew sees
+        it."""
         self.is_left = self.budget.is_due = True
 
 
 def split(total_bytes: int, depths: Sequence[int]) -> list[int]:
-    """The shares of queues of these depths: half equally, half by depth, equally where all are empty."""
+    """Return the shares of queues of these depths: half split evenly, half by depth; all of it evenly if all queues are
+    empty."""
     equal_bytes = total_bytes // 2
     rest_bytes, depth_bytes = total_bytes - equal_bytes, sum(depths)
     if depth_bytes == 0:

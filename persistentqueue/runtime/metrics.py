@@ -1,7 +1,7 @@
-"""What is measured while a queue is at work: histograms, and the meters that make them.
+"""Measurements of a queue at work: histograms, and the meters that make them.
 
-Buckets are fixed, so that histograms can be subtracted, and added up over queues. Each bound is about twice the one
-before it: what a quantile is off by.
+Buckets are fixed, so histograms can be subtracted, and added up over queues. Each bound is about twice the one before
+it. So a quantile can be wrong by a factor of about two.
 """
 
 from __future__ import annotations
@@ -13,17 +13,28 @@ from itertools import accumulate
 from math import inf, nan
 
 SECONDS = tuple(float(f"{step}e{power}") for power in range(-5, 2) for step in (1, 2, 5))
-"""The bounds of times: 10 microseconds to 50 seconds, at numbers that people name in their objectives."""
+"""Bounds for times: 10 microseconds to 50 seconds, at the round numbers that service objectives name."""
 TRANSACTIONS = tuple(step * 10**power for power in range(4) for step in (1, 2, 5))
-"""The bounds of how many transactions there are in a group."""
+"""Bounds for the number of transactions in a group."""
 
 
 @dataclass(frozen=True, repr=False)
 class Histogram:
-    """How often which values came, in buckets: ``later - earlier`` is that of the time between two looks.
+    """The number of measured values in each of several buckets.
 
-    ``counts`` has one more than there are ``bounds``: of values up to each of these, above the one before it, and of
-    those above the last. ``sum`` is that of all values.
+    ``later - earlier`` is the histogram of the values between two moments::
+
+        before = queue.stats().flush_seconds
+        ...
+        print((queue.stats().flush_seconds - before).quantile(0.99))
+
+    Args:
+        bounds: Upper bounds of the buckets, ascending, in the unit of the values.
+        counts: Number of values in each bucket, one count more than there are bounds. A bucket holds the values up to
+            its bound and above the bound before it. The last one holds the values above the last bound.
+        sum: Sum of all values.
+
+    A histogram never changes, so any thread may use it. It is not durable.
     """
 
     bounds: tuple[float, ...]
@@ -32,17 +43,30 @@ class Histogram:
 
     @property
     def count(self) -> int:
-        """How many values there are."""
+        """Number of values."""
         return sum(self.counts)
 
     @property
     def mean(self) -> float:
-        """Of the values; nan where there are none."""
+        """Mean of the values; nan if there are none."""
         return self.sum / self.count if self.count else nan
 
     def quantile(self, part: float) -> float:
-        """The bound that this part of the values, from 0 to 1, does not exceed; the largest of these exceeds the bound
-        before it. inf if it is above the last bound, nan where there are no values."""
+        """Return an upper bound of the smallest values that make up this part of all values.
+
+        The largest of these values is above the bound before the returned one.
+
+        Args:
+            part: Part of all values, from 0 to 1. For example, 0.5 asks for the median.
+
+        Returns:
+            One of ``bounds``. inf if that value is above the last bound, and nan if there are no values.
+
+        Raises:
+            ValueError: If ``part`` is not from 0 to 1.
+
+        For any thread.
+        """
         if not 0 <= part <= 1:
             raise ValueError(f"a part must be from 0 to 1, got {part}")
         if not self.count:
@@ -53,7 +77,7 @@ class Histogram:
 
     def __sub__(self, earlier: Histogram) -> Histogram:
         if self.bounds != earlier.bounds:
-            raise ValueError("histograms with other bounds cannot be subtracted")
+            raise ValueError("histograms with different bounds cannot be subtracted: subtract histograms of one kind")
         counts = (late - early for late, early in zip(self.counts, earlier.counts, strict=True))
         return Histogram(self.bounds, tuple(counts), self.sum - earlier.sum)
 
@@ -65,9 +89,9 @@ class Histogram:
 
 
 class Meter:
-    """Makes a histogram of values.
+    """A collector of values for a histogram.
 
-    They are counted later, many at once: on its way through a flush a value takes no lock, and 30 ns instead of 100.
+    Values are counted later, many at once. On its way through a flush a value takes no lock, and 30 ns instead of 100.
     """
 
     __slots__ = ("_bounds", "_counts", "_noted", "_sum", "note")
@@ -78,13 +102,15 @@ class Meter:
         self._sum: float = 0
         self._noted: list[float] = []
         self.note: Callable[[float], None] = self._noted.append
-        """Take a value, to be counted. For any thread: it is one call of C."""
+        """Take a value, to be counted later. For any thread: it is one call of C."""
 
     def count(self) -> None:
-        """Count what was noted, which takes no more memory then. For one thread at a time."""
+        """Count the noted values, and free their memory. For one thread at a time."""
         noted = len(self._noted)
-        values = sorted(self._noted[:noted])  # a bisection for each bucket, not for each value; many are the same
-        del self._noted[:noted]  # not those that came meanwhile
+        values = sorted(
+            self._noted[:noted]
+        )  # one bisection for each bucket instead of each value: many values are equal
+        del self._noted[:noted]  # values that came meanwhile stay
         self._sum += sum(values)
         below = 0
         for at, bound in enumerate(self._bounds):
@@ -94,13 +120,13 @@ class Meter:
         self._counts[-1] += noted - below
 
     def histogram(self) -> Histogram:
-        """Of all that was noted. For one thread at a time, the same as ``count``."""
+        """Return the histogram of all noted values. For one thread at a time, as ``count`` is."""
         self.count()
         return Histogram(self._bounds, tuple(self._counts), self._sum)
 
 
 class Meters:
-    """Those of a queue; see ``Stats``, which has a histogram of each."""
+    """The meters of a queue; ``Stats`` has a histogram of each."""
 
     def __init__(self) -> None:
         self.flush_seconds = Meter(SECONDS)
@@ -109,6 +135,6 @@ class Meters:
         self.group_size = Meter(TRANSACTIONS)
 
     def count(self) -> None:
-        """Count what was noted. For one thread at a time."""
+        """Count the noted values of all meters. For one thread at a time."""
         for meter in vars(self).values():
             meter.count()

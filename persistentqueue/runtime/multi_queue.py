@@ -1,4 +1,7 @@
-"""Transactions of several queues of this process, committed together while nobody else commits in any of them."""
+"""Transactions over several queues of this process.
+
+They are committed together, while no other transaction commits in any of these queues.
+"""
 
 from __future__ import annotations
 
@@ -13,14 +16,16 @@ from ..system.disk import basename, dirname
 from .open_queue import OpenQueue
 
 Work = tuple[OpenQueue, Transaction]
-"""A transaction, and whose it is."""
+"""An open queue, and its part of the transaction."""
 
 
 def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -> None:
-    """Commit them in all of their queues, of which none comes twice, or in none; all are ``skipped`` or none is.
+    """Commit the transactions in all of their queues or in none; all are ``skipped`` or none is. No queue may come
+    twice.
 
-    One alone waits for room up to the timeout (None: for ever), if its queue blocks; several never do. Raises what
-    ``OpenQueue.commit`` raises, and then nothing was committed, or nobody knows.
+    A single transaction waits for room up to the timeout (None: for ever), if its queue blocks. Several never wait.
+    Raises the errors of ``OpenQueue.commit``: then nothing was committed, or, after ``BrokenQueueError``, the outcome
+    is unknown.
     """
     if len(works) == 1:
         group, transaction = works[0]
@@ -35,14 +40,17 @@ def commit_jointly(works: Sequence[Work], timeout_seconds: float | None = 0.0) -
 
 
 def introduce(groups: Sequence[OpenQueue]) -> None:
-    """Have each know that it takes part in transactions with the others: in the middle of a call of one of them no
-    other one may be called, since it might wait for a transaction that waits for this very call."""
+    """Make the queues partners of each other.
+
+    In the middle of a call of one queue no partner may be called. The partner might wait for a transaction that waits
+    for this very call.
+    """
     for group in groups:
         group.add_partners(groups)
 
 
 def _call_around(groups: Sequence[OpenQueue], call: Callable[[], None]) -> None:
-    """Make the call as one of all these groups, which nothing interrupts."""
+    """Make a shielded call as a call of all these queues."""
     if groups:
         groups[0].together(partial(groups[0].shielded, partial(_call_around, groups[1:], call)))
     else:
@@ -51,7 +59,7 @@ def _call_around(groups: Sequence[OpenQueue], call: Callable[[], None]) -> None:
 
 def _commit(works: Sequence[Work]) -> None:
     try:
-        with ExitStack() as turns:  # in the order of their names, so that two never wait for each other
+        with ExitStack() as turns:  # in the order of their names, so no two transactions wait for each other
             parts = [Part(turns.enter_context(group.taking_part(work)), work) for group, work in works]
             commit_several(parts)
         errors = [work.error for _, work in works if work.error is not None]
@@ -65,13 +73,15 @@ def _commit(works: Sequence[Work]) -> None:
 
 
 def require_neighbours(directories: Sequence[str]) -> None:
-    """Raise ``ValueError`` where these are not the directories of different queues beside each other."""
+    """Raise ``ValueError`` unless these are directories of different queues with the same parent."""
     if len(set(directories)) < len(directories):
-        raise ValueError(f"the same queue twice in a transaction: {', '.join(sorted(directories))}")
+        raise ValueError(
+            f"a transaction got the same queue twice: {', '.join(sorted(directories))}: pass each queue once"
+        )
     if len({dirname(directory) for directory in directories}) > 1:
         raise ValueError(
-            "a transaction is over queues in directories beside each other, opened by the same path, not over "
-            f"{', '.join(sorted(directories))}"
+            "a transaction needs queues beside each other in one directory, opened by the same path, got "
+            f"{', '.join(sorted(directories))}: move them into one directory, or open them by the same path"
         )
     for directory in directories:
         queue_directory(dirname(directory), basename(directory))

@@ -1,21 +1,29 @@
-"""Group commit, and waiting: the thin layer of threads around the store.
+"""An open queue: group commit and waiting, the thin layer of threads around the store.
 
-Who flushes stands in a ``line``, of which one at a time commits for all who came meanwhile. No thread is started here,
-but for ``maintenance``.
+A flush lines up in ``group_commit``: one thread at a time commits for all that came meanwhile. No thread is started
+here, but for the jobs of ``background``.
 
-Locks, in the order in which they may be taken: ``_compacting`` (held over a compaction, and over what else maintenance
-writes), the line's ``writing`` (held over the writes of a commit), the store's ``reading`` (held over a read),
-``giving_back`` (held while retired segments are deleted), that of a memory budget, ``mutex`` (guards all memory, held
-briefly, never over a write or a sync).
+Locks, in the order in which a thread may take them:
 
-A signal handler may raise between any two instructions of the main thread. What changes files, or memory in several
-steps, is therefore made by ``shielded``, which the locks are taken in; the short ways of a commit and a dequeue are
-written so that an interruption finds nothing done, or something that is finished then.
+- ``_compacting`` is held over a compaction, and over everything else that maintenance writes.
+- ``writing`` of the group commit is held over the writes of a commit.
+- ``_reading``, which the readers of the store share, is held over a read of a file.
+- ``giving_back`` is held while retired segments are deleted.
+- The lock of a memory budget.
+- ``mutex`` guards all memory. It is held briefly, never over a write or a sync.
 
-With ``full="block"``, who finds no room takes a seat, in the order of coming. The first one tries again whenever
-something was dequeued or given back, commits like anybody else, and leaves; then it is the next one's turn. Who only
-enqueues sits down behind those who wait; who dequeues as well tries first, since he may be whom they wait for. So does
-who takes part in a transaction over several queues: he may not wait here while others wait for him there.
+A signal handler may raise between any two instructions of the main thread. So every change of files, or of memory in
+several steps, is a shielded call, and the locks are taken inside that call. The short ways of a commit and of a dequeue
+do without a shielded call. They are written so that an interruption finds nothing done, or something that is finished
+then.
+
+With ``full="block"``, a transaction that finds no room waits in a line, in the order in which it came. The first one
+tries again whenever items were dequeued or released. It then commits like any other and leaves the line, and the next
+one is first.
+
+A transaction that only enqueues lines up behind those that wait. A transaction that also dequeues is tried first: it
+may free the space that the others need. A transaction over several queues is tried first as well: it must not wait here
+while others wait for it in another queue.
 """
 
 from __future__ import annotations
@@ -58,19 +66,19 @@ from .waiting import ItemWaiters, RoomWaiters
 
 T = TypeVar("T")
 OpenStore = Callable[[threading.Lock, threading.Lock, Shielded], Store]
-"""Opens a store: with the mutex, the lock of readers, and what makes calls that must not be interrupted."""
+"""Opens a store. Its arguments are the mutex, the lock of the readers, and the function that makes shielded calls."""
 _SETTLED = attrgetter("settled")
 _now = time.monotonic
 get_ident = threading.get_ident
 _AT_ONCE_BYTES = 1024 * 1024
-"""Retired segments up to this size in all are deleted before a flush returns; it takes less than a sync. More of them
-are left to maintenance."""
+"""Retired segments up to this total size are deleted before a flush returns, which takes less than a sync. The
+background thread deletes more of them."""
 _UNCOUNTED = 256
-"""What was measured is counted after so many transactions, or when somebody looks."""
+"""Transactions after which the samples are added to the histograms, unless a call asks for them earlier."""
 _LOOK_SECONDS = 0.001
-"""A thread that commits looks no sooner than so long after another one that did: it is a call of the system."""
+"""Minimum interval between looks at the inbox by threads that commit, in seconds: each look is a system call."""
 _POLL_SECONDS = 0.01
-"""How long an opening that waits for the lock pauses before it tries again."""
+"""Pause between attempts of an opening that waits for the lock, in seconds."""
 
 
 def _nothing() -> None:
@@ -82,7 +90,8 @@ def _never() -> bool:
 
 
 class OpenQueue(CallGuard):
-    """What all sessions of a queue share: the store, and who may use it when. For any number of threads."""
+    """The part of a queue that all its sessions share: the store, and the order in which threads use it. For any number
+    of threads."""
 
     store: Store
 
@@ -93,46 +102,49 @@ class OpenQueue(CallGuard):
         keep: Callable[[OpenQueue], object] | None = None,
         disk: Disk = DISK,
     ) -> None:
-        """Open the store, waiting for its lock; ``keep`` gets the group before: no interruption loses an open store."""
+        """Open the store, and wait for its lock up to the timeout.
+
+        ``keep`` gets this object before the store is opened, so that no interruption loses an open store.
+        """
         super().__init__()
         self._group_commit = GroupCommit(self.mutex, self.check_closed, self._write)
         self.writing = self._group_commit.writing
         self._abandoned: list[Transaction] = []
         self._room_waiters = RoomWaiters(self.mutex)
-        """Who waits for room."""
+        """Threads that wait for room."""
         self.refused = 0
-        """How many transactions were told that the queue is full."""
+        """Number of transactions that were refused because the queue is full."""
         self.given_back = 0
-        """How many items came back from sessions that had dequeued them."""
+        """Number of items that were released by sessions that had dequeued them."""
         self.rejected = self.dead = 0
-        """How many items were rejected, and how many were moved to the dead letters."""
+        """Number of items that were rejected, and of items that were moved to the dead letters."""
         self.undecodable = 0
-        """How often a codec refused an item that was dequeued."""
+        """Number of times that a codec refused a dequeued item."""
         self.after_commit: Callable[[], None] = _nothing
-        """Told of a commit; see ``upkeep``."""
+        """Called after a commit (see ``maintenance``)."""
         self.maintenance_is_due = False
-        """Whether it was told, and did not begin yet."""
+        """True if maintenance is scheduled but has not started."""
         self.groups = self.transactions = 0
         self.meters = meters = Meters()
         self._note_flush = meters.flush_seconds.note
         self._note_write = meters.group_size.note, meters.commit_seconds.note
         self._counts_at = _UNCOUNTED
-        """With so many transactions what was measured will be counted."""
+        """Transaction count at which the samples are next added to the histograms."""
         self._reading = threading.Lock()
         self.giving_back = threading.Lock()
         self._is_disowned = False
         self._is_giving_back_due = False
-        """Whether it will give back what was retired."""
+        """True if the deletion of retired segments is scheduled but has not started."""
         self._compacting = threading.Lock()
         self._share: Share | None = None
-        """What the queue has of a memory budget, if it has joined one."""
+        """Share of a memory budget; None if the queue has joined none."""
         if keep is not None:
             keep(self)
         try:
             with telling():
                 self._open_store(open_store, lock_timeout_seconds, disk)
             self._waiters = ItemWaiters(self.mutex, self.store.adopter.watched)
-            """The threads that wait for an item."""
+            """Threads that wait for an item."""
             self._give_back_soon()
             self.closed = None
         except BaseException:
@@ -141,7 +153,7 @@ class OpenQueue(CallGuard):
             raise
 
     def _open_store(self, open_store: OpenStore, timeout_seconds: float, disk: Disk) -> None:
-        """Open the store, which no signal handler interrupts; waiting for the lock may be interrupted."""
+        """Open the store by a shielded call. Only the wait for the lock may be interrupted."""
 
         def attempt() -> None:
             self.store = open_store(self.mutex, self._reading, self.shielded)
@@ -159,35 +171,34 @@ class OpenQueue(CallGuard):
 
     @property
     def directory(self) -> str:
-        """Of the queue."""
+        """Directory of the queue."""
         return self.store.directory
 
     @property
     def waiting_for_room(self) -> int:
-        """How many transactions wait for room."""
+        """Number of transactions that wait for room."""
         return len(self._room_waiters.taken)
 
     @property
     def blocks(self) -> bool:
-        """Whether a transaction that finds no room waits for it."""
+        """True if a transaction that finds no room waits for it."""
         return self.store.settings.full == "block"
 
     @staticmethod
     def now() -> float:
-        """A time in seconds, of which only differences mean anything."""
+        """Return a time in seconds, of which only differences mean anything."""
         return _now()
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
-        """Commit it, together with others that wait; durable on return. Waits for room, if the queue ``blocks``, up to
-        the timeout (None: for ever).
+        """Commit the transaction, in a group with others that wait; durable on return.
 
-        Raises ``DiskFullError`` and ``QueueFullError`` (nothing of it was committed) and ``BrokenQueueError`` (nobody
-        knows).
+        If the queue ``blocks``, it waits for room up to the timeout (None: for ever). Raises ``ResourceError`` and
+        ``QueueFullError`` (nothing of it was committed), and ``BrokenQueueError`` (the outcome is unknown).
         """
         thread, inside = get_ident(), self.inside
         if inside and (0 in inside or thread in inside):
             self.check_outermost()
-        # As in ``outermost``, which would take longer.
+        # What ``outermost`` does, inline: the decorator would take longer.
         inside[thread] = None
         try:
             began = _now()
@@ -210,10 +221,11 @@ class OpenQueue(CallGuard):
 
     @outermost
     def commit_all(self, transactions: Sequence[Transaction]) -> None:
-        """Commit them, each for itself, in one group. Nobody waits for room: a limit is an error, and so are those who
-        wait for room for whoever only enqueues.
+        """Commit the transactions in one group, each as a transaction of its own, without waiting for room.
 
-        On return each is settled, and durable, or has its ``error``. Raises ``ClosedError``.
+        A transaction that finds no room has a ``QueueFullError``. A transaction that only enqueues has one as well if
+        other threads wait for room. On return each is settled and durable, or has its ``error``. Raises
+        ``ClosedError``.
         """
         began = _now()
         limits = self.store.limits
@@ -233,9 +245,10 @@ class OpenQueue(CallGuard):
                 self._note_flush(seconds)
 
     def _commit(self, commit: Callable[[T], bool], what: T) -> None:
-        """Commit it, if there is room. The thread that has led the group follows up, for all of it."""
+        """Commit ``what`` by ``commit``, if there is room. The thread that has led the group calls ``follow_up`` for
+        the whole group."""
         try:
-            # To wait for a leader takes longer than to hand the call to another thread.
+            # Waiting for a leader takes longer than handing the call to another thread.
             if self._group_commit.leader is not None and is_exposed():
                 has_led = self.shielded(partial(commit, what))
             else:
@@ -244,15 +257,19 @@ class OpenQueue(CallGuard):
             if self.closed is None:
                 self.follow_up()
             raise
-        except BaseException:  # interrupted, maybe behind a commit of which it told nobody
+        except BaseException:  # interrupted, perhaps behind a commit that no waiter was told of
             self.shielded(self._tell_all)
             raise
         if has_led:
             self.follow_up()
 
     def follow_up(self) -> None:
-        """See to what comes behind a commit, also one that found no room: it may have trimmed, and there may be room to
-        be made."""
+        """Do what follows a commit: look at the inbox, delete retired segments, schedule maintenance, balance the
+        memory budget.
+
+        It also follows a commit that found no room. That commit may have trimmed the log, and there may be room to be
+        made.
+        """
         adopter = self.store.adopter
         now = adopter.monotonic()
         if now >= adopter.passing_seconds and not self.writing.locked():
@@ -271,7 +288,7 @@ class OpenQueue(CallGuard):
                 self.meters.count()
 
     def _write(self, group: Sequence[Transaction]) -> None:
-        """Commit the group, and wake whoever waits for an item of it, or for room."""
+        """Commit the group, and wake the threads that wait for its items, or for room."""
         self.check_closed()
         store, waiters = self.store, self._waiters
         before, began = store.state.next_sequence, _now()
@@ -289,7 +306,8 @@ class OpenQueue(CallGuard):
             note_seconds(_now() - began)
 
     def _tell_of(self, group: Sequence[Transaction], enqueued: int) -> None:
-        """Wake those who wait for what the group has enqueued, or for room; all of them where the queue is broken."""
+        """Wake the threads that wait for items that the group has enqueued, or for room. Wake all of them if the queue
+        is broken."""
         is_broken = self.store.broken is not None
         with self.mutex:
             if is_broken:
@@ -300,16 +318,20 @@ class OpenQueue(CallGuard):
                 self._room_waiters.tell_first()
 
     def _wake(self, count: int) -> None:
-        """There are so many items more for those who wait, or one of them came back; the mutex is held."""
+        """Wake waiters for ``count`` items that were enqueued or released. The mutex is held."""
         if len(self.store.subscriptions) == 1:
             self._waiters.wake(count)
-        elif count:  # each is for many, or for some of whom nobody knows where they sleep
+        elif count:  # each item is for many subscriptions, and waiters are not kept by subscription
             self._waiters.wake_all()
 
     @contextmanager
     def taking_part(self, transaction: Transaction) -> Iterator[Store]:
-        """While nobody else commits here the caller does, this transaction with those of other queues; then those who
-        wait for what came of it are told. He is to ``follow_up`` when all of it is over. Raises ``ClosedError``."""
+        """Let the caller commit this transaction together with transactions of other queues, while no other thread
+        commits here.
+
+        Afterwards the waiting threads are told. The caller must call ``follow_up`` when the transaction is over in all
+        queues. Raises ``ClosedError``.
+        """
         came = _now()
         with self.alone():
             before, began = self.store.state.next_sequence, _now()
@@ -329,7 +351,8 @@ class OpenQueue(CallGuard):
 
     @outermost
     def spill(self, transaction: Transaction) -> None:
-        """Write its items to the segments ahead of its commit. Raises ``DiskFullError``."""
+        """Write the items of the transaction to segments, ahead of its commit. Raises ``ResourceError`` and
+        ``QueueFullError``."""
         self.shielded(partial(self._spill, transaction))
 
     def _spill(self, transaction: Transaction) -> None:
@@ -350,7 +373,8 @@ class OpenQueue(CallGuard):
 
     @contextmanager
     def keeping_files(self) -> Iterator[None]:
-        """Nobody closes the files meanwhile, also if the queue is dropped, since maintenance does not keep it."""
+        """Keep the files open while the block runs, even if the queue is dropped meanwhile: maintenance does not keep
+        the queue alive."""
         try:
             with self._compacting:
                 yield
@@ -360,7 +384,7 @@ class OpenQueue(CallGuard):
 
     @outermost
     def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
-        """Change these bounds, of which None stays as it is; what exceeds that of the memory goes at once."""
+        """Change these bounds; None leaves a bound as it is. Pages that exceed the memory bound are dropped at once."""
         self.shielded(partial(self._resize, memory_bytes, segment_bytes))
 
     def _resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
@@ -394,7 +418,7 @@ class OpenQueue(CallGuard):
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Write something beside the commits."""
+        """Hold the write lock for a write beside the commits. Raises ``ClosedError``."""
         with self.writing:
             self.check()
             try:
@@ -420,16 +444,16 @@ class OpenQueue(CallGuard):
         self.give_back()
 
     def take(self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]) -> list[bytes]:
-        """Hold up to ``max_items`` items, waiting for the first one up to the timeout (None: for ever), and append
-        their runs to ``runs``. An interruption may leave some there that are not returned.
+        """Hold up to ``max_items`` items, return them, and append their runs to ``runs``.
 
-        The caller has seen that the queue is open and not broken. Raises ``CorruptionError``, and
-        ``SubscriptionNotFoundError`` where the reader's was removed.
+        Waits for the first item up to the timeout (None: for ever). After an interruption ``runs`` may contain runs
+        that were not returned. The caller has checked that the queue is open and not broken. Raises
+        ``CorruptionError``, and ``SubscriptionNotFoundError`` if the subscription of the reader was removed.
         """
         thread, inside = get_ident(), self.inside
         if inside and (0 in inside or thread in inside):
             self.check_outermost()
-        # As in ``outermost``, which would take longer.
+        # What ``outermost`` does, inline: the decorator would take longer.
         inside[thread] = None
         try:
             deadline = None if timeout_seconds is None else _now() + timeout_seconds
@@ -437,9 +461,9 @@ class OpenQueue(CallGuard):
             if not taken and timeout_seconds != 0:
                 taken = self._wait_for_items(reader, max_items, deadline, runs)
         except (CorruptionError, MemoryShortageError):
-            self._room_waiters.tell()  # what cannot be read counts no more
+            self._room_waiters.tell()  # items that cannot be read do not count for ``max_items``
             raise
-        except BaseException:  # maybe woken for an item, which another thread is to take then
+        except BaseException:  # perhaps woken for an item: another thread must take it
             self.shielded(partial(self._pass_on, reader))
             raise
         else:
@@ -448,9 +472,9 @@ class OpenQueue(CallGuard):
             del inside[thread]
 
     def fill(self, reader: Reader) -> None:
-        """Fill the lane (see ``Reader.fill``). The caller has looked whether this thread is in another call."""
+        """Fill the lane (see ``Reader.fill``). The caller has checked that this thread is in no other call."""
         thread, inside = get_ident(), self.inside
-        # As in ``outermost``, which would take longer.
+        # What ``outermost`` does, inline: the decorator would take longer.
         inside[thread] = None
         try:
             reader.fill()
@@ -458,15 +482,18 @@ class OpenQueue(CallGuard):
             del inside[thread]
 
     def _pass_on(self, reader: Reader) -> None:
-        """Wake another thread that waits, if there is an item for it."""
+        """Wake another waiting thread, if there is an item for it."""
         with self.mutex:
             if len(reader.ready):
                 self._wake(1)
 
     def _take_now(self, reader: Reader, max_items: int, deadline: float | None, runs: list[Run]) -> list[bytes]:
-        """Hold what is there, also what other processes have published, as much of that as is adopted by the deadline.
-        Raises ``CorruptionError`` for what is not right with that, and ``QueueFullError`` for what never fits, once for
-        each file."""
+        """Hold ready items, without sleeping. If there are none, adopt published files until the deadline, and try
+        again.
+
+        If there is still no item, raises ``CorruptionError`` for a damaged published file, or ``QueueFullError`` for
+        one that never fits, once for each file.
+        """
         if reader.ready.is_closed:
             raise SubscriptionNotFoundError(reader.ready.name, self.store.subscriptions.names())
         reads, began = reader.page_reads, _now()
@@ -482,7 +509,8 @@ class OpenQueue(CallGuard):
         return taken
 
     def _look_by_the_way(self) -> None:
-        """The same, for who has committed, or waits to: what is wrong with an inbox is nothing that failed there."""
+        """Call ``_look``, and ignore errors of the inbox except ``QueueDeletedError``: they must not fail an unrelated
+        commit."""
         try:
             self._look()
         except QueueDeletedError:
@@ -491,8 +519,11 @@ class OpenQueue(CallGuard):
             pass
 
     def _look_for(self, reader: Reader, deadline: float | None) -> bool:
-        """Adopt what other processes have published, step by step, until there is something for this reader, or the
-        deadline is over, but one step in any case; whether there may be anything. Raises like ``adopt``."""
+        """Adopt published files, step by step, until this reader has an item or the deadline is over. Make one step in
+        any case.
+
+        Returns True if there may have been published files. Raises the errors of ``Inbox.adopt``.
+        """
         has_looked = False
         is_waiting = deadline is None or _now() < deadline
         while self._look(insists=True, most=STEP_NAMES if is_waiting else LOOK_NAMES):
@@ -504,10 +535,12 @@ class OpenQueue(CallGuard):
         return has_looked
 
     def _look(self, insists: bool = False, most: int = LOOK_NAMES) -> bool:
-        """Adopt some of what other processes have published, if there may be any; whether there may. Others who write
-        come in between two such steps. Raises like ``adopt``."""
+        """Adopt some published files, if there may be any. Return True if there may be any.
+
+        Other threads may write between two such steps. Raises the errors of ``Inbox.adopt``.
+        """
         if not insists and self.writing.locked():
-            return False  # a flush waits for nobody who writes meanwhile: another one looks
+            return False  # a flush must not wait for another writer: a later flush looks
         if not self.store.adopter.has_news(insists):
             if self.store.adopter.is_gone:
                 with self.alone():
@@ -536,7 +569,8 @@ class OpenQueue(CallGuard):
         return []
 
     def _sleep(self, reader: Reader, deadline: float | None, stop: Callable[[], bool] = _never) -> bool:
-        """Until something may have come for this reader, or before; whether it may: else it is to stop, or too late."""
+        """Sleep until there may be something for this reader, or earlier. Return False if the time is over or ``stop``
+        returned a true value."""
         is_over = False
 
         def must_wait() -> float | None:
@@ -561,8 +595,11 @@ class OpenQueue(CallGuard):
 
     @outermost
     def wait(self, reader: Reader, timeout_seconds: float | None, stop: Callable[[], bool]) -> bool:
-        """Until there is something for this reader, an item or what is wrong with a publication, without holding it;
-        whether there is. ``stop`` is asked before each sleep, with the mutex held."""
+        """Wait until this reader has an item, or a published file has an error to report. Nothing is held.
+
+        Returns True if there is one, or if the subscription was removed. ``stop`` is called before each sleep, with the
+        mutex held.
+        """
         deadline = None if timeout_seconds is None else _now() + timeout_seconds
         while True:
             with self.mutex:
@@ -571,14 +608,14 @@ class OpenQueue(CallGuard):
                 self._look_for(reader, deadline)
             with self.mutex:
                 if len(reader.ready) or reader.ready.is_closed or self.store.adopter.damage:
-                    self._waiters.wake(1)  # who was told, and takes nothing, tells another one
+                    self._waiters.wake(1)  # this thread was woken and takes nothing: pass it on
                     return True
             if not self._sleep(reader, deadline, stop):
                 return False
 
     @outermost
     def wake(self) -> None:
-        """Whoever waits for an item looks once more."""
+        """Wake all threads that wait for an item, so that each looks again."""
         with self.mutex:
             self._waiters.wake_all()
 
@@ -590,8 +627,8 @@ class OpenQueue(CallGuard):
 
     @outermost
     def subscribe(self, name: str, start: str) -> Reader:
-        """The subscription of this name, which begins at the ``start`` if it is new; it is durable. Raises
-        ``DiskFullError``, ``BrokenQueueError``."""
+        """Return the subscription of this name. If it is new, it begins at ``start`` and is durable. Raises
+        ``ResourceError`` and ``BrokenQueueError``."""
         return self.shielded(partial(self._subscribe, name, start))
 
     def _subscribe(self, name: str, start: str) -> Reader:
@@ -603,7 +640,8 @@ class OpenQueue(CallGuard):
 
     @outermost
     def unsubscribe(self, name: str) -> None:
-        """Remove the subscription; durable on return. Raises ``SubscriptionNotFoundError``, and like ``subscribe``."""
+        """Remove the subscription; durable on return. Raises ``SubscriptionNotFoundError``, and the errors of
+        ``subscribe``."""
         self.shielded(partial(self._unsubscribe, name))
 
     def _unsubscribe(self, name: str) -> None:
@@ -613,11 +651,11 @@ class OpenQueue(CallGuard):
             finally:
                 with self.mutex:
                     self._waiters.wake_all()
-        with suppress(ResourceError):  # what only it needed goes with a later trim then
+        with suppress(ResourceError):  # then a later trim frees what only this subscription needed
             self._trim()
 
     def browse(self, reader: Reader) -> Iterator[tuple[int, list[bytes]]]:
-        """The items that are ready for this reader, in lists, in order, without holding them; each list with the
+        """Iterate over the ready items of this reader, in order, without holding them. Each list comes with the
         sequence of its first item."""
         batches = reader.browse_numbered(self.shielded)
         while True:
@@ -637,7 +675,7 @@ class OpenQueue(CallGuard):
             raise
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what it holds and forget the rest; wakes whoever waits for an item."""
+        """Release what the transaction holds, drop what it enqueues, and wake threads that wait for an item."""
         if self.closed is not None:
             return
         if transaction.runs or transaction.pieces:
@@ -653,7 +691,7 @@ class OpenQueue(CallGuard):
             self._room_waiters.tell()
 
     def put_back(self, transaction: Transaction, count: int) -> None:
-        """Give back the last ``count`` sequences that the transaction holds; wakes threads that wait for an item."""
+        """Release the last ``count`` sequences that the transaction holds, and wake threads that wait for an item."""
         if count > 0 and self.closed is None and transaction.ready is not None and not transaction.is_invalid:
             self._put_back_whole(transaction.ready, transaction.runs, count)
 
@@ -668,7 +706,7 @@ class OpenQueue(CallGuard):
             self._wake(count)
 
     def _discard(self, transaction: Transaction) -> None:
-        """Give back what it holds, if it was not committed, and tell who waits for an item."""
+        """Release what the transaction holds, unless it was committed, and wake threads that wait for an item."""
         count = 0 if transaction.committed else sum(run[1] for run in transaction.runs)
         self.store.discard(transaction)
         if count:
@@ -678,7 +716,8 @@ class OpenQueue(CallGuard):
 
     @outermost
     def postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
-        """Give back what was held, but not before so many seconds are over; who waits is to know how long that is."""
+        """Release what was held, but only after this number of seconds. Wakes the waiting threads: their sleep may have
+        to be shorter."""
         self.shielded(partial(self._postpone, ready, runs, seconds))
 
     def _postpone(self, ready: CountedAvailability, runs: Sequence[Run], seconds: float) -> None:
@@ -688,15 +727,15 @@ class OpenQueue(CallGuard):
             self._waiters.wake_all()
 
     def abandon(self, transaction: Transaction) -> None:
-        """Like ``discard``, from a finalizer, which may run while this very thread holds the mutex."""
+        """Discard the transaction from a finalizer, which may run while its own thread holds the mutex."""
         self._abandoned.append(transaction)
         if self.closed is None and self.mutex.acquire(blocking=False):
             self.mutex.release()
             self._adopt()
 
     def close(self, reason: str) -> None:
-        """Let nobody in any more, wake those who wait, then close the store; closing again does nothing."""
-        if self._is_disowned:  # by a forked child, for instance, where the mutex may be held for ever
+        """Refuse new calls, wake the waiting threads, then close the store. Closing again does nothing."""
+        if self._is_disowned:  # in a forked child, for example, the mutex may be held for ever
             return
         self._close_whole(reason)
 
@@ -719,11 +758,14 @@ class OpenQueue(CallGuard):
                 self._leave_budget()
 
     def disown(self, reason: str, alone: bool = False) -> None:
-        """Close the files without a lock or a write: in a forked child, ``alone``, or when nobody is left to do so."""
+        """Close the files without a lock and without a write.
+
+        In a forked child, pass ``alone``. Without it, the queue was dropped, and no thread is left that could close it.
+        """
         if self.closed is None:
             self.closed = reason
             BACKGROUND.forget(self)
-            self._is_disowned = True  # first, so that a compaction that is about to end sees it
+            self._is_disowned = True  # before the next step: a compaction that is about to end must see it
             if alone:
                 self.store.release()
             elif self._compacting.acquire(blocking=False):
@@ -734,13 +776,13 @@ class OpenQueue(CallGuard):
                 self._share.abandon()
 
     def check(self) -> None:
-        """Raise ``ClosedError`` if the queue is closed."""
+        """Raise ``ClosedError`` if the queue is closed. Discard what dropped sessions have left behind."""
         self.check_closed()
         if self._abandoned and not self.mutex.locked():
             self._adopt()
 
     def _adopt(self) -> None:
-        """Discard what dropped sessions left behind."""
+        """Discard the transactions that dropped sessions have left behind."""
         if self._abandoned:
             self.shielded(self._adopt_abandoned)
 
@@ -750,11 +792,11 @@ class OpenQueue(CallGuard):
             self._room_waiters.tell()
 
     def tell_of_room(self) -> None:
-        """There may be room for who waits for it."""
+        """Tell the first thread that waits for room that there may be some."""
         self._room_waiters.tell()
 
     def _tell_all(self) -> None:
-        """Whoever waits, for an item or for room, is to look: the queue is broken, or he was not told what there is."""
+        """Wake all waiting threads: the queue is broken, or an interruption came before they were told."""
         with self.mutex:
             self._waiters.wake_all()
         self._room_waiters.tell()
@@ -762,18 +804,21 @@ class OpenQueue(CallGuard):
     def _wait_for_room(
         self, transaction: Transaction, timeout_seconds: float | None, error: QueueFullError | None
     ) -> None:
-        """Commit it when it is its turn and there is room; ``error`` says what there was none of, if it has tried."""
+        """Commit the transaction when it is its turn and there is room.
+
+        ``error`` is the refusal of an earlier attempt; None if there was none.
+        """
         limits = self.store.limits
         lasting = limits.refuse_for_ever(transaction)
         if lasting is not None:
             raise lasting
 
         def refuse() -> QueueFullError:
-            """What it hears that has waited in vain, and never tried."""
+            """Return the error for a wait that is over without any attempt."""
             return error or limits.refuse(transaction, limits.nearest)
 
         def check() -> None:
-            """Raise what ends the waiting: that the queue is closed, or that the transaction waits no longer."""
+            """Raise the error that ends the wait: the queue is closed, or the transaction gives up."""
             self.check()
             if transaction.gives_up:
                 transaction.gives_up = False
@@ -789,7 +834,7 @@ class OpenQueue(CallGuard):
         )
 
     def give_up(self, transaction: Transaction) -> None:
-        """It waits for room no longer, and if it has not begun to, it will not: then it is refused."""
+        """End the wait of the transaction for room. If it does not wait yet, it is refused when it would."""
         with self.mutex:
             transaction.gives_up = True
             self._room_waiters.wake_all()

@@ -1,4 +1,4 @@
-"""``requeue``: dead letters go back to the end of the queue that they came from."""
+"""The function ``requeue``: it moves dead letters back to the end of the queue that they came from."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ _BATCH_ITEMS = 256
 
 
 def requeue(group: OpenQueue, dead: OpenQueue, max_items: int | None) -> int:
-    """Move up to so many (None: all) of the dead letters that came from the queue of ``group`` to its end, out of their
-    envelopes; how many. One transaction over both queues, durable on return.
+    """Move up to ``max_items`` dead letters (None: all) to the end of the queue that they came from; return their
+    number.
 
-    Those of other queues, and what is no dead letter, stay where they are; meanwhile nobody else may dequeue them.
-    Raises what a flush raises, and ``CorruptionError`` like a dequeue; then nothing was moved.
+    ``group`` is that queue and ``dead`` the dead-letter queue. The items are taken out of their envelopes. One
+    transaction over both queues does it, and it is durable on return.
+
+    Dead letters of other queues, and items that are no dead letters, stay in place. They are on hold meanwhile, so no
+    other session can dequeue them. Raises the errors of a flush, and ``CorruptionError`` as a dequeue does; then
+    nothing was moved.
     """
     reader, name = dead.store.reader, basename(group.store.directory)
     into, out, held = Transaction(), Transaction(reader.ready), Transaction(reader.ready)
@@ -50,7 +54,7 @@ def requeue(group: OpenQueue, dead: OpenQueue, max_items: int | None) -> int:
 
 
 def _item_of(envelope: bytes, queue: str) -> bytes | None:
-    """The item, if it came from this queue."""
+    """Return the item if it came from this queue, else None."""
     try:
         letter = DeadLetter.decode(envelope)
     except DeadLetterError:

@@ -1,20 +1,29 @@
-"""Retries and dead letters: what a queue does with items that were handed out and not consumed.
+"""Delivery attempts and dead letters: what a queue does with items that were delivered and not consumed.
 
-An *attempt* is a delivery. It is logged, durably, before the item is handed out, so that one that ends its process, by
-``kill -9`` or a power cut, is counted as well. An item whose attempts are used up is *buried*: consumed here and put
-into the dead-letter queue, in its envelope, by one transaction over both (see ``several``). That happens with the flush
-of the session that rejects it; when an exception leaves the block of the session that has it; or, where nobody came to
-say anything, before it would be handed out once more. The order of the steps of a delivery:
+A *delivery attempt* is logged durably before the item is returned. So an attempt that ends its process, by ``kill -9``
+or a power cut, is counted as well. An item with no attempts left is *buried*. It is consumed here and enqueued in the
+dead-letter queue, in its envelope, by one transaction over both queues (see ``two_phase``). That happens at one of
+three times:
 
-1. Hold what is ready: a batch of what was never delivered, or one that was (see ``counting``).
-2. Are its attempts used up? Bury it, and begin again. *A crash leaves it here, to be buried, or there.* Where there is
-   no room for it there, it stays here, and others overtake it; who finds nothing else hears why.
-3. Log the delivery. *A crash leaves an attempt that nobody saw: so there are never more of them than were counted.*
-4. Hand it out.
+- with the flush of the session that rejects the item;
+- when an exception leaves the ``with`` block of the session that holds the item;
+- otherwise before the item would be delivered once more.
 
-So that no other item is given up with a bad one, the last attempt is made alone: to a session that holds nothing else,
-and gets nothing more until it has flushed or rolled back. The threads are those of ``group``; who is buried here takes
-part there as in any transaction over several queues.
+The steps of a delivery, in this order:
+
+1. Hold ready items: a batch that was never delivered, or one item that was (see ``reader``).
+2. If its attempts are used up, bury it and begin again. *A crash leaves it either here, to be buried later, or in the
+   dead-letter queue.* If the dead-letter queue has no room, the item stays here and others overtake it. A consumer that
+   finds nothing else gets the error of the dead-letter queue.
+3. Log the delivery. *A crash leaves an attempt that reached no consumer: so there are never more attempts than were
+   counted.*
+4. Return the item to the caller.
+
+The last attempt is made alone, so that no other item is given up with a bad one. The session must hold nothing else,
+and it gets nothing more until it has flushed or rolled back.
+
+Threads are those of ``open_queue``. A call that buries takes part in a transaction over several queues, with the locks
+of such a transaction.
 """
 
 from __future__ import annotations
@@ -40,15 +49,15 @@ from .multi_queue import commit_jointly
 from .open_queue import OpenQueue
 
 Delay = float | Callable[[int], float]
-"""Seconds before an item comes again: a number, or what makes it of how often the item was delivered."""
+"""Seconds until an item is ready again: a number, or a function from the number of its delivery attempts to seconds."""
 DELAY_SECONDS_MAX = 10 * 366 * 86_400.0
-"""Ten years: what the log counts in nanoseconds has room for more."""
+"""Ten years, in seconds. The log counts nanoseconds and has room for more."""
 _NS = 10**9
 _NEVER_FLUSHED = "delivered {} times, never flushed: each time the process ended, or the session was rolled back"
 
 
 class Rejection(NamedTuple):
-    """What a session has said of an item that it holds."""
+    """The rejection of an item that a session holds."""
 
     sequence: int
     item: bytes
@@ -58,7 +67,7 @@ class Rejection(NamedTuple):
 
 
 class Retries:
-    """What all sessions of a queue share: how often an item is delivered, and what becomes of it then."""
+    """Delivery attempts of a queue, for all its sessions: their number for each item, and what follows the last one."""
 
     def __init__(self, disk: Disk, group: OpenQueue, max_attempts: int | None, delay: Delay) -> None:
         self._disk = disk
@@ -66,23 +75,23 @@ class Retries:
         self.max_attempts = max_attempts
         self._delay = delay
         self.dead: OpenQueue | None = None
-        """Of the dead-letter queue, if there is one."""
+        """The open dead-letter queue, if there is one."""
 
     def times(self, ready: CountedAvailability, sequence: int) -> int:
-        """How often this one was delivered."""
+        """Return the number of delivery attempts of this sequence."""
         return self.group.look(lambda: self.group.store.state.times(ready.number, sequence))
 
     def is_used_up(self, times: int) -> bool:
-        """Whether what was delivered so often is not to be delivered once more."""
+        """Return True if an item with this number of attempts must not be delivered again."""
         return self.max_attempts is not None and times >= self.max_attempts
 
     def delay_seconds(self, times: int) -> float:
-        """How long it is until what was delivered so often comes again. Raises ``ValueError``, and what the setting
-        does."""
+        """Return the seconds until an item with this number of attempts is ready again. Raises ``ValueError``, and
+        errors of the setting."""
         return checked_delay(self._delay(times) if callable(self._delay) else self._delay)
 
     def pieces(self, ready: CountedAvailability, runs: Iterable[Run]) -> list[tuple[int, int, int]]:
-        """The runs in parts that were delivered equally often, and how often that was."""
+        """Return the runs in parts with equal numbers of attempts: the first sequence, the count, and that number."""
 
         def pieces() -> list[tuple[int, int, int]]:
             times = self.group.store.state.attempts.get(ready.number, Attempts()).times
@@ -91,19 +100,19 @@ class Retries:
         return self.group.look(pieces)
 
     def delayed(self, ready: CountedAvailability, first: int, count: int, seconds: float) -> Delayed:
-        """What the log says of a delay that begins now."""
+        """Return the operation of the log for a delay that begins now."""
         delay_ns = int(seconds * _NS)
         return Delayed(ready.number, first, count, self._disk.time_ns() + delay_ns, delay_ns)
 
     def letter(self, ready: CountedAvailability, sequence: int, item: bytes, reason: str) -> bytes:
-        """The envelope of an item that is given up."""
+        """Return the envelope of an item that is given up."""
         seconds = self._disk.time_ns() // 1000 / 1e6
         time = datetime.fromtimestamp(seconds, timezone.utc)
         name, times = basename(self.group.store.directory), self.times(ready, sequence)
         return DeadLetter(item, name, ready.name, sequence, times, reason, time).encode()
 
     def bury(self, work: Transaction, items: Iterable[tuple[int, bytes]], reason: str) -> None:
-        """Move what ``work`` holds, these, to the dead letters; durable on return. Raises what a flush raises."""
+        """Move these items, which ``work`` holds, to the dead letters; durable on return. Raises errors of a flush."""
         ready, grave = work.ready, Transaction()
         assert isinstance(ready, CountedAvailability)
         assert self.dead is not None
@@ -115,8 +124,11 @@ class Retries:
     def refuses(
         self, work: Transaction, sequence: int, item: bytes, times: int
     ) -> ResourceError | QueueFullError | None:
-        """Bury the item that ``work`` holds, which nobody came to flush; or why there is no room for it. Raises what
-        else a flush raises."""
+        """Bury an item without attempts left, which ``work`` holds. Return the error if the dead-letter queue has no
+        room for it.
+
+        Raises the other errors of a flush.
+        """
         try:
             self.bury(work, [(sequence, item)], _NEVER_FLUSHED.format(times))
         except (ResourceError, QueueFullError) as error:
@@ -124,7 +136,7 @@ class Retries:
         return None
 
     def count(self, rejected: int = 0, dead: int = 0) -> None:
-        """So many more."""
+        """Add to the numbers of rejected items and of dead letters."""
 
         def count() -> None:
             self.group.rejected += rejected
@@ -134,24 +146,26 @@ class Retries:
 
 
 class Trial:
-    """What one session does with items that may fail. For one thread at a time."""
+    """The part of one session that handles items which may fail. For one thread at a time."""
 
     def __init__(self, retries: Retries) -> None:
         self.retries = retries
         self._rejections: dict[int, Rejection] = {}
-        """By sequence, in the order of rejection."""
+        """Rejections by sequence, in the order in which they were made."""
         self._held: list[Run] | None = None
-        """What the transaction held before its rejections were set apart; None if they are not."""
+        """Runs that the transaction held before ``set_apart`` changed them; None if they are unchanged."""
         self._again: dict[float, list[Run]] = {}
-        """What of that is to come again, by the seconds until then."""
+        """Runs of these that are to be ready again, by the seconds until then."""
 
     def take(
         self, transaction: Transaction, reader: Reader, max_items: int, timeout_seconds: float | None
     ) -> list[bytes]:
-        """Hold up to ``max_items`` items, as ``OpenQueue.take`` does; each of them is counted as delivered, durably.
+        """Hold up to ``max_items`` items, as ``OpenQueue.take`` does. Each delivery is logged durably before the
+        return.
 
-        Nothing, at once, where the session holds an item at its last attempt, or holds anything and such a one is next.
-        Raises what ``OpenQueue.take`` and a flush raise; then nothing more is held.
+        Returns an empty list at once if the session holds an item at its last attempt. It does so as well if the
+        session holds anything and such an item is next. Raises the errors of ``OpenQueue.take`` and of a flush; then
+        nothing more is held.
         """
         assert isinstance(reader, CountedReader)
         retries, group, ready = self.retries, self.retries.group, reader.counted
@@ -174,7 +188,7 @@ class Trial:
                     first, times = runs[0][0], retries.times(ready, runs[0][0])
                     if retries.is_used_up(times):
                         refusal = refusal or retries.refuses(held, first, items[0], times)
-                        if not held.committed:  # others overtake it: it must not keep them from making room
+                        if not held.committed:  # others overtake it, and may make room
                             passed.runs, held.runs = [*passed.runs, *runs], []
                         continue
                     if retries.is_used_up(times + 1) and transaction.runs:
@@ -185,7 +199,7 @@ class Trial:
                     group.commit(delivery)
                     joined = list(transaction.runs)
                     join_runs(joined, runs)
-                    # From here on without a call: an interruption finds them in one of both.
+                    # No call from here on: an interruption finds the runs in one of the two transactions.
                     transaction.runs, held.runs = joined, []
                 except BaseException:
                     group.discard(held)
@@ -204,16 +218,18 @@ class Trial:
         retry: bool,
         delay_seconds: float | None,
     ) -> None:
-        """Say of the first item that the transaction holds, and that ``matches``, that it has failed: of those behind
-        the one that was rejected last, else of all. So who goes through a batch does not begin anew for each.
+        """Mark a held item as failed: the first that ``matches`` behind the last rejected one, else the first that
+        matches.
 
-        Raises ``ValueError`` where it holds none, or there are no dead letters and it is to be one of them, and
-        ``CorruptionError`` where what it holds cannot be read any more.
+        So a caller that goes through a batch with equal items rejects each of them in turn.
+
+        Raises ``ValueError`` if no held item matches, or if the item must become a dead letter and there are none.
+        Raises ``CorruptionError`` if a held item can no longer be read.
         """
         assert isinstance(reader, CountedReader)
         retries = self.retries
         if not retry and retries.dead is None:
-            raise ValueError("what is rejected with retry=False is a dead letter: open the queue with dead_letter=")
+            raise ValueError("reject with retry=False needs a dead-letter queue: open the queue with dead_letter=")
         if not isinstance(reason, str):
             raise TypeError(f"a reason must be text, not {reason!r}")
         seconds = None if delay_seconds is None else checked_delay(delay_seconds)
@@ -223,24 +239,27 @@ class Trial:
             if sequence not in self._rejections and matches(sequence, item):
                 break
         else:
-            raise ValueError("the session holds no such item, or none that it has not rejected yet")
+            raise ValueError("the session holds no such item, or has rejected all of them: pass an item that it holds")
         if seconds is None:
             seconds = retries.delay_seconds(retries.times(reader.counted, sequence))
         self._rejections[sequence] = Rejection(sequence, item, reason, retry, seconds)
 
     @property
     def rejects(self) -> bool:
-        """Whether the next flush has anything to reject."""
+        """True if the next flush has an item to reject."""
         return bool(self._rejections)
 
     def forget(self, runs: Iterable[Run]) -> None:
-        """These are not held any more: what was said of them was not flushed."""
+        """Drop the rejections of these runs, which are not held any more."""
         gone = Intervals(runs)
         kept = (item for item in self._rejections.items() if not gone.overlap(item[0], item[0] + 1))
         self._rejections = dict(kept)
 
     def set_apart(self, transaction: Transaction) -> list[bytes]:
-        """Take what is to come again out of what the transaction consumes; the envelopes of what is given up."""
+        """Take items that are to be ready again out of the runs that the transaction consumes.
+
+        Returns the envelopes of the items that are given up.
+        """
         if not self._rejections:
             return []
         retries, ready = self.retries, transaction.ready
@@ -260,7 +279,8 @@ class Trial:
         return letters
 
     def settle(self, transaction: Transaction) -> None:
-        """What was set apart comes again, if the transaction was committed; else the transaction holds it as before."""
+        """Release the runs that were set apart, if the transaction was committed; otherwise restore what the
+        transaction held."""
         held, self._held = self._held, None
         if held is None:
             return
@@ -279,11 +299,11 @@ class Trial:
         self._rejections = {}
 
     def commit(self, transaction: Transaction, timeout_seconds: float | None = None) -> None:
-        """Commit it as ``OpenQueue.commit`` does, with what becomes of what it has rejected."""
+        """Commit the transaction, as ``OpenQueue.commit`` does, together with its rejections."""
         commit_tried([(self.retries.group, transaction, self)], timeout_seconds)
 
     def discard(self, transaction: Transaction) -> None:
-        """Give back what the transaction holds, after the delay, and forget the rest, like ``OpenQueue.discard``."""
+        """Release what the transaction holds, after the delay, and drop the rest, as ``OpenQueue.discard`` does."""
         self._rejections = {}
         group = self.retries.group
         try:
@@ -293,8 +313,10 @@ class Trial:
             group.discard(transaction)
 
     def fail(self, transaction: Transaction, reader: Reader | None, error: BaseException) -> None:
-        """Move what it holds, and what has no attempts left, to the dead letters, because of this error. Where that
-        cannot be done now, it is before it would be handed out again."""
+        """Move held items without attempts left to the dead letters, with this error as their reason.
+
+        If that is not possible now, it is done before the item would be delivered again.
+        """
         retries = self.retries
         if not isinstance(reader, CountedReader) or not isinstance(error, Exception) or not self._is_usable:
             return
@@ -302,21 +324,21 @@ class Trial:
         pieces = retries.pieces(reader.counted, transaction.runs)
         work.runs = [(first, count) for first, count, times in pieces if retries.is_used_up(times)]
         if work.runs:
-            transaction.runs = without(transaction.runs, work.runs)  # first: what is consumed is never given back
+            transaction.runs = without(transaction.runs, work.runs)  # first: consumed items are never released
             try:
-                with suppress(Exception):  # the error is what its user is to see
+                with suppress(Exception):  # the user must see the error of the block, not this one
                     retries.bury(work, reader.read(work.runs), f"{type(error).__name__}: {error}")
             finally:
                 retries.group.discard(work)
 
     @property
     def _is_usable(self) -> bool:
-        """Whether anything can be logged: of a queue that is broken also what is in memory may be half a change."""
+        """True if the queue can log anything. In a broken queue the state in memory may be half changed."""
         group = self.retries.group
         return group.closed is None and group.store.broken is None
 
     def _put_off(self, transaction: Transaction) -> None:
-        """Let what it holds come again after the delay that there is."""
+        """Log and begin the delay of each held item that has attempts left."""
         retries, ready = self.retries, transaction.ready
         assert isinstance(ready, CountedAvailability)
         later = [
@@ -328,7 +350,7 @@ class Trial:
             return
         note = Transaction(ready)
         note.operations = [retries.delayed(ready, *each) for each in later]
-        with suppress(PersistentQueueError, OSError):  # then it waits as long as the queue is open
+        with suppress(PersistentQueueError, OSError):  # then the delay is in memory only, until the queue is closed
             retries.group.commit(note)
         runs = [(first, count) for first, count, _ in later]
         transaction.runs = without(transaction.runs, runs)
@@ -337,8 +359,11 @@ class Trial:
 
 
 def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], timeout_seconds: float | None) -> None:
-    """Commit the transactions as ``commit_jointly`` does, with what becomes of what their sessions have rejected: what
-    is given up is in its dead-letter queue, or what is to come again is not consumed, if all of it is committed."""
+    """Commit the transactions, as ``commit_jointly`` does, together with the rejections of their sessions.
+
+    If everything is committed, items that are given up are in their dead-letter queue, and items to be ready again are
+    not consumed. Otherwise nothing is committed.
+    """
     by_group = {group: transaction for group, transaction, _ in works}
     graves: list[tuple[Transaction, int]] = []
     try:
@@ -351,7 +376,7 @@ def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], t
         busy = [(group, transaction) for group, transaction in by_group.items() if not transaction.is_empty]
         if busy:
             commit_jointly(busy, timeout_seconds)
-        for _, transaction, _ in works:  # of which nothing is left to commit
+        for _, transaction, _ in works:  # also those that had nothing left to commit
             transaction.settled = True
             transaction.skipped = bool(busy) and busy[0][1].skipped
     finally:
@@ -364,11 +389,11 @@ def commit_tried(works: Sequence[tuple[OpenQueue, Transaction, Trial | None]], t
 
 
 def counts_attempts(max_attempts: int | None, has_dead_letters: bool, delay: Delay, sync: bool) -> bool:
-    """Whether a queue with these settings counts deliveries. Raises ``TypeError``, and ``ValueError`` for settings that
-    do not go together."""
+    """Return True if a queue with these settings counts delivery attempts. Raises ``TypeError``, and ``ValueError`` for
+    settings that exclude each other."""
     if not callable(delay):
         if not isinstance(delay, int | float):
-            raise TypeError(f"retry_delay_seconds must be a number, or make one of the attempts, not {delay!r}")
+            raise TypeError(f"retry_delay_seconds must be a number, or a function of the attempts, not {delay!r}")
         checked_delay(delay)
     if max_attempts is not None and type(max_attempts) is not int:
         raise TypeError(f"max_attempts must be a whole number, not {max_attempts!r}")
@@ -377,21 +402,23 @@ def counts_attempts(max_attempts: int | None, has_dead_letters: bool, delay: Del
     if max_attempts is not None and not has_dead_letters:
         raise ValueError("max_attempts needs dead_letter=, the name of the queue for items that have no attempts left")
     if has_dead_letters and not sync:
-        raise ValueError("dead_letter needs sync=True: a power cut could take an item from both queues, or from none")
+        raise ValueError(
+            "dead_letter needs sync=True: after a power cut an item could be in both queues, or in neither"
+        )
     return has_dead_letters or callable(delay) or delay > 0
 
 
 def require_fitting(store: Store, dead: Store) -> None:
-    """Raise ``ValueError`` where the one cannot have the dead letters of the other."""
-    fit = f"{dead.directory}: cannot have the dead letters of {store.directory}"
+    """Raise ``ValueError`` if ``dead`` cannot take the dead letters of ``store``."""
+    fit = f"{dead.directory}: this queue cannot hold the dead letters of {store.directory}"
     if not dead.settings.sync or dead.subscriptions.plain is None:
-        raise ValueError(f"{fit}: open it with sync=True, as one that was made without fan_out")
+        raise ValueError(f"{fit}: open it with sync=True, and name one that was made without fan_out")
     if store.segments.envelopes.most_bytes and not dead.segments.envelopes.most_bytes:
         raise ValueError(f"{fit}, whose items are encrypted: open it with encryption=, too")
 
 
 def checked_delay(seconds: float) -> float:
-    """The delay. Raises ``ValueError`` where it is no time that can be waited."""
+    """Return the delay. Raises ``ValueError`` if it is not from 0 to ``DELAY_SECONDS_MAX``."""
     if not (isfinite(seconds) and 0 <= seconds <= DELAY_SECONDS_MAX):
         raise ValueError(f"a delay must be from 0 to {DELAY_SECONDS_MAX} seconds, got {seconds}")
     return seconds

@@ -1,19 +1,15 @@
-"""Threads that wait for an item: one of them listens for other processes, and the rest sleep.
+"""Threads that wait: ``ItemWaiters`` for an item, and ``RoomWaiters`` for room in a full queue.
 
-To wait costs no processor time. The first that waits keeps the bell (see ``bell``), which rings when another process
-publishes something; the others sleep until this process has an item for them. A thread that leaves while none keeps the
-bell wakes another one, which keeps it then.
+A waiting thread sleeps without the mutex, on a lock of its own. ``threading.Condition`` is not used: it loses the mutex
+if a signal handler raises while it takes the mutex again.
 
-A thread sleeps without the mutex, in a place of its own: ``threading.Condition`` loses the mutex if a signal handler
-raises while it takes it again.
+Waiters for an item use no processor time. The first one keeps the wake-up (see ``wakeup``), which ends its sleep when
+another process publishes something. The others sleep until this process has an item for them. When a thread leaves and
+no thread keeps the wake-up, it wakes another waiter, which keeps the wake-up from then on.
 
-Transactions that wait for room in a full queue, in the order of their coming.
-
-The first one tries again whenever something was dequeued or given back, and leaves when it has found room; then it is
-the next one's turn. Meanwhile it looks at what other processes say: nobody else may be there who does.
-
-A thread sleeps on a lock of its own, without the mutex: ``threading.Condition`` loses the mutex if a signal handler
-raises while it takes it again.
+Waiters for room stand in a line, in the order in which they came. The first one tries again whenever an item was
+dequeued or released. It leaves when it has found room, and then it is the next one's turn. Meanwhile the first one
+looks every 50 ms for what other processes publish: perhaps no other thread does.
 """
 
 from __future__ import annotations
@@ -30,7 +26,7 @@ from ..system.wakeup import LONGEST_SECONDS, POLL_SECONDS, Wakeup
 
 
 class _Place:
-    """The place of one waiting thread: with the bell, or with a lock that is released when it is told."""
+    """The place of one thread that waits for an item: with the wake-up, or with a lock that ``tell`` releases."""
 
     __slots__ = ("bell", "is_told", "most_seconds", "turn")
 
@@ -42,13 +38,13 @@ class _Place:
         self.most_seconds = LONGEST_SECONDS
 
     def tell(self) -> None:
-        """End its sleep; again, if that was interrupted."""
+        """End its sleep. After an interruption it may be called again."""
         if not self.is_told:
             self.is_told = True
             self.turn.release()
 
     def sleep(self, timeout_seconds: float) -> None:
-        """Return when it is told, when the bell rings that it keeps, or when the time is over."""
+        """Return when the place is told, when the wake-up that it keeps rings, or when the time is over."""
         seconds = min(timeout_seconds, self.most_seconds)
         if self.bell is not None:
             self.bell.wait(seconds)
@@ -57,9 +53,9 @@ class _Place:
 
 
 class ItemWaiters:
-    """All waiting threads of one queue. ``mutex`` is held by the caller, but for ``wait`` and ``abandon``.
+    """The threads that wait for an item of one queue. The caller holds ``mutex``, except for ``wait`` and ``abandon``.
 
-    ``opened`` opens the directory that other processes publish in, and closes it again.
+    ``opened`` opens the directory into which other processes publish, and closes it again.
     """
 
     def __init__(
@@ -68,23 +64,24 @@ class ItemWaiters:
         self._mutex = mutex
         self._opened = opened
         self.sleeping: list[_Place] = []
-        """The places without the bell."""
+        """Places without the wake-up. Read-only outside this class."""
         self.keeper: _Place | None = None
-        """The place that has the bell. Neither is to be changed from outside."""
+        """Place that keeps the wake-up; None if there is none. Read-only outside this class."""
         self._bell: Wakeup | None = None
         self._is_closed = False
 
     @property
     def count(self) -> int:
-        """How many threads wait."""
+        """Number of threads that wait."""
         return len(self.sleeping) + (self.keeper is not None)
 
     def wait(self, must_wait: Callable[[], float | None], outside: Callable[[Callable[[], None]], None]) -> bool:
-        """Ask ``must_wait`` with the mutex held, and sleep for at most so many seconds; return False if it says None.
+        """Call ``must_wait`` with the mutex held, and sleep for at most the returned seconds; return False if it
+        returned None.
 
-        The sleep is made by ``outside``, without the mutex, which the caller does not hold. Returns True when something
-        may have come, the time is over, or before. If the process has no descriptors left for a bell, it returns within
-        50 ms.
+        ``outside`` makes the sleep, without the mutex. The caller does not hold the mutex. Returns True when something
+        may have come, when the time is over, or earlier. If the process has no file descriptors left for a wake-up, it
+        returns within 50 ms.
         """
         place = _Place()
         try:
@@ -111,23 +108,24 @@ class ItemWaiters:
                 self._bell.ring()
 
     def wake_all(self) -> None:
-        """Have all threads look."""
+        """Wake all threads, so that each looks again."""
         self.wake(self.count)
 
     def close(self) -> None:
-        """Wake all threads, which must not come back; the bell is closed when none keeps it."""
+        """Wake all threads, which must not come back. The wake-up is closed when no thread keeps it."""
         self._is_closed = True
         self.wake_all()
         if self.keeper is None:
             self._close_bell()
 
     def abandon(self) -> None:
-        """Close the bell, without the mutex: nobody waits any more, or those who do are threads of a parent process."""
+        """Close the wake-up without the mutex: no thread waits any more, or the waiting threads belong to a parent
+        process."""
         self._close_bell()
 
     def _enter(self, place: _Place) -> bool:
-        """Take the place; False if the thread is to look once more first: what came before there was a bell did not
-        ring."""
+        """Take the place. Return False if the thread must look again first: what came before the wake-up existed did
+        not ring it."""
         if self.keeper is None:
             if self._bell is None:
                 try:
@@ -148,8 +146,10 @@ class ItemWaiters:
             self._bell = Wakeup(directory)
 
     def _leave(self, place: _Place, passes: bool = False) -> None:
-        """Give up the place; again, if that was interrupted. If the thread ``passes``, since it will not look for what
-        it was woken for, another one is woken."""
+        """Give up the place. After an interruption it may be called again.
+
+        If the thread ``passes``, it will not look for what it was woken for, and another thread is woken.
+        """
         with self._mutex:
             if place in self.sleeping:
                 self.sleeping.remove(place)
@@ -158,7 +158,7 @@ class ItemWaiters:
                 if self._is_closed:
                     self._close_bell()
             if self.keeper is None or (passes and place.is_told):
-                for other in self.sleeping[:1]:  # which may be the next one to keep the bell
+                for other in self.sleeping[:1]:  # it may keep the wake-up next
                     other.tell()
                 del self.sleeping[:1]
 
@@ -169,7 +169,7 @@ class ItemWaiters:
 
 
 class RoomWaiter:
-    """The place of one waiting thread."""
+    """The place of one thread that waits for room."""
 
     __slots__ = ("_is_told", "_turn")
 
@@ -179,47 +179,48 @@ class RoomWaiter:
         self._is_told = False
 
     def tell(self) -> None:
-        """End its sleep, or the next one; the mutex is held."""
+        """End its sleep, or the next one. The mutex is held."""
         if not self._is_told:
             self._is_told = True
             self._turn.release()
 
     def listen(self) -> None:
-        """Forget what it was told so far; the mutex is held."""
+        """Forget what the place was told so far. The mutex is held."""
         if self._is_told:
             self._turn.acquire(blocking=False)
             self._is_told = False
 
     def sleep(self, timeout_seconds: float) -> None:
-        """Return when it is told, when the time is over, or when it was told since ``listen``; without the mutex."""
+        """Return when the place is told, or was told since ``listen``, or when the time is over. Without the mutex."""
         if self._turn.acquire(timeout=timeout_seconds):
             self._turn.release()
 
 
 class RoomWaiters:
-    """The seats of one queue. ``mutex`` guards them; only ``tell_first`` and ``wake_all`` are called with it."""
+    """The threads that wait for room in one queue. ``mutex`` guards them. Only ``tell_first`` and ``wake_all`` are
+    called with it."""
 
     def __init__(self, mutex: threading.Lock) -> None:
         self._mutex = mutex
         self.taken: list[RoomWaiter] = []
-        """By those that wait, in the order of coming; not to be changed from outside."""
+        """Places of the waiting threads, in the order in which they came. Read-only outside this class."""
         self._rooms = 0
-        """How often there may have been room for those that wait."""
+        """Number of times that there may have been room for them."""
 
     def tell(self) -> None:
-        """Tell the first that there may be room."""
+        """Tell the first waiter that there may be room."""
         if self.taken:
             with self._mutex:
                 self.tell_first()
 
     def tell_first(self) -> None:
-        """Tell the first that there may be room; the mutex is held."""
+        """Tell the first waiter that there may be room. The mutex is held."""
         self._rooms += 1
         if self.taken:
             self.taken[0].tell()
 
     def wake_all(self) -> None:
-        """Have all look whether they may stay; the mutex is held."""
+        """Wake all waiters, so that each checks whether it may go on waiting. The mutex is held."""
         for seat in self.taken:
             seat.tell()
 
@@ -232,12 +233,13 @@ class RoomWaiters:
         timeout_seconds: float | None,
         outside: Callable[[Callable[[], None]], None],
     ) -> None:
-        """Retry the ``attempt`` while at the head of the line and room may be available, until it succeeds.
+        """Retry ``attempt`` while at the head of the line and room may be available, until it succeeds.
 
-        The first of those that wait has a ``look`` now and then at what other processes say, which may make room. When
-        the time is over (None: never), raises the last refusal, or what ``refuse`` gives if there was no attempt.
-        Raises a refusal that is ``lasting`` at once, and what ``check`` raises, which is called before each sleep. The
-        sleep is made by ``outside``.
+        While it is at the head of the line, it calls ``look`` from time to time, for what other processes publish: that
+        may make room. ``check`` is called before each sleep, and ``outside`` makes the sleep.
+
+        If the timeout is over (None: never), the last refusal is raised, or the error of ``refuse`` if there was no
+        attempt. A refusal that is ``lasting`` is raised at once, and so is an error of ``check``.
         """
         deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
         seat = RoomWaiter()
@@ -260,7 +262,7 @@ class RoomWaiters:
         deadline: float | None,
         outside: Callable[[Callable[[], None]], None],
     ) -> QueueFullError | None:
-        """Return the refusal that ends the waiting; None once the attempt has succeeded."""
+        """Return the refusal that ends the wait; None once the attempt has succeeded."""
         tried, refusal = -1, None
         with self._mutex:
             self.taken.append(seat)

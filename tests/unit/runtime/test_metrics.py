@@ -65,7 +65,7 @@ def test_later_minus_earlier() -> None:
     meter.note(7)
     assert meter.histogram() - earlier == of(2, 7)
     assert earlier == of(1)
-    with pytest.raises(ValueError, match="other bounds"):
+    with pytest.raises(ValueError, match="different bounds"):
         _ = earlier - Meter(SECONDS).histogram()
 
 

@@ -93,9 +93,9 @@ class PersistentQueue(Uncopyable, Generic[T]):
             least 1. Admission uses an upper bound: 44 bytes per block, 4 bytes per item, and the payload.
             Encryption adds 49 bytes and the key id per block.
         max_disk_bytes: Upper bound in bytes for all files of the queue. Default None: no limit; at least five times
-            ``log_bytes``. An eighth is reserved for the growth of the log and
-            its spare, or their size if that is more. So consumers can go on. Log and spare alone may exceed the limit: when many small items are
-            consumed out of order, and the gaps need more.
+            ``log_bytes``. An eighth is reserved for the growth of the log and its spare, or their size if that is more.
+            So consumers can go on. Log and spare alone may exceed the limit: when many small items are consumed out of
+            order, and the gaps need more.
         min_free_bytes: Bytes of the file system that enqueues leave free. Default 0: off; at least 0. It is checked
             when a file is made or grows: for the log on its file system, for segments on theirs. Dequeuing goes on.
         full: What ``flush`` does if a limit leaves no room: ``"raise"`` (default) raises ``QueueFullError``,

@@ -116,8 +116,9 @@ def test_build_08_no_test_sleeps_for_a_while() -> None:
 
 def test_build_08_documents_are_read_as_utf_8() -> None:
     """In a locale that is not UTF-8, too: what reads or writes a document, a page or a room names its encoding."""
-    names = ("documents", "coming_from", "cli_report", "layers")
-    for path in [*(ROOT / "tests" / f"test_{name}.py" for name in names), ROOT / "tests" / "crash" / "mutants.py"]:
+    names = [f"project/{name}" for name in ("test_documents", "test_layers", "modules", "promises")]
+    names += ["peers/test_coming_from", "faces/test_cli_report", "crash/mutants"]
+    for path in (ROOT / "tests" / f"{name}.py" for name in names):
         calls = [node for node in ast.walk(ast.parse(path.read_bytes())) if isinstance(node, ast.Call)]
         texts = [node for node in calls if dotted(node.func).rpartition(".")[2] in ("read_text", "write_text")]
         unnamed = [node.lineno for node in texts if "encoding" not in [keyword.arg for keyword in node.keywords]]

@@ -32,7 +32,7 @@ OPENINGS = re.compile(
     re.I,
 )
 RETIRED = re.compile(
-    r"``(fsck|pact|bell|insist|shield|seats|doubt|joint|together|several|stationary|bounds|adopt|mend|upkeep|deadletter"
+    r"``(fsck|pact|bell|insist|shield|seats|doubt|joint|together|several|stationary|adopt|mend|upkeep|deadletter"
     r"|counting|logger|sharing)``"
 )
 """Names that modules had before they were moved into folders, where they are named as modules."""

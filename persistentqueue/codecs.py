@@ -1,10 +1,20 @@
-"""Codecs: what stands between the objects of a typed queue and its bytes.
+"""Codecs: the conversion between the objects of a typed queue and the bytes that the queue stores.
 
-A codec is any object with ``encode(item) -> bytes`` and ``decode(data) -> item``, for any number of threads at once. A
-queue does not remember which it was opened with: a later opening may have another one, and ``BYTES`` fits all.
+A codec is any object with ``encode(item) -> bytes`` and ``decode(data) -> item``. Any number of threads may call both
+at once. A queue does not store its codec: pass the codec at every opening. A later opening may use another codec, and
+``BYTES`` fits every queue.
 
-``TEXT`` and ``JSON`` are safe to decode whoever wrote the data; so is ``MessagePack``, which also checks types.
-``UNSAFE_PICKLE`` is not: unpickling runs whatever code the data says. Nothing is unpickled unless a queue is opened so.
+``TEXT`` and ``JSON`` decode untrusted data safely. So does ``MessagePack``, which also checks types. ``UNSAFE_PICKLE``
+does not: unpickling runs any code that the data contains. A queue unpickles only if it is opened with
+``UNSAFE_PICKLE``.
+
+Example::
+
+    from persistentqueue import PersistentQueue, codecs
+
+    with PersistentQueue("queues", "orders", codec=codecs.JSON) as queue, queue.session() as session:
+        session.enqueue({"id": 7})
+        session.flush()
 """
 
 from __future__ import annotations
@@ -21,7 +31,7 @@ if TYPE_CHECKING:
     from typing_extensions import TypeVar
 
     T = TypeVar("T", default=bytes)
-    """What the items of a queue are: bytes, unless its codec says otherwise."""
+    """Type of the items of a queue: bytes, unless its codec says otherwise."""
 else:
     from typing import TypeVar
 
@@ -31,19 +41,42 @@ C = TypeVar("C")
 
 
 class Codec(Protocol[C]):
-    """What a typed queue needs to know of its items."""
+    """The interface of a codec. Any object with these two methods is a codec.
+
+    A queue calls both methods in the thread of its caller. Several threads may call them at once.
+    """
 
     def encode(self, item: C, /) -> bytes:
-        """The bytes of the item. May raise anything: the caller hears a ``CodecError`` from it."""
+        """Return the item as bytes.
+
+        Args:
+            item: An item of the type that this codec accepts.
+
+        Returns:
+            The bytes to store. An object of another type than ``bytes`` is an error.
+
+        Raises:
+            Exception: The item cannot be encoded. The caller of the queue gets a ``CodecError`` with this cause.
+        """
         ...
 
     def decode(self, data: bytes, /) -> C:
-        """The item of the bytes. May raise anything: the caller hears a ``CodecError`` from it."""
+        """Return the item that these bytes encode.
+
+        Args:
+            data: The bytes that ``encode`` has returned, possibly in another process or version.
+
+        Returns:
+            The item.
+
+        Raises:
+            Exception: The bytes cannot be decoded. The caller of the queue gets a ``CodecError`` with this cause.
+        """
         ...
 
 
 class _Bytes:
-    """Bytes as they are."""
+    """Codec that leaves bytes unchanged."""
 
     def encode(self, item: bytes, /) -> bytes:
         return item
@@ -53,7 +86,7 @@ class _Bytes:
 
 
 class _Text:
-    """Text, as UTF-8."""
+    """Codec for text, as UTF-8."""
 
     def encode(self, item: str, /) -> bytes:
         return item.encode()
@@ -63,7 +96,7 @@ class _Text:
 
 
 class _Json:
-    """What JSON can say, as UTF-8. A tuple comes back as a list, and the keys of a dictionary as text."""
+    """Codec for JSON values, as UTF-8. A tuple comes back as a list, and the keys of a dictionary as text."""
 
     def encode(self, item: Any, /) -> bytes:
         return json.dumps(item, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -73,7 +106,7 @@ class _Json:
 
 
 class _UnsafePickle:
-    """Any object of Python's."""
+    """Codec for every object that can be pickled."""
 
     def encode(self, item: Any, /) -> bytes:
         return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)
@@ -83,10 +116,20 @@ class _UnsafePickle:
 
 
 class MessagePack(Generic[C]):
-    """MessagePack, by msgspec: what it can say, or items of one ``type``, which are checked when they are decoded.
+    """Codec for MessagePack, by msgspec: any value that MessagePack can hold, or items of one type.
 
-    ``MessagePack(Order)`` takes a ``msgspec.Struct``, a dataclass, a ``TypedDict``, ``list[int]``, …. Raises
-    ``MissingExtraError`` where msgspec is not installed.
+    Items of one type are checked when they are decoded. Any thread may use the codec.
+
+    Args:
+        type: The type of the items: a ``msgspec.Struct``, a dataclass, a ``TypedDict``, ``list[int]``, and so on.
+            Default: any value.
+
+    Raises:
+        MissingExtraError: msgspec is not installed (the extra ``persistentqueue[msgpack]``).
+
+    Example::
+
+        queue = PersistentQueue("queues", "orders", codec=MessagePack(Order))
     """
 
     @overload
@@ -95,7 +138,7 @@ class MessagePack(Generic[C]):
     @overload
     def __init__(self, type: type[C]) -> None: ...
 
-    def __init__(self, type: Any = Any) -> None:  # noqa: A002 - what msgspec calls it
+    def __init__(self, type: Any = Any) -> None:  # noqa: A002 - the name that msgspec uses
         try:
             import msgspec  # noqa: PLC0415 - an optional package
         except ImportError as missing:
@@ -104,49 +147,105 @@ class MessagePack(Generic[C]):
         self._decoder = msgspec.msgpack.Decoder(type)
 
     def encode(self, item: C, /) -> bytes:
-        """The item in MessagePack."""
+        """Return the item in MessagePack.
+
+        Args:
+            item: An item of the type of this codec.
+
+        Returns:
+            The bytes to store.
+
+        Raises:
+            Exception: msgspec cannot encode the item. The caller of the queue gets a ``CodecError``.
+        """
         return self._encode(item)
 
     def decode(self, data: bytes, /) -> C:
-        """The item, if it is of the type."""
+        """Return the item that these bytes encode, after a check of its type.
+
+        Args:
+            data: Bytes in MessagePack.
+
+        Returns:
+            The item, of the type of this codec.
+
+        Raises:
+            Exception: The bytes are not MessagePack, or the item has another type. The caller of the queue gets a
+                ``CodecError``.
+        """
         item: C = self._decoder.decode(data)
         return item
 
 
 BYTES: Final[Codec[bytes]] = _Bytes()
-"""Bytes as they are: what a queue has where nothing else is said."""
+"""Codec that leaves bytes unchanged; the default of every queue."""
 TEXT: Final = _Text()
-"""Text, as UTF-8."""
+"""Codec for text, as UTF-8."""
 JSON: Final = _Json()
-"""What JSON can say. A tuple comes back as a list, the keys of a dictionary as text; NaN is refused."""
+"""Codec for JSON values, as UTF-8. A tuple comes back as a list, the keys of a dictionary as text; NaN is refused."""
 UNSAFE_PICKLE: Final = _UnsafePickle()
-"""Any object that can be pickled. UNSAFE for data that you did not write yourself: it runs what the data says."""
+"""Codec for every object that can be pickled. UNSAFE for data of others: unpickling runs any code in the data."""
 
 
 def checked_codec(codec: Codec[C]) -> Codec[C]:
-    """The codec, if it is one. Raises ``TypeError``."""
+    """Return the codec if it is valid.
+
+    Args:
+        codec: An object with ``encode`` and ``decode``, not a class.
+
+    Returns:
+        The same object.
+
+    Raises:
+        TypeError: The object lacks one of the methods, or is a class.
+    """
     is_codec = callable(getattr(codec, "encode", None)) and callable(getattr(codec, "decode", None))
     if not is_codec or isinstance(codec, type):
         raise TypeError(
-            f"codec must be an object with encode and decode, persistentqueue.codecs.JSON for instance, not {codec!r}"
+            f"codec must be an object with encode and decode, such as persistentqueue.codecs.JSON, not {codec!r}"
         )
     return codec
 
 
 def encode(codec: Codec[C], item: C, path: str | None = None) -> bytes:
-    """Return the item as bytes, for the queue at ``path``. Raises ``CodecError``."""
+    """Return the item as bytes, for the queue at ``path``.
+
+    Args:
+        codec: The codec of the queue.
+        item: The item to encode.
+        path: The directory of the queue, for the error only. Default: unknown.
+
+    Returns:
+        The bytes to store.
+
+    Raises:
+        CodecError: The codec raised an exception, or returned an object of another type than ``bytes``.
+    """
     try:
         data = codec.encode(item)
     except Exception as error:
         raise CodecError("encode", codec, item, error, path) from error
     if type(data) is not bytes:
-        problem = TypeError(f"encode must give bytes, not {type(data).__name__}")
+        problem = TypeError(f"encode must return bytes, not {type(data).__name__}")
         raise CodecError("encode", codec, item, problem, path)
     return data
 
 
 def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int | None = None) -> C:
-    """Return the item of the bytes, which have this number in the queue at ``path``. Raises ``CodecError``."""
+    """Return the item that these bytes of the queue at ``path`` encode.
+
+    Args:
+        codec: The codec of the queue.
+        data: The bytes of the item.
+        path: The directory of the queue, for the error only. Default: unknown.
+        sequence: The sequence of the item, for the error only. Default: unknown.
+
+    Returns:
+        The item.
+
+    Raises:
+        CodecError: The codec raised an exception.
+    """
     try:
         return codec.decode(data)
     except Exception as error:
@@ -154,9 +253,16 @@ def decode(codec: Codec[C], data: bytes, path: str | None = None, sequence: int 
 
 
 def decode_each(codec: Codec[C], batches: Iterator[tuple[int, list[bytes]]], path: str) -> Iterator[C]:
-    """Return the items of the bytes, in turn; each batch has the number of its first one.
+    """Return an iterator over the decoded items of all batches, in order.
 
-    Raises ``CodecError`` in its turn, and goes on behind it.
+    Args:
+        codec: The codec of the queue.
+        batches: Pairs of the sequence of a first item and the bytes of consecutive items from there on.
+        path: The directory of the queue, for the error only.
+
+    Returns:
+        An iterator over the items. Its ``next`` raises ``CodecError`` for an item that cannot be decoded. The iteration
+        may continue after that item.
     """
     if codec is BYTES:
         plain: Any = chain.from_iterable(batch for _, batch in batches)

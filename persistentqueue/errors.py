@@ -1,61 +1,62 @@
-"""Everything that can go wrong, one class for each thing a caller can do about it.
+"""All errors of the package: one class for each action that a caller can take.
 
 ::
 
     PersistentQueueError
-    ├── QueueLockedError         another owner has the queue: wait, or stop that owner
-    ├── UntrustedError           another user may have prepared what is there: look at it, mend it, or say trust=True
-    ├── CopiedQueueError         a copy of an open queue: close one of them, or give the copy an identity of its own
-    ├── QueueNotFoundError       no queue there and ``create=False``  (also a FileNotFoundError)
+    ├── QueueLockedError         another owner has the queue open: wait, or close the queue there
+    ├── UntrustedError           another user may have prepared the files: inspect and repair them, or pass trust=True
+    ├── CopiedQueueError         a copy of a neighbouring queue: move one of them, or give the copy a new identity
+    ├── QueueNotFoundError       no queue at the path                 (also a FileNotFoundError): check the path
     ├── UnusablePathError        the system refuses the path: make it usable, or name another (also an OSError)
-    │   ├── PathDeniedError          this process may not use it      (also a PermissionError)
-    │   ├── PathMissingError         it cannot be made                (also a FileNotFoundError)
+    │   ├── PathDeniedError          this process has no permission   (also a PermissionError)
+    │   ├── PathMissingError         it does not exist and cannot be made (also a FileNotFoundError)
     │   ├── PathNotADirectoryError   a file or a link is there        (also a NotADirectoryError)
     │   └── PathIsADirectoryError    a directory is there             (also an IsADirectoryError)
-    ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError)
-    ├── DeadLetterError          the item is no dead letter's envelope (also a ValueError): leave it, or drop it
-    ├── InvalidNameError         the name cannot be a queue's          (also a ValueError)
-    ├── ItemTooLargeError        the item exceeds 4 GiB - 1            (also a ValueError)
-    ├── CodecError               the codec refuses this item: reject it, or skip it by a flush (also a ValueError)
-    ├── MissingExtraError        an optional package is not there: install it  (also an ImportError)
-    ├── SessionInUseError        the session is in another call: one session for each thread
-    ├── ReentrantUseError        the call interrupts one of the same queue: make it later, from outside of that
-    ├── InvalidTransactionError  what it dequeues is not its own to consume: nothing was committed, roll it back
-    ├── ClosedError              you closed it (or forked): open the queue, or a session, again
-    ├── ResourceError            the system lacks something, nothing was committed: flush the same session again later
-    │   ├── DiskFullError        … once space is free
-    │   ├── TooManyFilesError    … once files are closed, or more may be open
-    │   └── OutOfMemoryError     … once memory is free                 (also a MemoryError)
-    ├── QueueFullError           a limit was reached, nothing was committed: dequeue, then flush the same session again
-    ├── DataPathError            the segments are, or would be, elsewhere than was asked: name that, or move them
-    ├── DataMissingError         the segments' place is not there: mount it, or name where it is now
-    ├── InDoubtError             another queue knows what became of a transaction over both: bring that one, then open
+    ├── SubscriptionNotFoundError  the queue has no such subscription (also a LookupError): subscribe, or name another
+    ├── DeadLetterError          the bytes are not a dead letter      (also a ValueError): leave them, or drop them
+    ├── InvalidNameError         the queue cannot have this name      (also a ValueError): choose another
+    ├── ItemTooLargeError        the item exceeds 4 GiB - 1 bytes     (also a ValueError): split it
+    ├── CodecError               the codec refuses this item: reject it, or consume it by a flush (also a ValueError)
+    ├── MissingExtraError        an optional package is missing: install it  (also an ImportError)
+    ├── SessionInUseError        the session is in another call: use one session for each thread
+    ├── ReentrantUseError        a re-entrant call: make it later, after the call that it interrupts
+    ├── InvalidTransactionError  the transaction contradicts the queue, nothing was committed: roll it back
+    ├── ClosedError              closed, or inherited by a fork: open the queue, or a session, again
+    ├── ResourceError            the system lacks a resource, nothing was committed: flush the same session again later
+    │   ├── DiskFullError        … when there is free space
+    │   ├── TooManyFilesError    … when files are closed, or the limit of open files is higher
+    │   └── OutOfMemoryError     … when there is free memory          (also a MemoryError)
+    ├── QueueFullError           a limit is reached, nothing was committed: dequeue, then flush the same session again
+    ├── DataPathError            the segments cannot be at this path: name the right one, or move the segments
+    ├── DataMissingError         the location of the segments is missing: mount it, or name its new path
+    ├── InDoubtError             another queue stores the outcome of a transaction: make that queue readable, then open
     ├── BrokenQueueError         a sync or a log write failed, the outcome is unknown: reopen, recovery decides
-    │   └── QueueDeletedError    the open queue's directory was deleted, and its items with it: close the queue
-    ├── WrongKeyError            what is encrypted stays, ready and in order: open the queue with the key
-    ├── InboxAccessError         another user's queue, not shared with a group (also a PermissionError): share it
-    ├── CorruptionError          bytes on disk are not what was written: see file, offset, expected, found
-    ├── MemoryShortageError      a block takes more memory than there is (also a MemoryError): open the queue with more
+    │   └── QueueDeletedError    the directory of the open queue was deleted, and its items with it: close the queue
+    ├── WrongKeyError            encrypted items stay ready, in order: open the queue with the key
+    ├── InboxAccessError         the queue of another user, not shared (also a PermissionError): share it with a group
+    ├── CorruptionError          bytes on disk differ from the bytes written: see file, offset, expected, found
+    ├── MemoryShortageError      a block exceeds the memory (also a MemoryError): open the queue with more memory
     └── UnsupportedFormatError   written by a newer version: upgrade persistentqueue
 
-    (``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError``: bring the file back or skip the stage, and
-    ``JavaNotFoundError``. A Spark job may report ``GoneError``: read again, ``DataLossError``: look what became of the
-    subscription, ``ExpiredPartError``: write again, and ``TooManyPartsError``: use fewer parts.)
+    ``persistentqueue.spark`` adds ``NotAStageError``, ``PayloadLostError`` (bring the file back, or skip the stage) and
+    ``JavaNotFoundError``. A Spark job may also report ``GoneError`` (read again), ``DataLossError`` (check what
+    happened to the subscription), ``ExpiredPartError`` (write again) and ``TooManyPartsError`` (use fewer parts).
 
-``UnflushedWarning``, a ``ResourceWarning``, is no error unless a filter of ``warnings`` makes it one.
+``UnflushedWarning`` is a ``ResourceWarning``. It is raised as an error only if a filter of ``warnings`` says so.
 
-What else may come out of a call:
+A call can also raise:
 
-- ``TypeError`` and ``ValueError`` for arguments that are wrong in themselves, before anything is written;
-  ``RuntimeError`` in ``aio``, for a session of two tasks or an object of another event loop.
-- ``OSError`` if the operating system fails for a reason that is not the queue's: a device that cannot be read
-  (``EIO``), or too many open files (``EMFILE``). An error of a sync, or of a write of the log, is a
-  ``BrokenQueueError``.
-- ``MemoryError``, ``KeyboardInterrupt``, and the errors of the caller's own functions: of a ``progress``, a ``stop``, a
-  ``retry_delay_seconds``. An ``Exception`` of a codec is a ``CodecError``, also a ``RecursionError`` or
-  ``MemoryError``; one of an ``Encryption.key`` is a ``WrongKeyError``.
-- Those of the interface that a face has: ``Empty``, ``Full`` and ``ShutDown`` of ``compat``, ``QueueEmpty``,
-  ``QueueFull`` and ``QueueShutDown`` of ``aio.Queue``, and the errors of Spark and Scrapy.
+- ``TypeError`` and ``ValueError`` for invalid arguments, before anything is written. ``aio`` raises ``RuntimeError``
+  for a session that two tasks use, and for an object of another event loop.
+- ``OSError`` for a failure of the operating system that no class above describes: a device that cannot be read
+  (``EIO``), or too many open files (``EMFILE``) in a call that does not say ``TooManyFilesError``. A failed sync, or a
+  failed write of the log, is always a ``BrokenQueueError``.
+- ``MemoryError`` and ``KeyboardInterrupt``.
+- The errors of the caller's own functions: ``progress``, ``stop`` and ``retry_delay_seconds``. Two kinds are wrapped.
+  Each ``Exception`` of a codec becomes a ``CodecError``, including ``RecursionError`` and ``MemoryError``. Each
+  ``Exception`` of ``Encryption.key`` becomes a ``WrongKeyError``.
+- The errors of an emulated interface: ``Empty``, ``Full`` and ``ShutDown`` in ``compat``; ``QueueEmpty``, ``QueueFull``
+  and ``QueueShutDown`` in ``aio.Queue``; the errors of Spark and Scrapy.
 """
 
 from __future__ import annotations
@@ -67,24 +68,24 @@ from contextlib import contextmanager
 from typing import Any, Final
 
 _PLAIN: Final = frozenset({str, bytes, int, float, bool, type(None)})
-"""Types of attributes that need no test: every pickle takes them."""
+"""Types of attributes that ``pickle`` always accepts; they are not tested."""
 _ADVICE: Final = {
-    _errno.ENOTDIR: "give the path of a directory, no file and no link to one",
-    _errno.EISDIR: "move the directory away, a file belongs there",
+    _errno.ENOTDIR: "give the path of a directory, not of a file or of a link to a directory",
+    _errno.EISDIR: "move the directory away: a file belongs there",
     _errno.EACCES: "change its owner or its mode, or run as its owner",
     _errno.EPERM: "change its owner or its mode, or run as its owner",
-    _errno.EROFS: "mount the file system for writing, or look at the queue by a View",
+    _errno.EROFS: "mount the file system for writing, or read the queue with a View",
     _errno.ENAMETOOLONG: "give a shorter path",
     _errno.ELOOP: "remove the symbolic links that lead to each other",
     _errno.ENOENT: "make its parent, or give a path on a file system that can be written",
 }
-"""What to do about an error of the operating system that is about the path of a queue."""
+"""Advice for each error number that the operating system reports about the path of a queue."""
 
 
 class PersistentQueueError(Exception):
-    """The base of every error that this package raises on its own account.
+    """Base class of all errors that this package defines.
 
-    Each error survives ``pickle``, ``copy.copy`` and ``copy.deepcopy`` with its message and its attributes, so that it
+    Each error keeps its message and its attributes through ``pickle``, ``copy.copy`` and ``copy.deepcopy``. So it
     reaches the parent of a process pool. An attribute that cannot be pickled arrives there as its ``repr``.
     """
 
@@ -105,15 +106,24 @@ class PersistentQueueError(Exception):
 
 
 def printable(text: str) -> str:
-    """Return the text with what a terminal would obey, or cannot show, escaped."""
+    """Return the text with each character escaped that a terminal obeys or cannot show."""
     return "".join(each if each.isprintable() else each.encode("unicode_escape").decode() for each in text)
 
 
 class QueueLockedError(PersistentQueueError):
     """Another owner, in this or another process, has the queue open.
 
-    ``pid``, ``host`` and ``since`` (ISO 8601, UTC) describe the owner as it described itself in the lock file; each
-    is ``None`` where the file does not tell. They are for the message only: the lock itself is held by the kernel.
+    Raised when a call needs the lock of the queue and cannot get it within ``lock_timeout``. Nothing was changed. Close
+    the queue there, or wait longer.
+
+    The lock itself is held by the kernel. The attributes describe the owner as it described itself in the lock file,
+    and serve the message only. Each of ``pid``, ``host`` and ``since`` is None if the file does not say.
+
+    Attributes:
+        path: The path of the lock file.
+        pid: The process id of the owner.
+        host: The host name of the owner.
+        since: The time when the owner took the lock, as ISO 8601 in UTC.
     """
 
     def __init__(self, path: str, pid: int | None, host: str | None, since: str | None) -> None:
@@ -125,10 +135,17 @@ class QueueLockedError(PersistentQueueError):
 
 
 class UntrustedError(PersistentQueueError):
-    """Another user may have prepared this directory, or a file in it, so it is not believed. Nothing was changed.
+    """Another user may have prepared this directory, or a file in it.
 
-    ``path`` is the directory or the file; ``expected`` and ``found`` are texts. ``trust=True`` accepts foreign owners
-    and modes. A lock that is no plain file, or that has other names, is never accepted.
+    Raised before the file is used. Nothing was changed. Inspect the file and correct its owner and mode, or
+    pass ``trust=True``, which accepts foreign owners and modes. A lock that is not a plain file, or that has several
+    names, is never accepted.
+
+    Attributes:
+        path: The directory or the file.
+        expected: The expected owner, mode or kind of file, as text.
+        found: What was found instead, as text.
+        advice: What to do, as text.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
@@ -137,29 +154,43 @@ class UntrustedError(PersistentQueueError):
 
 
 class CopiedQueueError(PersistentQueueError):
-    """The queue is a copy of one beside it, or that one is a copy of this one: both have one identity.
+    """This queue and a neighbouring queue have the same identity, so one of them is a copy of the other.
 
-    What is said of one queue would be believed of the other. Nothing was lost. ``path`` and ``other`` are the two
-    directories. ``repair(…, renew=True)`` gives the copy an identity of its own.
+    Raised by opening a queue, because the log of one queue could be taken for that of the other. Nothing was lost. Move
+    one of them to another parent directory, or give the copy a new identity with ``repair(…, renew=True)``.
+
+    Attributes:
+        path: The directory of the queue that was opened.
+        other: The directory of the neighbour with the same identity.
     """
 
     def __init__(self, path: str, other: str) -> None:
         self.path, self.other = path, other
         super().__init__(
-            f"{path}: expected a queue with an identity of its own, found that of {other}: one is a copy of the "
-            "other: put one of them elsewhere, or run repair --renew on the copy"
+            f"{path}: expected a queue with its own identity, found the identity of {other}: one is a copy of the "
+            "other: move one of them to another parent directory, or run repair --renew on the copy"
         )
 
 
 class QueueNotFoundError(PersistentQueueError, FileNotFoundError):
-    """There is no queue at the path, and ``create=False`` forbids making one."""
+    """There is no queue at the path.
+
+    Raised by opening a queue with ``create=False``. Also raised by calls that need an existing queue: check, repair,
+    move, delete, a ``View``, a ``Producer``, and a queue whose directory was renamed. Check the path, or make the queue
+    first.
+    """
 
 
 class UnusablePathError(PersistentQueueError, OSError):
     """The operating system refuses a path when a queue is opened, inspected, repaired, moved or deleted.
 
-    What was committed is as it was. ``errno``, ``strerror`` and ``filename`` are those of the ``OSError`` that it came
-    from. Its subclass is of the same built-in kind, so that an ``except PermissionError`` finds it.
+    Committed data is unchanged. Make the path usable, or name another. Each subclass is also the matching built-in
+    error, so that ``except PermissionError`` catches it.
+
+    Attributes:
+        errno: The error number of the original ``OSError``.
+        strerror: The text of the original ``OSError``.
+        filename: The path that was refused.
     """
 
     def __str__(self) -> str:
@@ -173,66 +204,101 @@ class UnusablePathError(PersistentQueueError, OSError):
 
 
 class PathDeniedError(UnusablePathError, PermissionError):
-    """This process may not use the path."""
+    """This process has no permission to use the path.
+
+    Change the owner or the mode of the path, or run as its owner. The attributes are those of ``UnusablePathError``.
+    """
 
 
 class PathMissingError(UnusablePathError, FileNotFoundError):
-    """The path is not there, and cannot be made."""
+    """The path does not exist and cannot be made.
+
+    Make its parent directory, or give a path on a writable file system. The attributes are those of
+    ``UnusablePathError``.
+    """
 
 
 class PathNotADirectoryError(UnusablePathError, NotADirectoryError):
-    """A file, or a link, is in the place of a directory."""
+    """The path must be a directory, and is a file or a link.
+
+    Give the path of a directory. The attributes are those of ``UnusablePathError``.
+    """
 
 
 class PathIsADirectoryError(UnusablePathError, IsADirectoryError):
-    """A directory is in the place of a file."""
+    """The path must be a file, and is a directory.
+
+    Move the directory away. The attributes are those of ``UnusablePathError``.
+    """
 
 
 class SubscriptionNotFoundError(PersistentQueueError, LookupError):
-    """The queue has no subscription of this name, or not any more; or, by ``fan_out``, none that needs no name.
+    """The queue has no subscription of this name, or the subscription was removed.
 
-    Nothing was committed. ``subscription`` is the name, empty for the plain queue.
+    With ``fan_out``, a queue has no default subscription. There, calls of the plain queue raise this error too. Nothing
+    was committed. Create the subscription with ``queue.subscribe(name)``, or use an existing name.
+
+    Attributes:
+        subscription: The name; empty for the plain queue.
     """
 
     def __init__(self, subscription: str, others: Sequence[str] = ()) -> None:
-        what = f"no subscription {subscription!r}" if subscription else "no subscription by default"
-        there = f"only {', '.join(map(repr, others))}" if others else "and it may have been removed"
-        super().__init__(f"{what} of this queue, {there}: make one by queue.subscribe(name)")
+        what = f"no subscription {subscription!r}" if subscription else "no default subscription"
+        there = f"existing: {', '.join(map(repr, others))}" if others else "it may have been removed"
+        super().__init__(f"the queue has {what}; {there}: create one with queue.subscribe(name)")
         self.subscription = subscription
 
 
 class DeadLetterError(PersistentQueueError, ValueError):
-    """The bytes are no dead letter's envelope: somebody else has put them into that queue. Nothing was changed."""
+    """The bytes are not a dead letter: another program has put them into the queue of dead letters.
+
+    Raised by ``DeadLetter.decode``. Nothing was changed. Leave the item in its queue, or consume it to drop it.
+
+    Attributes:
+        expected: The expected content, as text.
+        found: The content that was found, as text.
+    """
 
     def __init__(self, expected: str, found: str) -> None:
         self.expected, self.found = expected, found
-        super().__init__(f"no dead letter: expected {expected}, found {found}")
+        super().__init__(
+            f"not a dead letter: expected {expected}, found {found}: leave the item in its queue, or consume it to drop "
+            "it"
+        )
 
 
 class InvalidNameError(PersistentQueueError, ValueError):
-    """The name cannot be a queue's: 1 to 64 of ``A-Z a-z 0-9 . _ -``, not beginning with a dot.
+    """The queue cannot have this name.
 
-    Also raised for a name that a queue without a name has for one of its parts in the same directory, such as ``log``.
+    A name has 1 to 64 characters of ``A-Z a-z 0-9 . _ -`` and does not begin with a dot. A queue without a name keeps
+    its parts, such as ``log``, in its directory. The error is also raised when a queue name equals the name of such a
+    part. Choose another name, or another path.
     """
 
 
 class ItemTooLargeError(PersistentQueueError, ValueError):
-    """An item is longer than 4 GiB - 1 bytes. Nothing of the call that raised this was buffered."""
+    """An item is longer than 4 GiB - 1 bytes.
+
+    The call that raised this error buffered nothing. Split the item.
+    """
 
 
 class CodecError(PersistentQueueError, ValueError):
-    """The codec of the queue could not encode an item, or decode the bytes of one. The queue and its other items are as
-    usable as before.
+    """The codec of the queue could not encode an item, or could not decode the bytes of one.
 
-    ``item`` is the object that was to be encoded, or the bytes that were to be decoded. ``path`` is the directory of
-    the queue, and ``sequence`` the number of a stored item; each is None if it is not known. ``__cause__`` is the error
-    of the codec. An item that could not be encoded is not enqueued.
+    The queue and its other items stay usable. An item that could not be encoded is not enqueued. An item that could not
+    be decoded is on hold in the session that dequeued it. To continue after such an item, choose one:
 
-    An item that could not be decoded is on hold in the session that dequeued it, like any other. To go on behind it:
+    - ``session.reject(error, retry=False)`` and ``flush`` move it to the dead letters (see ``Session.reject``).
+    - ``flush`` alone consumes it, with everything else that the session holds. The item is then skipped.
+    - ``rollback`` releases it. The item is unchanged: open the queue with another codec, such as ``codecs.BYTES``, to
+      read it.
 
-    - ``session.reject(error, retry=False)`` and ``flush`` move it to the dead letters (see ``Session.reject``);
-    - ``flush`` alone consumes it, with all else that the session holds: that skips it;
-    - ``rollback`` gives it back: another opening, with ``codecs.BYTES`` for instance, has it as it is.
+    Attributes:
+        item: The object that could not be encoded, or the bytes that could not be decoded.
+        path: The directory of the queue; None if unknown.
+        sequence: The sequence of a stored item; None if unknown.
+        __cause__: The error of the codec.
     """
 
     def __init__(
@@ -253,7 +319,13 @@ class CodecError(PersistentQueueError, ValueError):
 
 
 class MissingExtraError(PersistentQueueError, ImportError):
-    """An optional package is not installed. ``extra`` brings it, by ``pip install 'persistentqueue[extra]'``."""
+    """An optional package is not installed.
+
+    Raised by the first call that needs the package. Install it with ``pip install 'persistentqueue[extra]'``.
+
+    Attributes:
+        extra: The name of the extra that installs the package.
+    """
 
     def __init__(self, what: str, extra: str) -> None:
         self.extra = extra
@@ -261,27 +333,34 @@ class MissingExtraError(PersistentQueueError, ImportError):
 
 
 class SessionInUseError(PersistentQueueError):
-    """A session, or a producer, was called while another call of it had not ended: by another thread, or by code that
-    the other call runs, such as a signal handler or a finalizer.
+    """A session, or a producer, was called during another call of the same object.
 
-    The call has done nothing, and the other one goes on. Both are for one thread at a time: give each its own.
+    The other call runs in another thread, or it is interrupted by the code that made this call, such as a signal
+    handler or a finalizer. This call has done nothing, and the other one continues. Use one session, or one producer,
+    for each thread.
     """
 
 
 class ReentrantUseError(PersistentQueueError):
-    """A queue was called by code that runs in the middle of another call of the queue, in the same thread: a signal
-    handler, a finalizer, a handler of ``logging``, or the callable that gives a key.
+    """A re-entrant call: a queue was called inside another call of the same queue and thread.
 
-    The call has done nothing, and the other one goes on. Note what is to be done, and do it when that one has ended.
+    The caller is code that interrupts the outer call: a signal handler, a finalizer, a handler of ``logging``, or the
+    callable that gives a key. This call has done nothing, and the outer one continues. Make the call after the outer
+    one has ended.
     """
 
 
 class InvalidTransactionError(PersistentQueueError):
-    """A transaction contradicts the state of the queue: it consumes what is consumed, for instance.
+    """A transaction contradicts the state of the queue. For example, it consumes an item that is already consumed.
 
-    Nothing of it was written, and other transactions are not affected. ``expected`` and ``found`` say what is wrong.
-    Roll the session back: what it held is not given back, since that cannot be believed, and is ready when the queue is
-    opened again.
+    Raised by a commit. Nothing of the transaction was written, and other transactions are not affected. Roll the session
+    back. The items that it held are not released, because its list of them cannot be trusted. They are ready again when
+    the queue is next opened.
+
+    Attributes:
+        path: The directory of the queue.
+        expected: What the state of the queue requires, as text.
+        found: What the transaction contains, as text.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -293,22 +372,32 @@ class InvalidTransactionError(PersistentQueueError):
 
 
 class ClosedError(PersistentQueueError):
-    """The queue or the session was closed by its user, or belongs to the parent of a forked process."""
+    """The queue, the session or the producer was closed, or belongs to the parent of a forked process.
+
+    The call has done nothing. Open the queue again, or get a new session or producer in this process.
+    """
 
 
 class ResourceError(PersistentQueueError):
-    """The operating system lacks something that the call needs. Nothing was committed, and the queue is not broken.
+    """The operating system lacks a resource that the call needs.
 
-    The session keeps its operations and can flush again. ``path`` is the file or directory of the call that failed,
-    ``errno`` the operating system's error number.
+    Nothing was committed, and the queue is not broken. The session keeps its operations: flush it again when the
+    resource is available. This is the base class of ``DiskFullError``, ``TooManyFilesError`` and ``OutOfMemoryError``.
+
+    Attributes:
+        path: The file or directory of the call that failed.
+        errno: The error number of the operating system.
+        lacks: The missing resource, for the message.
+        remedy: What the caller can do, for the message.
+        errnos: The error numbers that a class stands for.
     """
 
     lacks = "nothing left"
-    """What there is not, for the message."""
+    """The missing resource, for the message."""
     remedy = "free some of it"
     """What the caller can do, for the message."""
     errnos: frozenset[int] = frozenset()
-    """The error numbers that the operating system tells it with."""
+    """Error numbers of the operating system that this class stands for."""
 
     def __init__(self, path: str, errno: int, reason: str, advice: str = "then flush again") -> None:
         self.path, self.errno = path, errno
@@ -316,9 +405,10 @@ class ResourceError(PersistentQueueError):
 
 
 class DiskFullError(ResourceError):
-    """There was no room for the data. Nothing was committed, the session keeps its operations and can flush again.
+    """The disk has no space for the data.
 
-    ``errno`` is the operating system's: ``ENOSPC``, ``EDQUOT`` or ``EFBIG``. Dequeueing still works.
+    Nothing was committed. The session keeps its operations: free some space, then flush it again. Dequeueing still
+    works. ``errno`` is ``ENOSPC``, ``EDQUOT`` or ``EFBIG``. The attributes are those of ``ResourceError``.
     """
 
     lacks = "no room"
@@ -327,10 +417,11 @@ class DiskFullError(ResourceError):
 
 
 class TooManyFilesError(ResourceError):
-    """The process, or the machine, has too many files open. Nothing was committed, and the queue is not broken.
+    """The process, or the machine, has too many files open.
 
-    The session keeps its operations and can flush again. ``errno`` is the operating system's: ``EMFILE`` for the
-    process, ``ENFILE`` for the machine. Raised by dequeueing, the items stay ready, in their order.
+    Nothing was committed, and the queue is not broken. The session keeps its operations: close files or raise the
+    limit, then flush it again. If a dequeue raises this error, the items stay ready, in their order. ``errno`` is
+    ``EMFILE`` for the process and ``ENFILE`` for the machine. The attributes are those of ``ResourceError``.
     """
 
     lacks = "too many files are open"
@@ -339,9 +430,11 @@ class TooManyFilesError(ResourceError):
 
 
 class OutOfMemoryError(ResourceError, MemoryError):
-    """The operating system has no memory for a call that wrote nothing. Nothing was committed; flush again.
+    """The operating system has no memory for a call that wrote nothing.
 
-    The session keeps its operations. ``errno`` is ``ENOMEM``. A ``MemoryError`` of Python's own is another one.
+    Nothing was committed. The session keeps its operations: free some memory, then flush it again. ``errno`` is
+    ``ENOMEM``. The attributes are those of ``ResourceError``. A ``MemoryError`` that Python itself raises is not of
+    this class.
     """
 
     lacks = "no memory"
@@ -350,13 +443,11 @@ class OutOfMemoryError(ResourceError, MemoryError):
 
 
 def lacking(error: OSError, path: str, purpose: str, advice: str = "then flush again") -> ResourceError | None:
-    """Return the error that says what the operating system lacks; None if ``error`` says something else.
+    """Return the error for the missing resource that ``error`` reports; None if ``error`` reports something else.
 
-    Args:
-        error: What a call raised before anything was committed.
-        path: The file or directory that the call was for.
-        purpose: What the call was for, such as "to open the queue".
-        advice: What to do once the resource is there.
+    ``error`` was raised before anything was committed. ``path`` is the file or directory of the failed call, and
+    ``purpose`` says what the call was for, such as "to open the queue". ``advice`` says what to do once the resource is
+    there.
     """
     for kind in (DiskFullError, TooManyFilesError, OutOfMemoryError):
         if error.errno in kind.errnos:
@@ -366,7 +457,7 @@ def lacking(error: OSError, path: str, purpose: str, advice: str = "then flush a
 
 @contextmanager
 def unless_lacking(path: str, purpose: str, advice: str = "then flush again") -> Iterator[None]:
-    """Raise ``ResourceError``, as ``lacking`` makes it, for an ``OSError`` of the block that tells of one."""
+    """Raise the ``ResourceError`` that ``lacking`` returns for an ``OSError`` of the block."""
     try:
         yield
     except OSError as error:
@@ -377,12 +468,19 @@ def unless_lacking(path: str, purpose: str, advice: str = "then flush again") ->
 
 
 class QueueFullError(PersistentQueueError):
-    """A limit leaves no room for what a transaction enqueues. Nothing of it was committed, the session keeps its
-    operations and can flush again. Dequeueing still works.
+    """A limit leaves no room for the items that a transaction enqueues.
 
-    ``limit`` is the setting (``max_items``, ``max_bytes``, ``max_disk_bytes`` or ``min_free_bytes``), ``most`` its
-    value, ``holds`` what the queue holds of that (what the file system has free, for ``min_free_bytes``), and ``asked``
-    what the transaction would add, in items or bytes. ``lasting``: no dequeue helps, so nobody waits for one.
+    Nothing of the transaction was committed. The session keeps its operations: dequeue some items, then flush it again.
+    Dequeueing still works, with two exceptions. A consumer that finds nothing else gets this error if the dead-letter
+    queue is full. It also gets the error, once, for a published file that never fits.
+
+    Attributes:
+        path: The directory of the queue. For ``min_free_bytes``, a directory on the file system that is full.
+        limit: The setting: ``max_items``, ``max_bytes``, ``max_disk_bytes`` or ``min_free_bytes``.
+        most: The value of the setting.
+        holds: What the queue holds of it. For ``min_free_bytes``, the free bytes of the file system.
+        asked: What the transaction would add, in items or bytes.
+        lasting: True if no dequeue can help. The call then raises at once, even if the queue is set to wait for room.
     """
 
     def __init__(self, path: str, limit: str, most: int, holds: int, asked: int, lasting: bool) -> None:
@@ -401,9 +499,15 @@ class QueueFullError(PersistentQueueError):
 
 
 class DataPathError(PersistentQueueError):
-    """The ``data_path`` cannot be this queue's: its segments are elsewhere, or what is there is not its own.
+    """The queue cannot have its segments at this path.
 
-    Nothing was changed, and no segment made. ``path`` is the queue's directory; ``expected`` and ``found`` are texts.
+    Either they are elsewhere, or the files at the path are not those of this queue. Nothing was changed, and no segment
+    was made. Name the right ``data_path``, or move the segments.
+
+    Attributes:
+        path: The directory of the queue.
+        expected: What must be at the path, as text.
+        found: What was found, as text.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
@@ -412,52 +516,70 @@ class DataPathError(PersistentQueueError):
 
 
 class DataMissingError(PersistentQueueError):
-    """The recorded place of the segments is not there, or is another's: a disk that is not mounted, most likely.
+    """The recorded location of the segments does not exist, or belongs to another queue.
 
-    Nothing was made, swept or set aside. ``path`` is the queue's directory, ``place`` where its segments should be,
-    ``expected`` the id of that place, and ``found`` the one that it bears, None if it bears none.
+    The usual cause is a disk that is not mounted. Nothing was made, swept or set aside. Mount the disk, or open the
+    queue with ``data_path`` set to the new path of the location.
+
+    Attributes:
+        path: The directory of the queue.
+        place: The recorded location of its segments.
+        expected: The id that the location must have.
+        found: The id that was found there; None if there is none.
     """
 
     def __init__(self, path: str, place: str, expected: str, found: tuple[str, str] | None) -> None:
         self.path, self.place, self.expected = path, place, expected
         self.found = found[0] if found is not None else None
-        what = f"that of {found[1]}, {found[0]}" if found is not None else "none"
+        what = f"the id of {found[1]}, {found[0]}" if found is not None else "none"
         super().__init__(
-            f"{path}: its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount what "
-            "belongs there, or open the queue with data_path= where that is mounted now"
+            f"{path}: its segments are at {place}: expected a queue.id there with {expected}, found {what}: mount the "
+            "disk that belongs there, or open the queue with data_path= set to where that disk is mounted now"
         )
 
 
 class InDoubtError(PersistentQueueError):
-    """A transaction over several queues ended in a crash, and the queue that knows what became of it does not tell.
+    """A crash interrupted a transaction over several queues, and its outcome is not available.
 
-    Nothing was changed: what may have been committed is neither dropped nor served. ``path`` is the directory of the
-    queue that is in doubt, ``coordinator`` that of the one which knows, ``transaction`` the name of the transaction.
-    ``lost``: the one which knows is not there, and ``repair`` may decide without it.
+    The coordinator is the queue whose log stores the outcome. Nothing was changed: the affected items are neither
+    dropped nor served. Make the coordinator available as the message says, then open this queue again.
+
+    Deleting a queue raises this error if a neighbour still needs an outcome from it. ``path`` is then the neighbour.
+
+    Attributes:
+        path: The directory of the queue that is in doubt.
+        transaction: The id of the transaction, 16 bytes.
+        coordinator: The directory of the coordinator.
+        lost: True if the outcome cannot be read any more. Then ``repair`` may decide without the coordinator.
     """
 
     def __init__(self, path: str, transaction: bytes, coordinator: str, reason: str, lost: bool = False) -> None:
         self.path, self.transaction, self.coordinator, self.lost = path, transaction, coordinator, lost
         super().__init__(
-            f"{path}: whether the transaction {transaction.hex()} over several queues is committed stands in the log "
-            f"of {coordinator}: {reason}"
+            f"{path}: the outcome of the transaction {transaction.hex()} over several queues is in the log of "
+            f"{coordinator}: {reason}"
         )
 
 
 class BrokenQueueError(PersistentQueueError):
-    """A sync or a write of the transaction log failed: whether the last flush is durable is unknown.
+    """A sync or a write of the transaction log failed, so it is unknown whether the last flush is durable.
 
-    A failed sync is never retried, since the kernel may have dropped the data that it was to write. Every call
-    raises this until the queue is closed and opened again; recovery then tells what was committed.
+    A failed sync is never retried, because the kernel may have dropped the data that it had to write. Every later call
+    raises this error. Close the queue and open it again: recovery decides what was committed.
+
+    A producer raises this error if its sync fails after it has published a file.
     """
 
 
 class QueueDeletedError(BrokenQueueError):
-    """The directory of an open queue was deleted: its items are gone, also those that the last flushes enqueued.
+    """The directory of an open queue was deleted, and its items with it, also the items of the last flushes.
 
-    The owner notices it at the next call that looks into the directory; a flush looks once in a millisecond. From then
-    on every call raises this, until the queue is closed. A new queue under the old name is another one, and untouched.
-    A directory that was only renamed raises nothing: the queue goes on where it is.
+    The owner notices it at the next call that looks into the directory; a flush looks once in a millisecond. Every
+    later call raises this error until the queue is closed. A new queue under the old name is a different queue, and is
+    not touched. A directory that was only renamed raises nothing: the queue continues in it.
+
+    Attributes:
+        directory: The directory of the queue.
     """
 
     def __init__(self, directory: str) -> None:
@@ -472,11 +594,16 @@ class QueueDeletedError(BrokenQueueError):
 
 
 class WrongKeyError(PersistentQueueError):
-    """The key with this ``key_id`` was not given, or is not the one that a block was encrypted with.
+    """The key with this ``key_id`` was not given, or differs from the key that encrypted a block.
 
-    That is no damage: its items are neither lost nor set aside. They stay ready, and come in their place once the queue
-    is opened with the key. (The same goes for a ``MissingExtraError`` that dequeueing raises.) ``file`` and ``offset``
-    say which block; None where the key is that to write with.
+    This is not damage. The items are neither lost nor set aside. They stay ready, in their order, and are delivered
+    when the queue is opened with the key. (A ``MissingExtraError`` that dequeueing raises leaves the items ready, too.)
+
+    Attributes:
+        key_id: The id of the key.
+        file: The file with the encrypted block; None if the key is the one to write with.
+        offset: The position of the block, in bytes from the start of the file; None if the key is the one to write
+            with.
     """
 
     def __init__(self, key_id: str, problem: str, file: str | None = None, offset: int | None = None) -> None:
@@ -484,16 +611,21 @@ class WrongKeyError(PersistentQueueError):
         where = f"{file}: the block at offset {offset} is encrypted with the key" if file is not None else "the key"
         super().__init__(
             f"{where} {key_id!r}: {problem}; nothing is lost or set aside: open the queue with an "
-            "encryption=Encryption(key_id, key) whose key(key_id) gives this key"
+            "encryption=Encryption(key_id, key) whose key(key_id) returns this key"
         )
 
 
 class CorruptionError(PersistentQueueError):
-    """Bytes on disk are not the ones that were written.
+    """Bytes on disk differ from the bytes that were written.
 
-    ``file`` and ``offset`` (bytes from its start) say where, ``expected`` and ``found`` say what. Raised by opening,
-    nothing was changed. Raised by dequeueing, the items of that one block are set aside, once, and what lies behind
-    them comes out of the following calls.
+    Raised by opening, nothing was changed: check and repair the queue. Raised by dequeueing, only the items of the
+    damaged block are set aside. The error is raised once, and the following calls deliver the later items.
+
+    Attributes:
+        file: The path of the damaged file.
+        offset: The position of the damage, in bytes from the start of the file.
+        expected: What should be there, as text.
+        found: What is there, as text.
     """
 
     def __init__(self, file: str, offset: int, expected: str, found: str, consequence: str = "") -> None:
@@ -503,9 +635,13 @@ class CorruptionError(PersistentQueueError):
 
 
 class InboxAccessError(PersistentQueueError, PermissionError):
-    """This process may not publish here, or its owner could not read what it publishes. Nothing was published.
+    """This process may not publish to the inbox, or the owner could not read what it publishes.
 
-    ``path`` is the directory. The queue is another user's: that user shares it with a group, as ``sharing`` tells.
+    Raised by a producer. Nothing was published. The queue belongs to another user. Publish as that user, or let that
+    user share the queue with a group. The message names the commands.
+
+    Attributes:
+        path: The directory that this process may not use: the inbox, or the queue's.
     """
 
     def __init__(self, path: str, reason: str) -> None:
@@ -517,23 +653,36 @@ class InboxAccessError(PersistentQueueError, PermissionError):
 
 
 class MemoryShortageError(PersistentQueueError, MemoryError):
-    """A block, or a published file, takes more memory than this process may have. Nothing is lost.
+    """A block, a log or a published file needs more memory than this process can get.
 
-    Raised by dequeueing, the items of that one block are set aside, once, and what lies behind them comes out of the
-    following calls; the next opening of the queue has them again. ``file`` and ``offset`` (bytes from its start) say
-    where, and ``needed_bytes`` what it takes at least.
+    Nothing is lost. Raised by dequeueing, only the items of that block are set aside. The error is raised once, and the
+    following calls deliver the later items. The next opening of the queue has the items again. Open the queue in a
+    process with more memory.
+
+    Attributes:
+        file: The path of the file.
+        offset: The position of the data, in bytes from the start of the file.
+        needed_bytes: The least amount of memory that is needed.
     """
 
     def __init__(self, file: str, offset: int, needed_bytes: int) -> None:
         self.file, self.offset, self.needed_bytes = file, offset, needed_bytes
         super().__init__(
-            f"{file}: what stands at offset {offset} takes {needed_bytes} bytes of memory at least, and this process "
-            "has less left; nothing is lost: open the queue in a process that has more"
+            f"{file}: the data at offset {offset} needs at least {needed_bytes} bytes of memory, and this process has "
+            "less; nothing is lost: open the queue in a process with more memory"
         )
 
 
 class UnsupportedFormatError(PersistentQueueError):
-    """The file was written in a newer format than this version reads. ``found`` and ``supported`` are the versions."""
+    """The file has a newer format than this version can read.
+
+    Nothing was changed. Upgrade persistentqueue.
+
+    Attributes:
+        file: The path of the file.
+        found: The format version of the file.
+        supported: The highest format version that this release reads.
+    """
 
     def __init__(self, file: str, found: int, supported: int) -> None:
         self.file, self.found, self.supported = file, found, supported
@@ -544,18 +693,20 @@ class UnsupportedFormatError(PersistentQueueError):
 
 
 class UnflushedWarning(ResourceWarning):
-    """A ``with`` block of a session or a producer ended well, with work that was neither flushed nor rolled back.
+    """A ``with`` block of a session or a producer ended without an exception, and with work that was not flushed.
 
-    The work is lost: the session is rolled back and closed, also if a filter turns the warning into an error. Python
-    hides it by default, as each ``ResourceWarning``. ``python -W error::ResourceWarning`` shows it as an error, and so
-    does ``warnings.simplefilter("error", UnflushedWarning)``. A ``rollback`` before the end of the block, or a
-    ``close``, says that the work is to be dropped. There is no warning if an exception leaves the block.
+    The work is lost: the session is rolled back and closed, even if a filter turns the warning into an error. Call
+    ``flush`` before the end of the block. To drop the work without a warning, call ``rollback`` or ``close``. There is
+    no warning if an exception leaves the block.
+
+    Python hides every ``ResourceWarning`` by default. To raise it as an error, run ``python -W error::ResourceWarning``
+    or call ``warnings.simplefilter("error", UnflushedWarning)``.
     """
 
 
 @contextmanager
 def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
-    """Raise ``UnusablePathError`` for an ``OSError`` whose meaning is known; ``path`` is for one that names no file."""
+    """Raise ``UnusablePathError`` for an ``OSError`` with a known meaning; ``path`` replaces a missing file name."""
     try:
         yield
     except PersistentQueueError:
@@ -568,8 +719,8 @@ def naming_paths(path: str = "the queue's directory") -> Iterator[None]:
 
 
 def _rebuilt(kind: type[PersistentQueueError], *arguments: Any) -> PersistentQueueError:
-    """Return an error of this kind with these ``args``, as the built-in class that it descends from makes one."""
-    # What makes an object of two built-in kinds is that of its first layout, and Python refuses the other one.
+    """Return an error of this kind with these ``args``, made by the built-in class that it descends from."""
+    # An error of two built-in kinds has the memory layout of its first base. Python refuses ``__new__`` of the other.
     error: PersistentQueueError = (kind.__base__ or kind).__new__(kind, *arguments)
     built_in: Any = next(base for base in kind.__mro__ if base.__module__ == "builtins")
     built_in.__init__(error, *arguments)  # an ``OSError`` or ``ImportError`` keeps more than ``args``
@@ -580,7 +731,7 @@ def _portable(value: object) -> object:
     """Return the value if it can be pickled, else its ``repr``."""
     if type(value) in _PLAIN:
         return value
-    # Code of the caller runs in both: whatever it raises must not hide the error that is under way.
+    # Both calls run code of the caller. What that raises must not hide the error that is being reported.
     try:
         pickle.dumps(value)
     except Exception:

@@ -1,1 +1,1 @@
-"""Pure data and formats: bytes, sets of sequences, and what they add up to. No files, threads or clock."""
+"""Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or clock."""

@@ -1,7 +1,7 @@
 """The volatile half of the state: what one subscription may dequeue now, and what its sessions hold. Pure data.
 
-The first ready items may stand in the *lane*, each with its sequence. Any thread takes one of them by a single call of
-C code, without the mutex: to take and release the mutex would be a third of a dequeue. Everything else needs the mutex.
+The first ready items may be in the *lane*, each with its sequence. Any thread takes one of them by a single call of C
+code, without the mutex. To take and release the mutex would be a third of a dequeue. Everything else needs the mutex.
 
 1. A session that finds the lane empty fills it, and takes the first item from there.
 2. Each method that hands out, takes back or sets aside sequences recalls the lane first. It takes from the end while
@@ -21,42 +21,44 @@ from .state import State
 Taken = tuple[int, bytes]
 """A sequence and its item."""
 LANE_ITEMS = 64
-"""How many items stand in the lane at most."""
+"""Upper bound on the items in the lane."""
 _ROOM_ITEMS = 2
-"""How many items are put into the lane first, and after a recall."""
+"""Number of items that are put into the lane at first, and after a recall."""
 _LANE_BYTES = 64 * 1024
-"""How many bytes stand there at most, by the average of their page. They stay in memory even if their page goes."""
+"""Upper bound on the bytes in the lane, by the average of their page. They stay in memory even if their page is
+dropped.
+"""
 
 
 class Availability:
     """What a subscription may dequeue now. Everything from ``position`` on was never handed out.
 
-    ``returned`` was handed out and came back; ``damaged`` was set aside, because its block could not be read;
-    ``delayed`` came back, and is not due yet (see ``counting``). At any time ready, held, damaged, delayed and consumed
-    ones are together as many as the next sequence.
+    ``returned`` was handed out and came back. ``damaged`` was set aside, because its block could not be read.
+    ``delayed`` came back, and is not due yet (see ``reader``). At any time, the ready, held, damaged, delayed and
+    consumed sequences are together as many as the next sequence.
     """
 
     def __init__(self, state: State, number: int = 0, cursor: Cursor | None = None) -> None:
-        """For the subscription of this number, 0 for the plain queue; or for who is as far as another ``cursor``."""
+        """Begin with the subscription of this number, 0 for the plain queue, or with another ``cursor``."""
         cursor = state.subscriptions[number] if cursor is None else cursor
         self._state = state
         self.number = number
         self.name = cursor.name
         self.is_closed = False
-        """Whether the subscription was removed."""
+        """True if the subscription was removed."""
         self.returned = Intervals()
         self.damaged = Intervals()
         self.delayed = Intervals()
         self.lane: deque[Taken] = deque()
-        """Any thread may take from the left."""
+        """Items of the lane. Any thread may take from the left."""
         self._recalled: list[Taken] = []
-        """The items that were in the lane, the last one first; empty unless a recall was interrupted."""
+        """Items taken out of the lane, the last one first; empty unless a recall was interrupted."""
         self._laid = 0
-        """How many items were put into the lane, and not recalled."""
+        """Number of items that were put into the lane and not recalled."""
         self._room = _ROOM_ITEMS
-        """How many items may be put into the lane next. It doubles until a recall."""
+        """Number of items that may be put into the lane next. It doubles until a recall."""
         self._behind = cursor.frontier
-        """The first sequence behind the lane that was never handed out."""
+        """First sequence behind the lane that was never handed out."""
         for first, count in cursor.consumed:
             self.returned.add(self._behind, first - self._behind)
             self._behind = first + count
@@ -66,7 +68,7 @@ class Availability:
 
     @property
     def position(self) -> int:
-        """From here on nothing was ever handed out."""
+        """First sequence that was never handed out; nor was any above it."""
         if self.lane:
             with suppress(IndexError):  # other threads have taken the rest meanwhile
                 return self.lane[0][0]
@@ -74,12 +76,12 @@ class Availability:
 
     @property
     def passed(self) -> int:
-        """How many items were taken from the lane."""
+        """Number of items that threads have taken from the lane."""
         return self._laid - len(self._recalled) - len(self.lane)
 
     @property
     def held(self) -> int:
-        """How many sequences are on hold: neither ready nor set aside nor delayed nor consumed."""
+        """Number of sequences on hold: neither ready nor set aside nor delayed nor consumed."""
         cursor = self._state.subscriptions.get(self.number)
         if cursor is None:
             return 0
@@ -87,17 +89,17 @@ class Availability:
         return self._state.next_sequence - cursor.count - others
 
     def front(self) -> int:
-        """The lowest sequence that may be handed out next: all below it is held, consumed or damaged."""
+        """Return the lowest sequence that may be handed out next. None below it is ready."""
         firsts = self.returned.firsts
         return firsts[0] if firsts else self.position
 
     def runs(self) -> list[Run]:
-        """All that may be handed out, in order."""
+        """Return the runs of all ready sequences, in order."""
         first = self.position
         return [*self.returned.runs(), (first, self._state.next_sequence - first)]
 
     def hold(self, count: int, runs: list[Run] | None = None) -> list[Run]:
-        """Hand out up to ``count`` ready sequences, lowest first: append them to ``runs``, which is returned.
+        """Hand out up to ``count`` ready sequences, lowest first: append them to ``runs``, and return it.
 
         An interruption, by a signal handler for instance, finds each sequence either ready or in ``runs``.
         """
@@ -111,17 +113,17 @@ class Availability:
         ahead = min(left, self._state.next_sequence - first)
         if ahead > 0:
             at, last = append_run(runs, first, ahead) if runs else (0, ((first, ahead),))
-            # From here on without a call: nothing interrupts that.
+            # No calls from here on, so no signal handler runs between these steps.
             runs[at:] = last
             self._behind = first + ahead
         return runs
 
     def hand_out(self, count: int, runs: list[Run] | None = None) -> list[Run]:
-        """Hand out what a consumer gets that asks for ``count`` sequences; otherwise like ``hold``."""
+        """Hand out up to ``count`` sequences to a consumer, by ``hold``. A subclass may hand out fewer."""
         return self.hold(count, runs)
 
     def hold_below(self, end: int) -> list[Run]:
-        """Hand out all that is ready below ``end``."""
+        """Hand out all ready sequences below ``end``."""
         self.recall()
         ahead = min(end, self._state.next_sequence) - self.position
         return self.hold(self.returned.overlap(0, end) + max(ahead, 0))
@@ -133,7 +135,7 @@ class Availability:
             self.returned.add(first, count)
 
     def give_back(self, runs: list[Run], count: int) -> None:
-        """Take back the last ``count`` sequences of ``runs``, which were handed out."""
+        """Take back the last ``count`` sequences of ``runs``, and remove them from it."""
         self.recall()
         while count:
             first, held = runs[-1]
@@ -143,40 +145,40 @@ class Availability:
             count -= part
 
     def set_aside(self, first: int, end: int) -> None:
-        """Take what is ready of ``first … end - 1`` out for good, since it could not be read."""
+        """Remove the ready sequences of ``first … end - 1`` for good, because their block could not be read."""
         self._take_out(first, end, self.damaged)
 
     def close(self) -> None:
-        """Hand out nothing more, since the subscription was removed."""
+        """Hand out nothing more: the subscription was removed."""
         self.is_closed = True
         self.recall()
 
     def lay(self, items: Sequence[bytes], at: int, cost_bytes: int) -> None:
-        """Put items of a page into the lane, from ``items[at]`` on, which is the item at ``position``.
+        """Put items of a page into the lane, beginning with ``items[at]``, which is the item at ``position``.
 
-        The lane must be empty, and ``returned`` too. The room of the lane counts each item as ``cost_bytes``.
+        The lane and ``returned`` must be empty. Each item counts as ``cost_bytes``.
         """
         fitting = items[at : at + max(min(self._room, _LANE_BYTES // cost_bytes), 1)]
         first, count, lane = self._behind, len(fitting), self.lane
         pairs = enumerate(fitting, first)
         self._room = min(2 * self._room, LANE_ITEMS)
-        # From here on without a call: nothing interrupts that.
+        # No calls of Python code from here on, so no signal handler runs between these steps.
         lane += pairs
         self._laid += count
         self._behind = first + count
 
     def recall(self) -> None:
-        """Take back the items in the lane: until the lane is filled again, no thread takes an item without the mutex.
+        """Take back the items in the lane. Until it is filled again, no thread takes an item without the mutex.
 
-        After an interruption all of them are ready, and the next recall goes on.
+        After an interruption all of them are ready, and the next recall continues.
         """
         if self.lane or self._recalled:
             from_the_end = iter(self.lane.pop, None)
             while self.lane:
-                with suppress(IndexError):  # that is how it ends
+                with suppress(IndexError):  # the lane is empty
                     self._recalled.extend(from_the_end)
             first, count = self.position, len(self._recalled)
-            # From here on without a call: nothing interrupts that.
+            # No calls from here on, so no signal handler runs between these steps.
             self._behind, self._recalled = first, []
             self._laid -= count
             self._room = _ROOM_ITEMS
@@ -196,7 +198,7 @@ class Availability:
                 into.add(low, high - low)
 
     def next_run(self, sequence: int) -> Run | None:
-        """What is ready from ``sequence`` on: the first run of it, in order; nothing where it was removed."""
+        """Return the first run of ready sequences from ``sequence`` on; None if there is none, or after ``close``."""
         if self.is_closed:
             return None
         run = self.returned.run_from(sequence)
@@ -207,7 +209,9 @@ class Availability:
 
 
 class Remaining(Availability):
-    """What anybody may still dequeue, on hold or not, for who only looks: what is gone meanwhile is not there."""
+    """The sequences that are not gone, on hold or not, for readers that do not consume. Gone sequences disappear from
+    it.
+    """
 
     def __init__(self, state: State) -> None:
         super().__init__(state, -1, Cursor("", state.gone.frontier))
@@ -216,5 +220,7 @@ class Remaining(Availability):
         return self._state.next_sequence - self._state.gone.count
 
     def next_run(self, sequence: int) -> Run | None:
-        """The first run of it from ``sequence`` on, as the state is now."""
+        """Return the first run of remaining sequences from ``sequence`` on, by the current state; None if there is
+        none.
+        """
         return self._state.gone.next_unconsumed(sequence, self._state.next_sequence)

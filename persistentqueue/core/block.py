@@ -1,8 +1,8 @@
-"""The block format: how items lie in a segment. Pure bytes, no files.
+"""The block format: how a segment stores items. Pure bytes, no files.
 
 A segment (``data/<number>.seg``) is a header (see ``header``; magic ``PQ-SEG\\r\\n``, no flags), then blocks back to
-back, then unused space. It is written from front to back and never edited. A block is the unit of writing, checking
-and reading: a 44-byte header and a columnar body.
+back, then unused space. It is written from front to back and never edited. A block is the unit of writing, checking and
+reading: a 44-byte header and a columnar body.
 
 ::
 
@@ -12,7 +12,7 @@ and reading: a 44-byte header and a columnar body.
                                      defined
          8      4  count             items in the block, 1 to 65,536
         12      4  body checksum     CRC-32 of the body
-        16      8  ordinal           how many items stand before this block in its segment
+        16      8  ordinal           how many items precede this block in its segment
         24      8  body length       bytes of the body, as it is stored
         32      8  time              nanoseconds since the epoch when the block was written; for people only
         40      4  header checksum   CRC-32 of the 40 bytes before it
@@ -20,53 +20,68 @@ and reading: a 44-byte header and a columnar body.
                      uniform:        one u32, the length of every item
                      otherwise:      ``count`` u32, the length of each item
                      with holes:     and a bit for each of them, in ``(count + 7) // 8`` bytes, the lowest bit of the
-                                     first byte for the first item: 1 where there is none, and its length is 0
+                                     first byte for the first item: 1 for a hole, whose length is 0
                      then            all payloads back to back, in order
 
-The body of a compressed or encrypted block is an *envelope*, in the clear, and behind it the *content*: the lengths and
+The body of a compressed or encrypted block is an *envelope*, in the clear, and then the *content*: the lengths and
 payloads, compressed if that makes them smaller, then encrypted::
 
-         0      8  raw length        bytes of lengths and payloads, as they were; what is put back never has more
-         8         holes             with holes: their bits, which are not in the content then
+         0      8  raw length        bytes of lengths and payloads before compression and encryption; an upper bound
+                                     for decompression
+         8         holes             with holes: their bits, which are then not in the content
                 encrypted:
-               16  salt              random, drawn by whoever writes: whenever he opens, and for each compaction
-                8  counter           how many pieces he has encrypted before under this salt
+               16  salt              random; the writer draws it at each opening and for each compaction
+                8  counter           how many pieces were encrypted before under this salt
                 1  key id length     1 to 255
                    key id            UTF-8
 
-Compressed is one zstd frame (RFC 8878) that tells its content's size, which is the raw length, in a window of at most 8
-MiB, without a dictionary. The raw length is that of the lengths and at most ``BLOCK_BYTES`` of payloads, but for a
-single item, which has up to 4 GiB - 1: all that is checked before anything is made room for.
+Compression: the content is one zstd frame (RFC 8878). It states the size of its content, which is the raw length. Its
+window is at most 8 MiB, and it has no dictionary. The raw length is that of the lengths and at most ``BLOCK_BYTES`` of
+payloads. Only a block of a single item may exceed this: its item has up to 4 GiB - 1 bytes. All of this is checked
+before memory is allocated.
 
-Encrypted is AES-GCM (NIST SP 800-38D), in pieces of a gibibyte, the last one shorter, each followed by its tag of 16
-bytes. Its key is HKDF-SHA256 (RFC 5869) of the queue's key, as long as that, with the salt, for the use
-``persistentqueue block``. The nonce is four zeros and the counter, its highest byte first, one more for each piece. A
-salt is drawn once and its counter only goes up, so that no nonce is used twice under one key, whatever fails or is
-tried again; what is copied to another place is encrypted anew. The associated data is flags and count (two u32), the
-length of the content (u64), and the envelope. So which items a block holds, in which order, and which holes, is
-authenticated. Its place is not, nor is the log: who can write to the files cannot read such a block, nor make one, but
-leave it out, repeat it, move it, or put a plain one there. In the clear are lengths, counts and times, key ids, names
-and markers.
+Encryption: the content is encrypted with AES-GCM (NIST SP 800-38D), in pieces of one gibibyte, the last one shorter. A
+tag of 16 bytes follows each piece.
 
-Both checksums are of what is stored: neither key nor library is needed to tell what is damaged, to copy or to repair.
+- The key is derived with HKDF-SHA256 (RFC 5869) from the queue's key, with the salt, for the use ``persistentqueue
+  block``. It is as long as the queue's key.
+- The nonce is four zeros and the counter, its highest byte first. The counter grows by one for each piece.
+- A salt is drawn once, and its counter only grows. So no nonce is used twice under one key, even if a write fails or is
+  tried again. A block that is copied to another place is encrypted anew.
+- The associated data is flags and count (two u32), the length of the content (u64), and the envelope.
 
-A hole is an item that was consumed before the block was written, by a compaction, which left it out and kept its place.
+So the items of a block, their order and the holes are authenticated. The place of a block is not, and neither is the
+log. A person with write access to the files can neither read an encrypted block nor make one. But that person can leave
+out a block, repeat it, move it, or replace it by a plain one. Lengths, counts, times, key ids, names and markers are in
+the clear.
 
-Both checksums begin with the CRC-32 of the segment's salt and the block's offset (two u64), so that a block that is
-stale, recycled or misplaced does not check out. The header's checksum covers the body's.
+Both checksums cover the stored bytes. So neither the key nor the library is needed to detect damage, to copy or to
+repair.
 
-Why columnar: lengths and payloads are each one join, one write and one run of the checksum at C speed; a frame around
-each item costs 5 to 10 times as much. Why the ordinal: behind a damaged header the next valid one tells exactly how
-many items were lost, so that a damaged block costs its own items only.
+A hole is an item that was consumed before the block was written by a compaction. The compaction left out its payload
+and kept its place.
 
-Worked example: the items ``a`` and ``bc`` give the body ``01000000 02000000 61 6263``, 11 bytes; the block is 55 long.
-The items ``ab`` and ``cd`` are uniform: ``02000000 6162 6364``, 8 bytes; the block is 52 long. The items ``a`` and
-``b`` with a hole between them: ``01000000 00000000 01000000 02 61 62``, 15 bytes; the block is 59 long. Encrypted
-with a key called ``k`` the same has its hole in the envelope, ``0e00000000000000 02``, then salt and counter, 24 bytes,
-``01 6b``; and of the other 14 bytes what AES-GCM makes of them, with its tag 30: the block is 109 long.
+Both checksums begin with the CRC-32 of the segment's salt and the block's offset (two u64). So a block fails the check
+if it is stale, recycled or misplaced. The header's checksum covers the body's.
 
-Nothing in a block says which sequences its items have: a large session writes blocks before it knows. The log does
-(see ``frame``), and until it does a block is dead bytes. That is also what a crash here leaves behind.
+Why columnar: lengths and payloads are each one join, one write and one run of the checksum at C speed. A frame around
+each item costs 5 to 10 times as much.
+
+Why the ordinal: behind a damaged header, the next valid one says exactly how many items were lost. So a damaged block
+costs only its own items.
+
+Worked examples:
+
+- The items ``a`` and ``bc`` give the body ``01000000 02000000 61 6263``, 11 bytes; the block has 55 bytes.
+- The items ``ab`` and ``cd`` are uniform: ``02000000 6162 6364``, 8 bytes; the block has 52 bytes.
+- The items ``a`` and ``b`` with a hole between them: ``01000000 00000000 01000000 02 61 62``, 15 bytes; the block has
+  59 bytes.
+- The last example, encrypted with a key called ``k``: the envelope is ``0e00000000000000 02``, which includes the hole,
+  then salt and counter, 24 bytes, then ``01 6b``. AES-GCM makes 30 bytes of the other 14 bytes and the tag. The block
+  has 109 bytes.
+
+A block does not say which sequences its items have, because a large session writes blocks before it knows them. The log
+says it (see ``frame``). Until then, a block is dead bytes. A crash here leaves the same.
 """
 
 from __future__ import annotations
@@ -87,9 +102,9 @@ SEGMENT_MAGIC = b"PQ-SEG\r\n"
 BLOCK_MAGIC = b"PQBk"
 BLOCK_HEADER_BYTES = 44
 BLOCK_BYTES = 256 * 1024
-"""Payload bytes that a block aims at; a larger item gets a block of its own."""
+"""Target size of the payloads of a block; a larger item gets a block of its own."""
 BLOCK_ITEMS = 65_536
-"""Items that a block has at most, so that a count is bounded even where all items are empty."""
+"""Upper bound on the items of a block, so that the count is bounded even if all items are empty."""
 ITEM_BYTES_MAX = 2**32 - 1
 
 UNIFORM = 1
@@ -97,11 +112,11 @@ HOLES = 2
 COMPRESSED = 4
 ENCRYPTED = 8
 ENVELOPED = COMPRESSED | ENCRYPTED
-"""Either of them: the body is an envelope and a content."""
+"""Mask of both flags: the body of such a block is an envelope and a content."""
 ENVELOPE_SALT_BYTES = 16
 TAG_BYTES = 16
 PIECE_BYTES = 2**30
-"""How much is encrypted at once: libraries take less than 2 GiB."""
+"""Bytes that are encrypted at once. The libraries accept less than 2 GiB."""
 KEY_ID_BYTES_MAX = 255
 
 _FIELDS = struct.Struct("<4sIIIQQQ")
@@ -116,13 +131,13 @@ assert _FIELDS.size + _CHECKSUM.size == BLOCK_HEADER_BYTES
 LENGTH_BYTES = _LENGTH.size
 RAW_LENGTH_BYTES = _RAW_LENGTH.size
 ENVELOPE_BYTES_MAX = RAW_LENGTH_BYTES + _ENCRYPTED_BY.size + TAG_BYTES
-"""What an encrypted block has more than a plain one, beside its key id: more by a tag for each further piece."""
+"""Bytes of an encrypted block beyond a plain one, without its key id. Each further piece adds one tag."""
 
 assert array("I").itemsize == LENGTH_BYTES
 
 
 class BlockHeader(NamedTuple):
-    """A decoded block header. ``checksum`` is the header's own: it stands for the whole block."""
+    """A decoded block header. ``checksum`` is the header's own checksum, which identifies the whole block."""
 
     flags: int
     count: int  # type: ignore[assignment]
@@ -134,12 +149,12 @@ class BlockHeader(NamedTuple):
 
     @property
     def payload_bytes(self) -> int:
-        """The bytes of the items, without their lengths, of a block that is neither compressed nor encrypted."""
+        """Bytes of the items, without their lengths, of a block that is neither compressed nor encrypted."""
         return self.body_bytes - _lengths_bytes(self.flags, self.count)
 
 
 class Envelope(NamedTuple):
-    """What a compressed or encrypted block says of its content. Without a key id it is not encrypted."""
+    """What a compressed or encrypted block states about its content. Without a key id, it is not encrypted."""
 
     raw_bytes: int
     holes: bytes = b""
@@ -149,7 +164,7 @@ class Envelope(NamedTuple):
 
 
 class Encoded(NamedTuple):
-    """A block ready to be written: ``buffers`` back to back are its ``length_bytes`` bytes."""
+    """A block that is ready to be written: ``buffers`` back to back are its ``length_bytes`` bytes."""
 
     buffers: list[bytes]
     length_bytes: int
@@ -157,8 +172,10 @@ class Encoded(NamedTuple):
 
 
 def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequence[bytes], int]]:
-    """Cut the items, ``payload_bytes`` in all, into what goes into one block each and its bytes, keeping their
-    order."""
+    """Cut the items, which have ``payload_bytes`` in all, into the parts for one block each, in order.
+
+    Returns each part with the bytes of its payloads.
+    """
     if payload_bytes <= BLOCK_BYTES and len(items) <= BLOCK_ITEMS:
         return [(items, payload_bytes)]
     parts: list[tuple[Sequence[bytes], int]] = []
@@ -174,7 +191,7 @@ def split_items(items: Sequence[bytes], payload_bytes: int) -> list[tuple[Sequen
 
 
 class Encode(Protocol):
-    """Something that encodes blocks as ``encode_block`` does."""
+    """A callable that encodes blocks, as ``encode_block`` does."""
 
     def __call__(
         self, items: Sequence[bytes], salt: int, offset: int, ordinal: int, time_ns: int, holes: Sequence[int] = ()
@@ -183,8 +200,11 @@ class Encode(Protocol):
 
 
 Enclose = Callable[[int, int, bytes, bytes, bytes], tuple[int, bytes, bytes]]
-"""Puts a body into an envelope: of flags, count, lengths, the bits of the holes, and all payloads it makes flags and a
-body in two parts."""
+"""Callable that puts a body into an envelope.
+
+Its arguments are the flags, the count, the lengths, the bits of the holes, and all payloads. It returns the flags, and
+the body in two parts.
+"""
 
 
 def encode_block(
@@ -196,8 +216,10 @@ def encode_block(
     holes: Sequence[int] = (),
     enclose: Enclose | None = None,
 ) -> Encoded:
-    """Encode one block that will stand at ``offset`` of the segment with this salt, behind ``ordinal`` items. The items
-    at ``holes`` are none: they must be empty."""
+    """Encode one block for ``offset`` of the segment with this salt, behind ``ordinal`` items.
+
+    The items at the indexes ``holes`` are holes; they must be empty.
+    """
     start = seed(salt, offset)
     count, bits = len(items), b""
     if holes:
@@ -227,7 +249,7 @@ def encode_block(
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """What stands before the content of a compressed or encrypted block."""
+    """Return the envelope that precedes the content of a compressed or encrypted block."""
     raw_bytes, holes, salt, counter, key_id = envelope
     data = _RAW_LENGTH.pack(raw_bytes) + holes
     if key_id:
@@ -237,9 +259,10 @@ def encode_envelope(envelope: Envelope) -> bytes:
 
 
 def decode_envelope(body: bytes, header: BlockHeader, offset: int, file: str) -> tuple[Envelope, int]:
-    """The envelope that begins this body, which was checked, and where the content begins; ``offset`` is the block's.
+    """Decode the envelope that begins this checked body of the block at ``offset``; return it and where the content
+    begins.
 
-    Raises ``CorruptionError``: it contradicts itself, or promises more than such a block may hold.
+    Raises ``CorruptionError`` if the envelope contradicts itself, or claims more than such a block may hold.
     """
     (raw_bytes,) = _RAW_LENGTH.unpack_from(body)
     at = RAW_LENGTH_BYTES
@@ -261,26 +284,26 @@ def decode_envelope(body: bytes, header: BlockHeader, offset: int, file: str) ->
         raise CorruptionError(
             file,
             offset,
-            f"an envelope of {least_bytes} to {most_bytes} bytes that makes sense",
-            f"one of {raw_bytes} for {header.count} items in {len(body)}, key {key_id!r}",
+            f"a valid envelope with a raw length of {least_bytes} to {most_bytes} bytes",
+            f"a raw length of {raw_bytes} for {header.count} items in a body of {len(body)} bytes, key {key_id!r}",
         )
     return Envelope(raw_bytes, holes, salt, counter, key_id), at
 
 
 def peek_payload_bytes(data: bytes, header: BlockHeader) -> int:
-    """The bytes of the items by the raw length that begins this envelope, before anything of it was checked."""
+    """Return the bytes of the items, by the raw length that begins this envelope. Nothing of it is checked yet."""
     return max(int.from_bytes(data, "little") - _lengths_bytes(header.flags & UNIFORM, header.count), 0)
 
 
 def associated_data(flags: int, count: int, content_bytes: int, envelope: bytes) -> bytes:
-    """What is authenticated with an encrypted content of this length, beside it."""
+    """Return the data that is authenticated together with an encrypted content of this length."""
     return _AUTHENTICATED.pack(flags, count, content_bytes) + envelope
 
 
 def decode_block_header(data: bytes, position: int, salt: int, offset: int, file: str) -> BlockHeader:
-    """Check and decode the header at ``position`` of ``data``, which stands at ``offset`` of ``file``.
+    """Check and decode the header at ``position`` of ``data``, which is at ``offset`` of ``file``.
 
-    Raises ``CorruptionError``; nothing of a header that fails is to be believed.
+    Raises ``CorruptionError``. Then no field of the header can be trusted.
     """
     end = position + BLOCK_HEADER_BYTES
     if len(data) < end:
@@ -293,24 +316,30 @@ def decode_block_header(data: bytes, position: int, salt: int, offset: int, file
     makes_sense = magic == BLOCK_MAGIC and flags & ~ENVELOPED in {0, UNIFORM, HOLES} and 0 < count <= BLOCK_ITEMS
     if not makes_sense or body_bytes < (_lengths_bytes(flags, count) if flags < COMPRESSED else RAW_LENGTH_BYTES):
         raise CorruptionError(
-            file, offset, "a block header that makes sense", f"flags {flags}, {count} items in {body_bytes} bytes"
+            file, offset, "a valid block header", f"flags {flags}, {count} items in {body_bytes} bytes"
         )
     return BlockHeader(flags, count, body_checksum, ordinal, body_bytes, time_ns, checksum)
 
 
 def check_item(length: bytes, item: bytes, header: BlockHeader, salt: int, offset: int, file: str) -> bytes:
-    """The item of a block that holds one, read in two parts, its length and itself. Raises ``CorruptionError``."""
+    """Check and return the item of a block with a single item, read in two parts: its length, and the item itself.
+
+    Raises ``CorruptionError``.
+    """
     _check_body((length, item), header, salt, offset, file)
     if int.from_bytes(length, "little") != len(item):
-        raise CorruptionError(file, offset, f"an item of {header.body_bytes - LENGTH_BYTES} bytes", "another length")
+        raise CorruptionError(
+            file, offset, f"an item of {header.body_bytes - LENGTH_BYTES} bytes", "a different length"
+        )
     return item
 
 
 def decode_body(data: bytes, position: int, header: BlockHeader, salt: int, offset: int, file: str) -> list[bytes]:
-    """Check the body at ``position`` of ``data`` and return its items; ``offset`` is the block's in ``file``. It is
-    neither compressed nor encrypted.
+    """Check the body at ``position`` of ``data`` and return its items; ``offset`` is the offset of the block in
+    ``file``.
 
-    Raises ``CorruptionError``. Allocates no more than the body's own size.
+    The block is neither compressed nor encrypted. Raises ``CorruptionError``. Allocates no more than the size of the
+    body.
     """
     end = position + header.body_bytes
     _check_body((memoryview(data)[position:end],), header, salt, offset, file)
@@ -323,7 +352,7 @@ def check_body(data: bytes, header: BlockHeader, salt: int, offset: int, file: s
 
 
 def decode_raw(raw: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
-    """The items of a compressed or encrypted block whose content was this. Raises ``CorruptionError``."""
+    """Return the items of a compressed or encrypted block from its decoded content. Raises ``CorruptionError``."""
     return _decode_items(raw, 0, len(raw), header.flags & UNIFORM, header.count, offset, file)
 
 
@@ -342,11 +371,11 @@ def _decode_items(data: bytes, position: int, end: int, flags: int, count: int, 
         ends = list(accumulate(_little_endian(sizes), initial=start))
         if ends[-1] == end:
             return list(map(data.__getitem__, map(slice, ends, ends[1:])))
-    raise CorruptionError(file, offset, f"lengths that add up to {end - position} bytes", "others")
+    raise CorruptionError(file, offset, f"lengths that add up to {end - position} bytes", "a different sum")
 
 
 def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:
-    """Which items of the body at ``position`` of ``data``, which was checked, are none."""
+    """Return the indexes of the holes in the checked body at ``position`` of ``data``."""
     if not header.flags & HOLES:
         return []
     start = position + (RAW_LENGTH_BYTES if header.flags & ENVELOPED else LENGTH_BYTES * header.count)
@@ -355,7 +384,7 @@ def decode_holes(data: bytes, position: int, header: BlockHeader) -> list[int]:
 
 
 def _lengths_bytes(flags: int, count: int) -> int:
-    """What stands before the payloads."""
+    """Return the number of bytes before the payloads."""
     if flags == UNIFORM:
         return LENGTH_BYTES
     return LENGTH_BYTES * count + (_bits_bytes(count) if flags == HOLES else 0)
@@ -366,9 +395,9 @@ def _bits_bytes(count: int) -> int:
 
 
 def _cut(data: bytes, start: int, end: int, size: int) -> list[bytes]:
-    """The items of ``size`` bytes each from ``start`` to ``end``."""
+    """Return the items of ``size`` bytes each from ``start`` to ``end``."""
     items: list[bytes] = []
-    if end - start >= _MANY * size:  # many at once are cut in a third of the time
+    if end - start >= _MANY * size:  # cutting many at once takes a third of the time
         together = struct.Struct(f"{size}s" * _TOGETHER)
         behind = end - (end - start) % together.size
         for some in together.iter_unpack(memoryview(data)[start:behind]):
@@ -391,11 +420,14 @@ def _check_body(parts: Sequence[bytes | memoryview], header: BlockHeader, salt: 
 
 
 def combine_checksums(combined: int, checksum: int) -> int:
-    """One checksum for several blocks: the CRC-32 of their header checksums, each as a u32, one more at a time."""
+    """Return one checksum for several blocks: the CRC-32 of their header checksums, each as a u32.
+
+    Call it once for each block, with the result of the call before.
+    """
     return crc32(_CHECKSUM.pack(checksum), combined)
 
 
 def _little_endian(numbers: array[int]) -> array[int]:
-    if sys.byteorder == "big":  # pragma: no cover - no such machine at hand
+    if sys.byteorder == "big":  # pragma: no cover - the tests run on little-endian machines
         numbers.byteswap()
     return numbers

@@ -1,8 +1,8 @@
 """CRC-32, the checksum of everything on disk: that of zlib, Ethernet and PNG (ISO 3309).
 
-``zlib`` computes it everywhere. Where ``zlib-ng`` is installed (the extra ``[fast]``) that does: the same checksum, by
-instructions that newer processors have for it, in a tenth of the time for what is long and in half for what is short.
-Files do not tell which it was.
+``zlib`` computes it everywhere. If ``zlib-ng`` is installed (the extra ``[fast]``), that library computes it: the same
+checksum, with special instructions of newer processors. It takes a tenth of the time for long data, and half of it for
+short data. The files do not depend on the library.
 """
 
 try:

@@ -1,10 +1,10 @@
 """``DeadLetter``: an item that was given up, in its envelope. Pure bytes.
 
-An envelope is one line of JSON in ASCII, then the item's bytes as they were::
+An envelope is one line of JSON in ASCII, then the unchanged bytes of the item::
 
     {"queue": "orders", "subscription": "", "sequence": 7, "attempts": 5, "reason": "ValueError: bad row", "time": "…"}
 
-Exactly these keys; the time is ISO 8601 with an offset, and the line has no more than ``LINE_BYTES_MAX`` bytes.
+The line has exactly these keys, and at most ``LINE_BYTES_MAX`` bytes. The time is ISO 8601 with a UTC offset.
 """
 
 from __future__ import annotations
@@ -24,28 +24,42 @@ _CUT = "…"
 
 @dataclass(frozen=True)
 class DeadLetter:
-    """An item that was given up, and why::
+    """An item that was given up, and the reason.
 
-    letters = [DeadLetter.decode(each) for each in queue.dead_letters.browse()]
+    A queue with ``dead_letter=`` makes these envelopes; a user only decodes them. Objects are immutable, and any thread
+    may use them.
+
+    Example::
+
+        letters = [DeadLetter.decode(each) for each in queue.dead_letters.browse()]
     """
 
     item: bytes
-    """As it was enqueued."""
+    """The bytes of the item, as it was enqueued."""
     queue: str
-    """The name of the queue's directory that it was in."""
+    """The name of the directory of the queue that the item was in."""
     subscription: str
-    """The name of the subscription that gave it up; empty of the plain queue. A long one is cut."""
+    """The name of the subscription that gave the item up; empty for the plain queue. A name of more than 100 characters
+    is cut.
+    """
     sequence: int
-    """Its place in the queue: how many items were enqueued there before it, since the queue was made."""
+    """The sequence of the item in its queue: how many items were committed there before it."""
     attempts: int
-    """How often it was delivered."""
+    """The number of delivery attempts."""
     reason: str
-    """What ``reject`` was given, or the exception, or that nobody said why; a long one is cut."""
+    """The reason given to ``reject``, or the exception, or a note that no session has flushed the item.
+
+    A text of more than 1,000 characters is cut.
+    """
     time: datetime
-    """When it was given up, in UTC."""
+    """The time when the item was given up, in UTC."""
 
     def encode(self) -> bytes:
-        """The envelope."""
+        """Return the envelope.
+
+        Returns:
+            One line of JSON in ASCII, then the bytes of the item.
+        """
         fields = {
             "queue": self.queue,
             "subscription": _cut(self.subscription, _SUBSCRIPTION_CHARACTERS_MAX),
@@ -58,7 +72,17 @@ class DeadLetter:
 
     @classmethod
     def decode(cls, envelope: bytes) -> DeadLetter:
-        """What is in the envelope. Raises ``DeadLetterError`` for bytes that are none."""
+        """Return the dead letter that this envelope holds.
+
+        Args:
+            envelope: The bytes of an item of a dead-letter queue.
+
+        Returns:
+            The dead letter.
+
+        Raises:
+            DeadLetterError: The bytes are not an envelope.
+        """
         end = envelope.find(b"\n", 0, LINE_BYTES_MAX)
         if end < 0:
             raise DeadLetterError(f"a line of up to {LINE_BYTES_MAX} bytes", f"{envelope[:40]!r}")
@@ -68,33 +92,33 @@ class DeadLetter:
             return cls(envelope[end + 1 :], *_values(fields))
         except (ValueError, TypeError, KeyError, RecursionError) as error:
             raise DeadLetterError(
-                "a line of JSON with what is known of the item", f"{line[:100]!r} ({error})"
+                "a line of JSON with the six fields of a dead letter", f"{line[:100]!r} ({error})"
             ) from None
 
 
 class _DeadLetters:
-    """The codec of a queue of dead letters."""
+    """Codec of a queue of dead letters."""
 
     def encode(self, item: DeadLetter) -> bytes:
-        """The envelope."""
+        """Return the envelope of the dead letter."""
         return item.encode()
 
     def decode(self, data: bytes) -> DeadLetter:
-        """What is in it."""
+        """Return the dead letter in the envelope. Raises ``DeadLetterError``."""
         return DeadLetter.decode(data)
 
 
 DEAD_LETTERS = _DeadLetters()
-"""The codec of a queue of dead letters, for who opens it alone: ``codec=DEAD_LETTERS``."""
+"""Codec for opening a dead-letter queue on its own: ``codec=DEAD_LETTERS``."""
 
 
 def _values(fields: dict[str, Any]) -> tuple[str, str, int, int, str, datetime]:
-    """The fields, if they are what they must be. Raises ``ValueError``, ``TypeError``, ``KeyError``."""
+    """Return the checked values of the fields, in order. Raises ``ValueError``, ``TypeError``, ``KeyError``."""
     queue, subscription, reason = (_need(fields[key], str) for key in ("queue", "subscription", "reason"))
     sequence, attempts = (_need(fields[key], int) for key in ("sequence", "attempts"))
     time = datetime.fromisoformat(_need(fields["time"], str))
     if len(fields) != 6 or sequence < 0 or attempts < 0 or time.tzinfo is None:
-        raise ValueError("a field more, a number below 0, or a time of no place")
+        raise ValueError("unexpected field, negative number, or time without a UTC offset")
     return queue, subscription, sequence, attempts, reason, time
 
 

@@ -1,5 +1,7 @@
-"""How often items were delivered and not consumed, and which are not due yet: kept by runs, so that memory follows the
-number of runs that differ, never the number of items. Pure data, not synchronized."""
+"""Counts of deliveries and delays of the items that a subscription has not consumed, kept by runs. Pure data.
+
+Memory follows the number of runs that differ, never the number of items. Not synchronized.
+"""
 
 from __future__ import annotations
 
@@ -11,11 +13,11 @@ from .operations import TIMES_MAX
 
 Value = TypeVar("Value")
 Valued = tuple[int, int, Value]
-"""``(first, count, value)``: what the sequences ``first … first + count - 1`` have."""
+"""``(first, count, value)``: the value of the sequences ``first … first + count - 1``."""
 
 
 class Runs(Generic[Value]):
-    """A mapping of sequences to values, as sorted, disjoint runs; neighbours with the same value are one."""
+    """A mapping of sequences to values, as sorted, disjoint runs. Neighbours with the same value are one run."""
 
     __slots__ = ("_ends", "_firsts", "_values")
 
@@ -25,7 +27,7 @@ class Runs(Generic[Value]):
         self._values: list[Value] = []
 
     def __len__(self) -> int:
-        """How many runs there are: what it costs in memory."""
+        """Return the number of runs, which is the cost in memory."""
         return len(self._firsts)
 
     def __iter__(self) -> Iterator[Valued[Value]]:
@@ -33,17 +35,17 @@ class Runs(Generic[Value]):
             yield first, end - first, value
 
     def get(self, sequence: int) -> Value | None:
-        """The value of this one; None if it has none."""
+        """Return the value of this sequence; None if it has none."""
         at = bisect_right(self._firsts, sequence) - 1
         return self._values[at] if at >= 0 and sequence < self._ends[at] else None
 
     def next_from(self, sequence: int) -> int | None:
-        """The lowest from ``sequence`` on that has a value; None if there is none."""
+        """Return the lowest sequence from ``sequence`` on that has a value; None if there is none."""
         at = bisect_right(self._ends, sequence)
         return max(self._firsts[at], sequence) if at < len(self._ends) else None
 
     def pieces(self, first: int, count: int) -> list[tuple[int, int, Value | None]]:
-        """The run, in order, in parts that have the same value, or none."""
+        """Return the run, in order, in parts with one value each; None stands for no value."""
         found: list[tuple[int, int, Value | None]] = []
         at, end = bisect_right(self._ends, first), first + count
         while first < end:
@@ -59,7 +61,7 @@ class Runs(Generic[Value]):
         return found
 
     def put(self, first: int, count: int, value: Value) -> None:
-        """Give all of the run this value, whatever it had."""
+        """Set the value of the whole run, and replace the values that it had."""
         self.drop(first, count)
         at, end = bisect_left(self._firsts, first), first + count
         if at < len(self._firsts) and self._firsts[at] == end and self._values[at] == value:
@@ -71,7 +73,7 @@ class Runs(Generic[Value]):
         self._insert(at, first, end, value)
 
     def drop(self, first: int, count: int) -> None:
-        """Nothing of the run has a value any more."""
+        """Remove the values of the run."""
         end = first + count
         at, stop = bisect_right(self._ends, first), bisect_left(self._firsts, end)
         if at >= stop:
@@ -94,30 +96,30 @@ class Runs(Generic[Value]):
 
 
 class Attempts:
-    """What is known of the deliveries of one subscription, of what it has not consumed."""
+    """Counts and delays of the deliveries of one subscription, for the sequences that it has not consumed."""
 
     __slots__ = ("delays", "times")
 
     def __init__(self) -> None:
         self.times: Runs[int] = Runs()
-        """How often each was delivered."""
+        """How often each sequence was delivered."""
         self.delays: Runs[tuple[int, int]] = Runs()
-        """When each is due, in nanoseconds since the epoch, and how far off that was when it was said."""
+        """When each sequence is due, in nanoseconds since the epoch, and how far off that was when it was logged."""
 
     def __bool__(self) -> bool:
         return bool(self.times or self.delays)
 
     def deliver(self, first: int, count: int, times: int = 1) -> None:
-        """They were delivered so many times more, and are not delayed any longer."""
+        """Add ``times`` deliveries of the run, and end its delays."""
         for start, length, before in self.times.pieces(first, count):
             self.times.put(start, length, min((before or 0) + times, TIMES_MAX))
         self.delays.drop(first, count)
 
     def delay(self, first: int, count: int, due_ns: int, delay_ns: int) -> None:
-        """They are not to be delivered before then."""
+        """Set the delay of the run."""
         self.delays.put(first, count, (due_ns, delay_ns))
 
     def drop(self, first: int, count: int) -> None:
-        """They are consumed."""
+        """Remove the counts and delays of the run, which is consumed."""
         self.times.drop(first, count)
         self.delays.drop(first, count)

@@ -1,14 +1,14 @@
-"""How the bodies of blocks are compressed and encrypted, and what it takes to open them; ``block`` has the format.
+"""Compression and encryption of the bodies of blocks, and the reverse; ``block`` documents the format.
 
-Who writes compresses first, where that makes a block smaller, then encrypts. Each library is optional: it is imported
-by who is asked to use it, at once, and by who meets the first block that needs it.
+The writer compresses first, if that makes a block smaller, and then encrypts. Each library is optional. A writer
+imports it at once when it is asked to use it. A reader imports it when it meets the first block that needs it.
 
-What keeps a nonce from being used twice: each ``Encode`` draws a salt of 128 random bits, from which and the key it
-derives a key of its own, and counts what it encrypts, also where that is never written. It belongs to one writer, one
-compaction or one producer, and a forked child draws another. (A virtual machine that is resumed twice from one snapshot
-repeats what was drawn: open queues with encryption after that, not before.)
+A nonce is never used twice. Each ``Encode`` draws a salt of 128 random bits, and derives its own key from the queue's
+key and the salt. It counts everything that it encrypts, also what is never written. It belongs to one writer, one
+compaction or one producer, and a forked child draws another salt. (A virtual machine that is resumed twice from one
+snapshot repeats random bits. Open queues with encryption after the resumption, not before.)
 
-Threads: an ``Encode`` is for one at a time, ``open`` for any.
+Threads: an ``Encode`` serves one thread at a time, ``Envelopes.open`` any number.
 """
 
 from __future__ import annotations
@@ -44,40 +44,59 @@ if TYPE_CHECKING:
     from zstandard import ZstdDecompressor
 
 UNOPENED = (MissingExtraError, WrongKeyError)
-"""What says that a block cannot be opened for now. That is no damage."""
+"""Errors that say that a block cannot be opened for now. This is not damage."""
 _LEVEL = 3
 _WINDOW_BYTES_MAX = 8 * 1024 * 1024
 _RATIO_MAX = 2**15
-"""A zstd block has at least 4 bytes, and makes at most 128 KiB of them."""
+"""Upper bound on the ratio of compression: a zstd block has at least 4 bytes, and expands to at most 128 KiB."""
 _KEY_BYTES = (16, 24, 32)
 _PURPOSE = b"persistentqueue block"
 
 
 class RandomSource(Protocol):
-    """What the encoder needs of the operating system: salts of its own in each process. The disk has it."""
+    """The part of the operating system that the encoder needs: a source of salts that differ in each process.
+
+    The disk implements it.
+    """
 
     @property
     def getpid(self) -> Callable[[], int]:
-        """Return the number of this process."""
+        """The function that returns the id of this process."""
 
     @property
     def urandom(self) -> Callable[[int], bytes]:
-        """Return so many random bytes, fit for cryptography."""
+        """The function that returns a number of random bytes that are fit for cryptography."""
 
 
 @dataclass(frozen=True)
 class Encryption:
-    """What a queue is encrypted with: AES-GCM, with the key that ``key`` gives for ``key_id``.
+    """The encryption of a queue: AES-GCM, with the key that ``key`` returns for ``key_id``.
 
-    New blocks are written with the key of this id, of 1 to 255 bytes of UTF-8, which each of them names in the clear.
-    ``key(key_id)`` returns the 16, 24 or 32 bytes of a key, random ones, never of a password as it is. It is asked once
-    for each id in an opening: at once for this one, and for another id when a block is met that names it; the first
-    that is left is looked at once, so that another key of the same id is told before anything is written with it. So
-    keys are changed by a new id, as long as ``key`` still knows the old ones; one id never stands for two keys. It is
-    called while the queue is read, by any thread, and must not use the queue. What it raises becomes a
-    ``WrongKeyError``, and it is asked again by the next call.
+    New blocks are encrypted with the key of this id. Each block names the id of its key in the clear.
 
-    Raises ``TypeError`` and ``ValueError`` for what cannot be an id.
+    ``key(key_id)`` returns 16, 24 or 32 random bytes. Never use the bytes of a password directly. The queue calls
+    ``key`` once for each id in an opening: at once for this id, and for another id when it meets a block that names it.
+    At opening, the queue also decrypts the first remaining block. So a wrong key for a known id is found before
+    anything is written with it.
+
+    To change keys, use a new id, and let ``key`` still return the keys of the old ids. One id never stands for two
+    keys.
+
+    Any thread may call ``key`` while the queue is read. ``key`` must not use the queue. An exception of ``key`` becomes
+    a ``WrongKeyError``, and the next call of the queue calls ``key`` again.
+
+    Args:
+        key_id: The id of the key to write with, 1 to 255 bytes of UTF-8.
+        key: The function that returns the key for an id.
+
+    Raises:
+        TypeError: ``key_id`` is not text.
+        ValueError: ``key_id`` has a length outside of 1 to 255 bytes.
+
+    Example::
+
+        keys = {"2026": secrets.token_bytes(32)}
+        queue = PersistentQueue("queues", "orders", encryption=Encryption("2026", keys.__getitem__))
     """
 
     key_id: str
@@ -91,10 +110,10 @@ class Encryption:
 
 
 class Envelopes:
-    """How one opened queue, or one producer, compresses and encrypts its blocks; and how it opens those it meets.
+    """The compression and encryption of one opened queue, or of one producer, and the opening of stored blocks.
 
-    ``guard`` is held while ``key`` is called, so that it is called once. Raises ``ValueError``, ``TypeError``,
-    ``MissingExtraError`` and ``WrongKeyError``.
+    ``guard`` is held during each call of ``key``, so that it is called once for each id. Raises ``ValueError``,
+    ``TypeError``, ``MissingExtraError`` and ``WrongKeyError``.
     """
 
     def __init__(
@@ -112,9 +131,9 @@ class Envelopes:
         self._guard: AbstractContextManager[object] = guard if guard is not None else nullcontext()
         self._keys: dict[str, bytes] = {}
         self._idle: list[ZstdDecompressor] = []
-        """Each is for one thread at a time."""
+        """Decompressors that no thread uses now; each serves one thread at a time."""
         self.most_bytes = 0
-        """What a block has more than a plain one, at most, but for the tags of further pieces."""
+        """Upper bound on the bytes that a block has beyond a plain one, without the tags of further pieces."""
         if self._compresses:
             with _needing("compression", 'compression="zstd"'):
                 import zstandard  # noqa: F401
@@ -125,16 +144,17 @@ class Envelopes:
             self.most_bytes = ENVELOPE_BYTES_MAX + len(encryption.key_id.encode())
 
     def encoder(self, source: RandomSource) -> Encode:
-        """What encodes blocks for one who writes, with nonces of its own."""
+        """Return a function that encodes blocks for one writer, with its own nonces."""
         if self._encryption is not None:
             key_id = self._encryption.key_id
             return _Encoder(source, self._compresses, key_id, self._key(key_id))
         return _Encoder(source, True) if self._compresses else encode_block
 
     def open(self, body: bytes, header: BlockHeader, offset: int, file: str) -> list[bytes]:
-        """The items of a compressed or encrypted block, whose body was checked; ``offset`` is the block's in ``file``.
+        """Return the items of a compressed or encrypted block at ``offset`` of ``file``, whose body was checked.
 
-        Raises ``MissingExtraError``, ``WrongKeyError``, and ``CorruptionError`` for what was not written like this.
+        Raises ``MissingExtraError`` and ``WrongKeyError``. Raises ``CorruptionError`` if the content contradicts the
+        envelope.
         """
         envelope, at = decode_envelope(body, header, offset, file)
         content: bytes | memoryview = memoryview(body)[at:]
@@ -165,7 +185,7 @@ class Envelopes:
                 for number, at in enumerate(pieces)
             )
         except InvalidTag:
-            problem = "its checksum is right: another key was given, or somebody has changed the block"
+            problem = "its checksum is correct, so another key was given, or the block was changed on purpose"
             raise WrongKeyError(envelope.key_id, problem, file, offset) from None
 
     def _decompress(self, content: bytes | memoryview, raw_bytes: int, offset: int, file: str) -> bytes:
@@ -177,7 +197,7 @@ class Envelopes:
         except IndexError:
             decompressor = zstandard.ZstdDecompressor()
         try:
-            # The frame says for itself how much is made room for, whatever bound is given.
+            # The library allocates the size that the frame claims, whatever bound the caller gives.
             frame = zstandard.get_frame_parameters(content)
             is_possible = raw_bytes <= _RATIO_MAX * len(content) and frame.window_size <= _WINDOW_BYTES_MAX
             if frame.content_size != raw_bytes or not is_possible:
@@ -190,7 +210,7 @@ class Envelopes:
             self._idle.append(decompressor)
 
     def _key(self, key_id: str, file: str | None = None, offset: int | None = None) -> bytes:
-        """The key of this id, which a block there names. Raises ``WrongKeyError``."""
+        """Return the key of this id; ``file`` and ``offset`` name the block that needs it. Raises ``WrongKeyError``."""
         with self._guard:
             key = self._keys.get(key_id)
             if key is None:
@@ -203,17 +223,17 @@ class Envelopes:
                 size_bytes = len(key) if type(key) is bytes else None
                 if size_bytes not in _KEY_BYTES:
                     given = type(key).__name__ if size_bytes is None else f"{size_bytes} bytes"
-                    raise WrongKeyError(key_id, f"key() gave {given}, not 16, 24 or 32 bytes", file, offset)
+                    raise WrongKeyError(key_id, f"key() returned {given}, not 16, 24 or 32 bytes", file, offset)
                 self._keys[key_id] = key
             return key
 
 
 PLAIN = Envelopes()
-"""Compresses and encrypts nothing, and opens what needs no key."""
+"""Envelopes without compression and encryption. They open every block that needs no key."""
 
 
 class _Encoder:
-    """Encodes blocks in envelopes. For one thread at a time, since it counts its nonces."""
+    """Encodes blocks in envelopes. It counts its nonces, so it serves one thread at a time."""
 
     def __init__(self, source: RandomSource, compresses: bool, key_id: str = "", key: bytes = b"") -> None:
         self._source = source
@@ -247,14 +267,14 @@ class _Encoder:
         return flags, lengths + bits, payload
 
     def _encrypt(self, content: bytes, flags: int, count: int, raw_bytes: int, bits: bytes) -> tuple[bytes, bytes]:
-        """The envelope, and the content encrypted."""
-        if self._pid != self._source.getpid():  # at the beginning, and in a forked child
+        """Return the envelope, and the encrypted content."""
+        if self._pid != self._source.getpid():  # at the first block, and in a forked child
             self._pid = self._source.getpid()
             self._salt, self._counter = self._source.urandom(ENVELOPE_SALT_BYTES), 0
             self._cipher = _derive(self._key, self._salt)
         pieces = range(0, len(content), PIECE_BYTES)
         counter = self._counter
-        self._counter += len(pieces)  # first: whatever becomes of it, they are not used again
+        self._counter += len(pieces)  # first, so that a failure below never uses these nonces again
         front = encode_envelope(Envelope(raw_bytes, bits, self._salt, counter, self._key_id))
         data = associated_data(flags, count, len(content), front)
         return front, b"".join(
@@ -277,7 +297,7 @@ def _nonce(counter: int) -> bytes:
 
 @contextmanager
 def _needing(extra: str, who: str) -> Iterator[None]:
-    """Raise ``MissingExtraError`` where a library of this extra is not there."""
+    """Raise ``MissingExtraError`` if a library of this extra is not installed."""
     try:
         yield
     except ImportError as error:

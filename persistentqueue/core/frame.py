@@ -1,11 +1,16 @@
-"""The frame format: what the transaction log says. Pure bytes, no files.
+"""The frame format: how the transaction log stores groups of transactions. Pure bytes, no files.
 
-A log (``log/<generation>.log``) is a header (see ``header``; magic ``PQ-LOG\r\n``), then frames back to back, then
-unused space. The flags are 1 = synced (every frame was made durable before it was acknowledged), 2 = sealed (written
-by a clean close) and 4 = doubted (the generation before ended in doubt, and is to be kept). The first frame holds one
-transaction: a checkpoint, then what supplements it. Every other frame is one group of transactions, written with one
-call. A sealed log is its first frame and never gets another: the first commit after it begins the next generation. The
-seal stands in the header so that cutting the log cannot hide that it was closed.
+A log (``log/<generation>.log``) is a header (see ``header``; magic ``PQ-LOG\\r\\n``), then frames back to back, then
+unused space. The flags of the header are:
+
+- 1 = synced: every frame was made durable before it was acknowledged.
+- 2 = sealed: a clean close wrote the log.
+- 4 = doubted: the previous generation ended in doubt, and must be kept.
+
+The first frame holds one transaction: a checkpoint, then the operations that supplement it. Every other frame is one
+group of transactions, written with one call. A sealed log has only its first frame and never gets another. The first
+commit after the seal begins the next generation. The seal is in the header, so that cutting the log cannot hide the
+clean close.
 
 ::
 
@@ -21,14 +26,22 @@ seal stands in the header so that cutting the log cannot hide that it was closed
         36         body           transactions (see ``operations``)
                    8 zero bytes   the end; overwritten by the next frame
 
-The checksum begins with the CRC-32 of the log's salt and the frame's offset, so that a frame that is stale, recycled,
-misplaced, or copied into somebody's payload does not check out. ``previous`` chains the frames: none can be missing.
+The checksum begins with the CRC-32 of the log's salt and the frame's offset. So a frame fails the check if it is stale,
+recycled, misplaced, or copied into the payload of an item. ``previous`` chains the frames, so that a missing frame is
+noticed.
 
-What an incomplete write leaves: the frame is the commit point. All of it on disk: committed. Any part of it missing:
-the checksum fails, nothing valid follows, and the group never was (a torn tail). A frame that fails *before* a valid
-one was damaged later, since a frame is written only after the one before it was acknowledged (in a log that is not
-synced it may also be a write that never happened; such a log ends there). The zero bytes at the end tell "nothing came
-here" from "something began here": in a recycled file the unused space holds old frames.
+The frame is the commit point. A crash leaves one of these:
+
+- The whole frame is on disk: the group is committed.
+- A part of the frame is missing: its checksum fails, and no valid frame follows. The group was never committed (a torn
+  tail).
+
+A frame that fails the check *before* a valid one was damaged later, because a frame is written only after the one
+before it was acknowledged. (In a log that is not synced, it may also be a write that never reached the disk. Such a log
+ends there.)
+
+The zero bytes at the end distinguish "no frame was begun here" from "a frame was begun here": the unused space of a
+recycled file holds old frames.
 
 Worked example: one 1-byte item, inline: body = 4 (count) + 1 + 52 (enqueue) + 49 (block) = 106 bytes, frame = 142.
 """
@@ -59,7 +72,7 @@ DOUBTED = 4
 FRAME_MAGIC = b"PQFr"
 FRAME_HEADER_BYTES = 36
 END = bytes(8)
-"""What stands behind the last frame."""
+"""The zero bytes behind the last frame."""
 BODY_BYTES_MAX = 2**32 - 1
 
 _FRAME = struct.Struct("<4sIQIIII")
@@ -69,7 +82,7 @@ assert _FRAME.size + _U32.size == FRAME_HEADER_BYTES
 
 
 class Frame(NamedTuple):
-    """A decoded frame that stands at ``offset`` and ends at ``end``."""
+    """A decoded frame that begins at ``offset`` and ends at ``end``."""
 
     offset: int
     end: int
@@ -82,14 +95,14 @@ class Frame(NamedTuple):
 def encode_frame(
     body: bytes, salt: int, offset: int, number: int, previous: int, transactions: int, operations: int
 ) -> tuple[bytes, int]:
-    """The header that goes before ``body`` in a frame at ``offset``, and the frame's checksum."""
+    """Return the header that precedes ``body`` in a frame at ``offset``, and the checksum of the frame."""
     fields = _FRAME.pack(FRAME_MAGIC, salt & 0xFFFFFFFF, number, len(body), transactions, operations, previous)
     checksum = crc32(body, crc32(fields, seed(salt, offset)))
     return fields + _U32.pack(checksum), checksum
 
 
 class _Opened(NamedTuple):
-    """A frame whose checksum fits: what its header says, and where its body is."""
+    """The header of a frame with a valid checksum, and the position of its body."""
 
     number: int
     previous: int
@@ -103,8 +116,8 @@ class _Opened(NamedTuple):
 def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
     """Check and decode the frame at ``offset`` of the log ``data``.
 
-    Raises ``CorruptionError``: whether the frame is damaged or the log's end is the reader's to tell (see
-    ``find_frame``). Lengths and counts are bounded by what is there before anything is made of them.
+    Raises ``CorruptionError``. The caller decides whether the frame is damaged or the log ends there (see
+    ``find_frame``). Lengths and counts are compared with the available bytes before anything is allocated for them.
     """
     number, previous, checksum, transactions, operations, body_at, end = _open(data, offset, salt, file)
     try:
@@ -118,10 +131,11 @@ def decode_frame(data: bytes, offset: int, salt: int, file: str) -> Frame:
 
 
 def decode_lone_transaction(data: bytes, offset: int, salt: int, file: str) -> tuple[int, Iterator[Operation]]:
-    """Check the frame at ``offset``, which must hold one transaction; its end, and its operations one at a time.
+    """Check the frame at ``offset``, which must hold one transaction, and return its end and an iterator over its
+    operations.
 
-    For a frame that another process wrote: nothing is allocated that the caller does not keep. Raises
-    ``CorruptionError``, also while the operations are iterated.
+    For a frame that another process wrote: operations are decoded one at a time, and only those that the caller keeps
+    stay in memory. Raises ``CorruptionError``, also during the iteration.
     """
     opened = _open(data, offset, salt, file)
     return opened.end, _decode_lone(data, opened, file, offset)
@@ -145,7 +159,7 @@ def _decode_lone(data: bytes, opened: _Opened, file: str, offset: int) -> Iterat
 
 
 def _open(data: bytes, offset: int, salt: int, file: str) -> _Opened:
-    """Check the frame at ``offset``, but for what its body says. Raises ``CorruptionError``."""
+    """Check the frame at ``offset``, but not the content of its body. Raises ``CorruptionError``."""
     body_at = offset + FRAME_HEADER_BYTES
     if len(data) < body_at:
         raise CorruptionError(file, offset, "a frame", f"the end of the file, {len(data) - offset} bytes on")
@@ -164,9 +178,9 @@ def _open(data: bytes, offset: int, salt: int, file: str) -> _Opened:
 
 
 def find_frame(data: bytes, start: int, salt: int, file: str) -> Frame | None:
-    """The first valid frame of this log at or behind ``start``, wherever it stands; None if there is none.
+    """Return the first valid frame of this log at or behind ``start``, at any offset; None if there is none.
 
-    Every candidate's checksum covers its own offset, so that neither stale bytes nor copies in payloads are found.
+    The checksum of each candidate covers its own offset. So neither stale bytes nor copies in payloads are found.
     """
     mark = FRAME_MAGIC + _U32.pack(salt & 0xFFFFFFFF)
     while (start := data.find(mark, start)) >= 0:

@@ -1,21 +1,21 @@
-"""The first 64 bytes of every log and every segment: what the file is, and the salt of all its checksums.
+"""The first 64 bytes of every log and every segment: the kind of the file, and the salt of all its checksums.
 
 ::
 
     offset  bytes  field
-         0      8  magic        what kind of file this is
-         8      4  version      of the format; the same for all files of a queue
-        12      4  flags        meaning given by the kind
+         0      8  magic        the kind of the file
+         8      4  version      of the format; all files of a queue have the same one
+        12      4  flags        their meaning depends on the kind
         16      8  number       the log's generation or the segment's number; equals the one in the file's name
-        24      8  salt         random; seeds every checksum in the file, so that bytes of another file, or of this
-                                file's former life, never look valid
+        24      8  salt         random; seeds every checksum in the file, so that bytes of another file, or of an
+                                earlier use of this file, never look valid
         32      8  time         nanoseconds since the epoch when the file was begun; for people only
-        40      8  size         bytes that the file was made for, this header included
+        40      8  size         bytes that the file was made for, including this header
         48     12  zeros
         60      4  checksum     CRC-32 of the 60 bytes before it
 
-All integers of both formats are little-endian. The checksum keeps its place and its meaning in every version, so that
-a damaged header is told from a newer one: it is checked first.
+All integers of both formats are little-endian. The checksum keeps its place and its meaning in every version, and it is
+checked first. So a damaged header is told from a newer one.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Header(NamedTuple):
 
 
 def encode_header(magic: bytes, header: Header, version: int = VERSION) -> bytes:
-    """The 64 bytes that begin a file of the kind that ``magic`` names."""
+    """Return the 64 bytes that begin a file of the kind that ``magic`` names."""
     data = _HEADER.pack(magic, version, *header)
     return data + _CHECKSUM.pack(crc32(data))
 
@@ -55,8 +55,8 @@ def encode_header(magic: bytes, header: Header, version: int = VERSION) -> bytes
 def decode_header(data: bytes, magic: bytes, file: str) -> Header:
     """Check and decode the header in the first 64 bytes of ``data``, which were read from ``file``.
 
-    Raises ``CorruptionError`` when they are not a header of this kind, ``UnsupportedFormatError`` when they are one
-    of a newer version.
+    Raises ``CorruptionError`` if they are not a header of this kind. Raises ``UnsupportedFormatError`` if the header
+    has a newer version.
     """
     if len(data) < HEADER_BYTES:
         raise CorruptionError(file, 0, f"a header of {HEADER_BYTES} bytes", f"{len(data)} bytes")
@@ -73,5 +73,5 @@ def decode_header(data: bytes, magic: bytes, file: str) -> Header:
 
 
 def seed(salt: int, offset: int) -> int:
-    """Where the checksums of what stands at ``offset`` begin: the same bytes anywhere else do not check out."""
+    """Return the start value of the checksums at ``offset``, so that the same bytes fail the check anywhere else."""
     return crc32(_SEED.pack(salt, offset))

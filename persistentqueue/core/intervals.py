@@ -1,6 +1,6 @@
-"""Sets of sequences, kept as disjoint runs: memory follows the number of gaps, never the number of members.
+"""Sets of sequences as disjoint runs, and cursors: what a subscription has consumed, in any order. Pure data.
 
-How far somebody is with the items of a queue: what he has consumed, in any order.
+Memory follows the number of gaps, never the number of members.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ Run = tuple[int, int]
 
 
 class Intervals:
-    """A set of non-negative integers as sorted runs, neighbours merged.
+    """A set of non-negative integers as sorted, disjoint runs. Runs that touch are one.
 
-    ``len`` counts members. Not synchronized. Adding what is there, or removing what is not, is an error of the
-    caller: ``add`` and ``remove`` assert it.
+    ``len`` counts members. Not synchronized. The caller must not add a member twice, or remove one that is missing:
+    ``add`` and ``remove`` assert it.
     """
 
     __slots__ = ("_ends", "_size", "firsts")
 
     def __init__(self, runs: Iterable[Run] = ()) -> None:
         self.firsts: list[int] = []
-        """Where the runs begin, in order; not to be changed from outside."""
+        """First members of the runs, in order. Other classes only read it."""
         self._ends: list[int] = []
         self._size = 0
         for first, count in runs:
@@ -36,16 +36,16 @@ class Intervals:
         return iter(self.runs())
 
     def runs(self) -> list[Run]:
-        """The runs, in order. Not ``list(…)`` of this: it would reserve room for ``len`` runs first."""
+        """Return the runs, in order. (``list`` of the set would first allocate space for ``len`` runs.)"""
         return [(first, end - first) for first, end in zip(self.firsts, self._ends, strict=True)]
 
     @property
     def gaps(self) -> int:
-        """How many runs the set is made of: what it costs in memory."""
+        """Number of runs of the set, which is its cost in memory."""
         return len(self.firsts)
 
     def add(self, first: int, count: int) -> None:
-        """Add a run none of whose members is in the set."""
+        """Add a run. None of its members is in the set."""
         end = first + count
         at = bisect_right(self.firsts, first)
         joins_before = at > 0 and self._ends[at - 1] == first
@@ -65,7 +65,7 @@ class Intervals:
         self._size += count
 
     def remove(self, first: int, count: int) -> None:
-        """Remove a run all of whose members are in the set."""
+        """Remove a run. All of its members are in the set."""
         end = first + count
         at = bisect_right(self.firsts, first) - 1
         assert at >= 0, "the run is not in the set"
@@ -84,22 +84,23 @@ class Intervals:
         self._size -= count
 
     def move_lowest(self, count: int, runs: list[Run]) -> int:
-        """Move the lowest run, or its first ``count`` members, to the end of ``runs``, joined to the last of these if
-        they touch; return how many members. The set must not be empty.
+        """Move the lowest run, or its first ``count`` members, to the end of ``runs``, and return the number of
+        members.
 
-        An interruption, by a signal handler for instance, finds them in one of both places.
+        The run is joined to the last one of ``runs`` if they touch. The set must not be empty. An interruption, by a
+        signal handler for instance, finds the members in exactly one of both places.
         """
         firsts, ends = self.firsts, self._ends
         first, end = firsts[0], ends[0]
         count = min(count, end - first)
         at, start = _place_behind(runs, first)
         if count < end - first:
-            # From here on without a call: nothing interrupts that.
+            # No calls from here on, so no signal handler runs between these steps.
             firsts[0] = first + count
             self._size -= count
             runs[at:] = ((start, first + count - start),)
             return count
-        # Here as well.
+        # No calls from here on, so no signal handler runs between these steps.
         del firsts[0], ends[0]
         self._size -= count
         runs[at:] = ((start, end - start),)
@@ -113,7 +114,7 @@ class Intervals:
         return first, count
 
     def run_from(self, sequence: int) -> Run | None:
-        """The lowest run of members from ``sequence`` on; None if there are none."""
+        """Return the lowest run of members from ``sequence`` on; None if there is none."""
         at = bisect_right(self._ends, sequence)
         if at == len(self._ends):
             return None
@@ -121,29 +122,29 @@ class Intervals:
         return first, self._ends[at] - first
 
     def between(self, first: int, end: int) -> list[Run]:
-        """The runs that have members in ``first … end - 1``, in order, whole."""
+        """Return the whole runs that have members in ``first … end - 1``, in order."""
         at = bisect_right(self._ends, first)
         stop = bisect_left(self.firsts, end) if first < end else at
         return [(start, self._ends[i] - start) for i, start in enumerate(self.firsts[at:stop], at)]
 
     def overlap(self, first: int, end: int) -> int:
-        """How many members lie in ``first … end - 1``."""
+        """Return the number of members in ``first … end - 1``."""
         at = bisect_right(self._ends, first)
         stop = bisect_left(self.firsts, end)
         return sum(min(self._ends[i], end) - max(self.firsts[i], first) for i in range(at, stop))
 
 
 def append_run(runs: list[Run], first: int, count: int) -> tuple[int, tuple[Run]]:
-    """Return what appends a run, joined to the last one if they touch, by ``runs[at:] = last``: ``at`` and ``last``.
+    """Return ``at`` and ``last`` for ``runs[at:] = last``, which appends a run, joined to the last one if they touch.
 
-    That assignment is the caller's, which makes it in one step with others that no interruption may part.
+    The caller makes that assignment itself, in one step with other changes that no interruption may separate.
     """
     at, start = _place_behind(runs, first)
     return at, ((start, first + count - start),)
 
 
 def last_of(runs: list[Run], count: int) -> list[Run]:
-    """The runs of the last ``count`` members of these."""
+    """Return the runs of the last ``count`` members of ``runs``, the highest run first."""
     last: list[Run] = []
     for first, held in reversed(runs):
         if not count:
@@ -155,14 +156,14 @@ def last_of(runs: list[Run], count: int) -> list[Run]:
 
 
 def _place_behind(runs: list[Run], first: int) -> tuple[int, int]:
-    """Return the index at which a run that begins at ``first`` is put, and where it begins when it is joined."""
+    """Return the index for a run that begins at ``first``, and where the run begins after it is joined."""
     if runs and sum(runs[-1]) == first:
         return len(runs) - 1, runs[-1][0]
     return len(runs), first
 
 
 def join_runs(runs: list[Run], more: Iterable[Run]) -> None:
-    """Append runs, joining each to the last one where they touch."""
+    """Append runs, and join each to the last one if they touch."""
     for first, count in more:
         if runs and sum(runs[-1]) == first:
             runs[-1] = (runs[-1][0], runs[-1][1] + count)
@@ -171,14 +172,14 @@ def join_runs(runs: list[Run], more: Iterable[Run]) -> None:
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """Return the runs in order, each joined to the one before it where they touch; where they overlap they do not."""
+    """Return the runs in order, each joined to the one before it if they touch. The runs must not overlap."""
     result: list[Run] = []
     join_runs(result, sorted(runs))
     return result
 
 
 def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
-    """The runs, in order, but for these parts of them."""
+    """Return the runs, in order, without these parts of them."""
     left = Intervals(runs)
     for run in others:
         left.remove(*run)
@@ -186,36 +187,36 @@ def without(runs: Iterable[Run], others: Iterable[Run]) -> list[Run]:
 
 
 def within(runs: Iterable[Run], start: int, end: int) -> tuple[Run, ...]:
-    """What there is of the runs, in their order, in ``start … end - 1``."""
+    """Return the parts of the runs that lie in ``start … end - 1``, in their order."""
     ends = ((max(first, start), min(first + count, end)) for first, count in runs)
     return tuple((first, stop - first) for first, stop in ends if first < stop)
 
 
 class Cursor:
-    """A *frontier*, below which everything is consumed, and the runs above it that were consumed out of order.
+    """What one subscription has consumed: a *frontier*, and the runs above it that were consumed out of order.
 
-    None of these begins at the frontier. Pure data, not synchronized.
+    Everything below the frontier is consumed. No run of ``consumed`` begins at the frontier. Not synchronized.
     """
 
     __slots__ = ("consumed", "frontier", "name")
 
     def __init__(self, name: str = "", frontier: int = 0, consumed: Iterable[Run] = ()) -> None:
         self.name = name
-        """Of the subscription whose cursor it is; empty for the plain queue."""
+        """Name of the subscription; empty for the plain queue."""
         self.frontier = frontier
         self.consumed = Intervals(consumed)
 
     @property
     def count(self) -> int:
-        """How many items are consumed."""
+        """Number of consumed items."""
         return self.frontier + len(self.consumed)
 
     def copy(self, name: str = "") -> Cursor:
-        """Another one that is as far."""
+        """Return a copy of the cursor with another name."""
         return Cursor(name, self.frontier, self.consumed.runs())
 
     def consume(self, first: int, count: int) -> None:
-        """Consume a run of which nothing is consumed yet."""
+        """Consume a run. None of its sequences is consumed yet."""
         if first != self.frontier:
             self.consumed.add(first, count)
             return
@@ -224,23 +225,23 @@ class Cursor:
             self.frontier += self.consumed.pop_lowest(2**63)[1]
 
     def consume_rest(self, first: int, end: int) -> list[Run]:
-        """Consume what is not of the sequences ``first … end - 1``: the runs of it."""
+        """Consume those of the sequences ``first … end - 1`` that are not consumed, and return their runs."""
         runs = self.unconsumed(first, end)
         for run in runs:
             self.consume(*run)
         return runs
 
     def overlaps(self, first: int, end: int) -> bool:
-        """Whether any of the sequences ``first … end - 1`` is consumed."""
+        """Return whether any of the sequences ``first … end - 1`` is consumed."""
         return first < self.frontier or (bool(self.consumed.firsts) and self.consumed.overlap(first, end) > 0)
 
     def live_between(self, first: int, end: int) -> int:
-        """How many of the sequences ``first … end - 1`` are not consumed."""
+        """Return the number of the sequences ``first … end - 1`` that are not consumed."""
         start = max(first, self.frontier)
         return end - start - self.consumed.overlap(start, end) if start < end else 0
 
     def unconsumed(self, first: int, end: int) -> list[Run]:
-        """The runs of the sequences ``first … end - 1`` that are not consumed."""
+        """Return the runs of the sequences ``first … end - 1`` that are not consumed."""
         runs: list[Run] = []
         at = max(first, self.frontier)
         for start, count in [*self.consumed.between(at, end), (end, 0)]:
@@ -250,7 +251,7 @@ class Cursor:
         return runs
 
     def next_unconsumed(self, sequence: int, end: int) -> Run | None:
-        """The first run from ``sequence`` on, and below ``end``, that is not consumed; None if there is none."""
+        """Return the first run that is not consumed, from ``sequence`` on and below ``end``; None if there is none."""
         at = max(sequence, self.frontier)
         run = self.consumed.run_from(at)
         if run is not None and run[0] == at:
@@ -260,7 +261,7 @@ class Cursor:
         return (at, stop - at) if at < stop else None
 
     def done_of(self, runs: Iterable[Run]) -> list[Run]:
-        """What is consumed of these runs."""
+        """Return the consumed parts of these runs."""
         done: list[Run] = []
         for first, count in runs:
             end = first + count

@@ -1,4 +1,7 @@
-"""What users hand over: items, markers and names, checked before anything is buffered, and items in memory."""
+"""Checks of what callers pass in (items, markers and names), and the buffer of a session's items.
+
+Every value is checked before anything is buffered.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ _NAME_BYTES_MAX = 2**16 - 1
 
 
 def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
-    """A list or a tuple as a whole, anything else in parts."""
+    """Yield a list or a tuple as a whole, and any other iterable in parts."""
     if isinstance(items, list | tuple):
         yield list(items)
         return
@@ -35,7 +38,7 @@ def chunks(items: Iterable[Any]) -> Iterator[list[Any]]:
 
 
 def as_bytes(item: Buffer) -> bytes:
-    """The item as it is now. Raises ``TypeError``, ``ItemTooLargeError``."""
+    """Return the current bytes of the item. Raises ``TypeError``, ``ItemTooLargeError``."""
     try:
         view = memoryview(item)
     except TypeError:
@@ -46,12 +49,12 @@ def as_bytes(item: Buffer) -> bytes:
 
 
 def too_large(size_bytes: int) -> ItemTooLargeError:
-    """What to raise for an item of so many bytes."""
-    return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the {ITEM_BYTES_MAX} that an item may have")
+    """Return the error for an item of ``size_bytes`` bytes."""
+    return ItemTooLargeError(f"an item of {size_bytes} bytes exceeds the maximum of {ITEM_BYTES_MAX} bytes: split it")
 
 
 class Batch:
-    """Items in memory that wait to be written to a file: as many as cost ``most_bytes``, or one."""
+    """Items in memory that wait to be written to a file: at most ``most_bytes`` by their cost, or a single item."""
 
     __slots__ = ("_most_bytes", "items", "payload_bytes")
 
@@ -61,7 +64,7 @@ class Batch:
         self.payload_bytes = 0
 
     def add(self, item: bytes, spill: Callable[[], None]) -> None:
-        """Take one item; like ``extend``."""
+        """Add one item. ``spill`` is called first if the item does not fit, as in ``extend``."""
         size_bytes = len(item)
         if size_bytes > ITEM_BYTES_MAX:
             raise too_large(size_bytes)
@@ -71,11 +74,11 @@ class Batch:
         self.payload_bytes += size_bytes
 
     def extend(self, items: list[bytes], spill: Callable[[], None]) -> None:
-        """Take the items, in order; before there are too many ``spill`` is called, which writes what is here and drops
-        it.
+        """Add the items, in order. Before the batch exceeds its bound, call ``spill``, which writes the batch and
+        clears it.
 
-        Raises ``ItemTooLargeError``, and none is taken; and what ``spill`` raises, and those are not that it was to
-        make room for, nor what is behind them.
+        Raises ``ItemTooLargeError``; then no item is added. An error of ``spill`` is passed on. Then the items that it
+        was to make room for, and those behind them, are not added.
         """
         size_bytes = sum(map(len, items))
         if size_bytes > ITEM_BYTES_MAX and (longest_bytes := max(map(len, items))) > ITEM_BYTES_MAX:
@@ -97,20 +100,20 @@ class Batch:
             start = stop
 
     def clear(self) -> None:
-        """Let go of all of them."""
+        """Remove all items."""
         self.items, self.payload_bytes = [], 0
 
     def drop(self, count: int) -> None:
-        """Let go of the first ones, which were written."""
+        """Remove the first ``count`` items, which were written."""
         del self.items[:count]
         self.payload_bytes = sum(map(len, self.items))
 
     def _cost_bytes(self, count: int, size_bytes: int) -> int:
-        """What so many more would make it cost."""
+        """Return the cost of the batch with ``count`` more items of ``size_bytes`` bytes in all."""
         return self.payload_bytes + size_bytes + ITEM_OVERHEAD_BYTES * (len(self.items) + count)
 
     def _fitting(self, ends: list[int], start: int) -> int:
-        """Up to where items fit that end there, one behind the other, from ``start`` on."""
+        """Return up to which index the items from ``start`` on fit; ``ends`` are their cumulated lengths."""
         room_bytes = self._most_bytes - self._cost_bytes(-start, -ends[start])
         fits = bisect_right(range(start + 1, len(ends)), room_bytes, key=lambda at: ends[at] + ITEM_OVERHEAD_BYTES * at)
         return start + fits
@@ -128,7 +131,7 @@ def checked_marker(marker: object) -> tuple[str, int]:
 
 
 def checked_name(name: str) -> str:
-    """The name, if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
+    """Return the name if a subscription can have it. Raises ``TypeError``, ``ValueError``."""
     if not isinstance(name, str):
         raise TypeError(f"a subscription's name must be text, not {name!r}")
     if not 0 < _length_bytes(name) <= _NAME_BYTES_MAX:
@@ -139,12 +142,12 @@ def checked_name(name: str) -> str:
 def _shown(marker: object) -> str:
     try:
         return repr(marker)
-    except ValueError:  # a number of more digits than are converted
+    except ValueError:  # Python refuses to print a number of very many digits
         return f"this {type(marker).__name__}, with a number too long to be shown"
 
 
 def _length_bytes(name: str) -> int:
-    """Return the length of the name in UTF-8; 0 if it has lone surrogates, which have none."""
+    """Return the length of the name in UTF-8; 0 for a name with lone surrogates, which UTF-8 cannot encode."""
     try:
         return len(name.encode())
     except UnicodeEncodeError:

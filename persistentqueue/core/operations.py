@@ -1,4 +1,4 @@
-"""The operations of the transaction log: what the body of a frame says. Pure bytes, no files.
+"""The operations of the transaction log: the content of the body of a frame. Pure bytes, no files.
 
 ::
 
@@ -19,54 +19,70 @@
         8 adoption         segment u64, salt u64, capacity u64, length u16, file name in ASCII
         9 subscription     number u32, first u64, length u16, name in UTF-8
        10 unsubscription   number u32
-       11 to 15, and 18    of transactions over several queues, below
-       16 and 17           of deliveries, below
-
-Operations carry runs, not items: a flush of one item or of a million is one small frame. *Enqueue* says that the blocks
-in ``length`` bytes at ``offset`` of ``segment`` hold the sequences ``first …``; ``checksum`` combines the blocks'
-header checksums, so that a block which an unfinished transaction left at the same place cannot stand in for them.
-*Enqueue inline* carries the blocks as well: the log is then a redo log, and one sync makes a small transaction durable.
-*Compaction* says that what was unconsumed in the sources now lies in the moves, and that nothing refers to the sources
-any more. The blocks of a move hold ``count`` items for the sequences ``first …``; ``live`` of them were unconsumed when
-they were copied, the others are empty, and are not served. *Adoption* says that a file of the inbox (see
-``publication``) is a segment from here on, and is renamed to it if it was not yet; in the file itself, with segment 0,
-under which name it was published. *Subscription* says that there is another one who consumes, from sequence ``first``
-on, of what is not gone; *unsubscription*, that there is one less. Behind a checkpoint a subscription stands for one
-that is as far as ``first``, and what it has consumed above that and others have not follows as *dequeue*. If any stands
-there they are all that there are, the plain queue's, 0, among them or not; if an unsubscription stands there, there are
-none.
-
-Transactions over several queues (see ``two_phase``)::
-
        11 prepare          transaction 16 bytes, number u64, then the coordinator: length u8, name in ASCII
-       12 decision         transaction 16 bytes, count u32 of participants, each as in 11
+       12 decision         transaction 16 bytes, count u32 of participants, each as the coordinator in 11
        13 resolution       transaction 16 bytes, committed u8
        14 identity         queue 16 bytes, forgotten u64
        15 prepare          transaction 16 bytes, number u64, queue 16 bytes, then the coordinator as in 11
-       18 decision         transaction 16 bytes, count u32 of participants, each: queue 16 bytes, then as in 11
-
-The queues are named by their directories, which are neighbours. What stands behind a *prepare* in its transaction, the
-only one of its frame, counts only if it is decided by a *decision* in the log of the coordinator, in the frame with
-that ``number`` or nowhere. The next frame of the log that has the prepare begins with the *resolution*, which says so
-once more. A *decision* behind a checkpoint is one that a participant may have to ask for.
-
-An *identity* stands behind each checkpoint: the ``queue`` has it for ever, whatever it is called, and no other has it
-that was made anew, also by a repair that had nothing but blocks. A *prepare* has that of its coordinator, so that no
-other is taken for it that has its name. The decisions in frames up to the ``forgotten`` one may have been forgotten for
-a participant whose directory was gone: of what was prepared for these, and is not decided, nobody knows what became.
-A *decision* of kind 18 has the identities of its participants: another queue that has the name of one of them settles
-nothing for it. Older logs lack an identity, and their prepares, of kind 11, and their decisions, of kind 12, too.
-
-Deliveries (see ``retries``)::
-
        16 delivered        subscription u32, first u64, count u64, times u32
        17 delayed          subscription u32, first u64, count u64, due u64, delay u64
+       18 decision         transaction 16 bytes, count u32 of participants, each: queue 16 bytes, then as in 11
 
-*Delivered* says that the subscription was given the sequences ``first … first + count - 1`` so many ``times`` more, one
-where they were handed out just then, and is not done with any of them; a delay of theirs is over. *Delayed* says that
-they are not to be handed out before ``due``, in nanoseconds since the epoch; ``delay`` is how long that was then, so
-that a clock which was set back meanwhile holds them no longer than that. Behind a checkpoint both say what there is of
-this, without a delivery that was consumed. Of a sequence that is consumed nothing is remembered.
+Operations carry runs, not items: a flush of one item or of a million is one small frame.
+
+Items and segments:
+
+- *Enqueue*: the blocks in ``length`` bytes at ``offset`` of ``segment`` hold the sequences ``first …``. ``checksum``
+  combines the header checksums of the blocks. So a block that an unfinished transaction left at the same place cannot
+  replace them.
+- *Enqueue inline* carries the blocks as well. The log is then a redo log, and one sync makes a small transaction
+  durable.
+- *Dequeue*: the subscription has consumed the sequences ``first … first + count - 1``. The plain queue is subscription
+  0.
+- *Segment*: from here on there is a segment with this number and salt, made for ``capacity`` bytes.
+- *Marker*: from here on the marker has this version.
+- *Compaction*: the unconsumed items of the sources are now in the moves, and nothing refers to the sources any more.
+  The blocks of a move hold ``count`` items for the sequences ``first …``. ``live`` of them were unconsumed when they
+  were copied. The others are empty, and are not served.
+- *Adoption*: from here on a file of the inbox (see ``publication``) is a segment. The file is renamed, if that did not
+  happen before. The published file itself contains the operation, too, with segment 0 and the name under which it was
+  published.
+
+A checkpoint and its supplement:
+
+- *Checkpoint*: the whole state, as the first operation of a generation. The operations behind it in its transaction
+  supplement it.
+- *Subscription*: from here on there is another subscription. It gets the items from sequence ``first`` on that are not
+  gone. Behind a checkpoint, it stands for a subscription whose frontier is ``first``. What it has consumed above its
+  frontier, and other subscriptions have not, follows as *dequeue*.
+- *Unsubscription*: from here on the subscription does not exist.
+- If a *subscription* stands behind a checkpoint, the list is complete: the plain queue, 0, exists only if it is in the
+  list. If an *unsubscription* stands there, there is no subscription.
+
+Transactions over several queues (see ``two_phase``). The queues are neighbours, and are named by their directories:
+
+- *Prepare*: its transaction is the only one of its frame. The operations behind the *prepare* count only if the log of
+  the coordinator has a *decision* for it. That decision is in the frame with this ``number``, or nowhere. Kind 15 has
+  the identity of the coordinator, too. So no other queue with the same name is mistaken for it.
+- *Decision*: the transaction is committed. Behind a checkpoint, it is a decision that a participant may still ask for.
+  Kind 18 has the identities of the participants, too. So another queue with the name of a participant cannot settle the
+  decision for it.
+- *Resolution*: the outcome, repeated in the log that has the *prepare*. It begins the next frame of that log.
+- *Identity*: stands behind each checkpoint. ``queue`` is the identity of this queue. The queue keeps it when its name
+  changes. A new queue never has it, nor does a queue that a repair made of nothing but blocks. The frames up to the
+  ``forgotten`` one may have held decisions that were forgotten, because the directory of a participant was gone. The
+  outcome of a transaction that was prepared for one of these frames is unknown if no decision is found.
+
+Logs of older versions lack the *identity*. Their prepares are of kind 11, and their decisions of kind 12.
+
+Deliveries (see ``retries``):
+
+- *Delivered*: the subscription was given the sequences ``first … first + count - 1`` so many ``times`` more, and has
+  not consumed them. ``times`` is 1 when they were just handed out. The operation also ends a delay of these sequences.
+- *Delayed*: the sequences are not handed out before ``due``, in nanoseconds since the epoch. ``delay`` is how far off
+  ``due`` was then, in nanoseconds. So a clock that was set back holds them no longer than that.
+- Behind a checkpoint, both kinds state the deliveries and delays of the sequences that are not consumed. Nothing is
+  remembered of a consumed sequence.
 """
 
 from __future__ import annotations
@@ -84,23 +100,25 @@ _Made = TypeVar("_Made")
 
 
 class FieldError(Exception):
-    """Internal: what is wrong with the bytes of a frame. Arguments: expected, found."""
+    """Internal error: the bytes of a frame are invalid. Arguments: expected, found."""
 
 
 def fixed(make: Callable[..., _Made], fields: struct.Struct) -> Callable[[bytes, int, int], tuple[_Made, int]]:
-    """What decodes an operation that is just these fields, behind its kind."""
+    """Return a decoder for an operation that consists of its kind and these fields."""
     return lambda data, at, end: (make(*unpack(fields, data, at, end)[1:]), at + fields.size)
 
 
 def unpack(fields: struct.Struct, data: bytes, at: int, end: int) -> tuple[Any, ...]:
-    """The fields that stand there. Raises ``FieldError``."""
+    """Return the fields at ``at``. Raises ``FieldError`` if they go beyond ``end``."""
     if at + fields.size > end:
         raise FieldError(f"{fields.size} bytes of an operation", f"{end - at} bytes")
     return fields.unpack_from(data, at)
 
 
 def take(data: bytes, at: int, length_bytes: int, end: int) -> tuple[bytes, int]:
-    """So many bytes, and where the next ones are. Raises ``FieldError``."""
+    """Return ``length_bytes`` bytes at ``at``, and the position behind them. Raises ``FieldError`` if they go beyond
+    ``end``.
+    """
     if at + length_bytes > end:
         raise FieldError(f"{length_bytes} bytes of an operation", f"{end - at} bytes")
     return data[at : at + length_bytes], at + length_bytes
@@ -114,24 +132,26 @@ _RESOLUTION = struct.Struct("<B16s?")
 _IDENTITY = struct.Struct("<B16sQ")
 _PREPARE_FOR = struct.Struct("<B16sQ16s")
 _KIND_PREPARE, _KIND_DECISION, _KIND_RESOLUTION, _KIND_IDENTITY, _KIND_PREPARE_FOR = range(11, 16)
-_KIND_DECISION_FOR = 18  # those between are of deliveries
+_KIND_DECISION_FOR = 18  # 16 and 17 are deliveries
 RESOLUTION_BYTES = _RESOLUTION.size
 IDENTITY_BYTES = 16
 
 
 class Prepare(NamedTuple):
-    """What follows in this transaction counts if the coordinator, the neighbour of this name, has decided so in the
-    frame of this number."""
+    """The operations behind this one count only if the coordinator has decided so in its frame with this number.
+
+    ``coordinator`` is the name of a neighbouring queue.
+    """
 
     transaction: bytes
     number: int
     coordinator: str
     queue: bytes = b""
-    """The coordinator's identity; of older logs empty."""
+    """The identity of the coordinator; empty in logs of older versions."""
 
 
 class Participant(NamedTuple):
-    """A queue that takes part in a transaction: its name, and its identity, which is empty if an older log says so."""
+    """A queue that takes part in a transaction: its name, and its identity. An identity from an older log is empty."""
 
     name: str
     queue: bytes
@@ -143,23 +163,23 @@ class Decision(NamedTuple):
     transaction: bytes
     participants: tuple[str, ...]
     queues: tuple[bytes, ...] = ()
-    """The identity of each participant; of older logs empty."""
+    """The identity of each participant; empty in logs of older versions."""
 
     def asking(self) -> tuple[Participant, ...]:
-        """Return who may have to ask for it, by name and identity."""
+        """Return the name and identity of each participant that may have to ask for this decision."""
         queues = self.queues or (b"",) * len(self.participants)
         return tuple(map(Participant, self.participants, queues))
 
 
 class Resolution(NamedTuple):
-    """What became of the transaction that the frame before has prepared."""
+    """The outcome of the transaction that the frame before has prepared."""
 
     transaction: bytes
     committed: bool
 
 
 class Identity(NamedTuple):
-    """Which queue this is, and up to which frame it may have forgotten decisions that somebody may come and ask for."""
+    """The identity of this queue, and the last frame whose decisions it may have forgotten."""
 
     queue: bytes
     forgotten: int
@@ -210,7 +230,7 @@ def _decode_decision(data: bytes, at: int, end: int) -> tuple[Decision, int]:
 
 
 def _decode_name(data: bytes, at: int, end: int) -> tuple[str, int]:
-    """The name of a neighbour: nothing that leads anywhere else."""
+    """Return the name of a neighbour, which must not lead out of the directory of the queues. Raises ``FieldError``."""
     length, at = take(data, at, 1, end)
     name, at = take(data, at, length[0], end)
     if not name.isascii() or name[:1] in {b"", b"."} or b"/" in name or b"\0" in name:
@@ -252,7 +272,9 @@ class Delivered(NamedTuple):
 
 
 class Delayed(NamedTuple):
-    """The subscription is not given these sequences before then, which was so far off."""
+    """The subscription is not given these sequences before ``due_ns``, which was ``delay_ns`` away when this was
+    logged.
+    """
 
     subscription: int
     first: int
@@ -274,9 +296,9 @@ DELIVERY_DECODERS: dict[int, Callable[[bytes, int, int], tuple[Delivery, int]]] 
 
 
 COUNT_BYTES = 4
-"""What each transaction takes beside its operations."""
+"""Bytes that each transaction takes beside its operations."""
 LONE_ENQUEUE_BYTES = COUNT_BYTES + 53
-"""What ``encode_lone_enqueue`` puts before the blocks."""
+"""Bytes that ``encode_lone_enqueue`` puts before the blocks."""
 LONE_DEQUEUE_BYTES = COUNT_BYTES + 21
 _U32 = struct.Struct("<I")
 _ENQUEUE = struct.Struct("<BQQQQQQI")
@@ -296,8 +318,9 @@ assert (_LONE_ENQUEUE.size, _LONE_DEQUEUE.size) == (LONE_ENQUEUE_BYTES, LONE_DEQ
 
 
 class Enqueue(NamedTuple):
-    """The sequences ``first … first + count - 1`` lie in these blocks. ``inline`` is the blocks, where they came
-    along."""
+    """The sequences ``first … first + count - 1`` are in these blocks. ``inline`` has the blocks if they are in the
+    log.
+    """
 
     first: int
     count: int  # type: ignore[assignment]
@@ -310,7 +333,7 @@ class Enqueue(NamedTuple):
 
 
 class Dequeue(NamedTuple):
-    """The subscription is done with the sequences ``first … first + count - 1``. The plain queue is subscription 0."""
+    """The subscription has consumed the sequences ``first … first + count - 1``. The plain queue is subscription 0."""
 
     subscription: int
     first: int
@@ -318,7 +341,7 @@ class Dequeue(NamedTuple):
 
 
 class SegmentCreated(NamedTuple):
-    """A segment exists from here on: its number, its salt, and the bytes it was made for."""
+    """A segment exists from here on: its number, its salt, and the bytes that it was made for."""
 
     number: int
     salt: int
@@ -326,14 +349,14 @@ class SegmentCreated(NamedTuple):
 
 
 class MarkerSet(NamedTuple):
-    """The marker ``name`` stands at ``version`` from here on."""
+    """The marker ``name`` has this ``version`` from here on."""
 
     name: str
     version: int
 
 
 class Move(NamedTuple):
-    """The sequences ``first … first + count - 1`` were copied to these blocks, ``live`` of them as they were."""
+    """The sequences ``first … first + count - 1`` were copied to these blocks; ``live`` of them were unconsumed."""
 
     first: int
     count: int  # type: ignore[assignment]
@@ -346,14 +369,14 @@ class Move(NamedTuple):
 
 
 class Compaction(NamedTuple):
-    """What is unconsumed in the segments ``sources`` lies where ``moves`` say from here on."""
+    """The unconsumed items of the segments ``sources`` are in the blocks of ``moves`` from here on."""
 
     sources: list[int]
     moves: list[Move]
 
 
 class Adoption(NamedTuple):
-    """The file ``name`` of the inbox is this segment from here on; 0 in the file itself, which was published so."""
+    """The file ``name`` of the inbox is this segment from here on. In the published file itself, the segment is 0."""
 
     segment: int
     salt: int
@@ -362,7 +385,7 @@ class Adoption(NamedTuple):
 
 
 class SubscriptionOpened(NamedTuple):
-    """There is a subscription of this number and name from here on; what is below ``first`` is not for it."""
+    """A subscription with this number and name exists from here on. It gets no item below ``first``."""
 
     number: int
     first: int
@@ -370,13 +393,13 @@ class SubscriptionOpened(NamedTuple):
 
 
 class SubscriptionClosed(NamedTuple):
-    """There is no subscription of this number any more."""
+    """The subscription with this number exists no more."""
 
     number: int
 
 
 class SegmentRow(NamedTuple):
-    """A segment in a checkpoint; the next block goes to ``end``, behind ``ordinal`` items."""
+    """A segment in a checkpoint. The next block goes to ``end``, behind ``ordinal`` items."""
 
     number: int
     salt: int
@@ -399,7 +422,7 @@ class ExtentRow(NamedTuple):
 
 
 class Checkpoint(NamedTuple):
-    """The whole state. ``current_segment`` is the one to write on in after a clean close, 0 for none."""
+    """The whole state. ``current_segment`` is the segment to continue after a clean close, or 0."""
 
     time_ns: int
     next_sequence: int
@@ -432,12 +455,12 @@ _Row = TypeVar("_Row")
 
 
 def encode_operation(operation: Operation) -> bytes:
-    """The bytes of one operation."""
+    """Return the bytes of one operation."""
     return _ENCODERS[type(operation)](operation)
 
 
 def encode_transaction(operations: Sequence[Operation]) -> bytes:
-    """The bytes of one transaction: the count of its operations, then the operations."""
+    """Return the bytes of one transaction: the count of its operations, then the operations."""
     return _U32.pack(len(operations)) + b"".join(map(encode_operation, operations))
 
 
@@ -452,14 +475,15 @@ def encode_lone_enqueue(
     blocks: Sequence[bytes],
     transactions: int,
 ) -> bytes:
-    """The bytes of a transaction that is one ``Enqueue`` with its ``blocks`` inline, and of others without any
-    operation: ``transactions`` in all."""
+    """Return the bytes of ``transactions`` transactions: one ``Enqueue`` with its ``blocks`` inline, and the others
+    empty.
+    """
     fields = _LONE_ENQUEUE.pack(1, _KIND_INLINE, first, count, segment, offset, length_bytes, ordinal, checksum)
     return b"".join((fields, *blocks, bytes(COUNT_BYTES * (transactions - 1))))
 
 
 def encode_lone_dequeue(subscription: int, first: int, count: int, transactions: int) -> bytes:
-    """The bytes of a transaction that is one ``Dequeue``, and of others without any operation."""
+    """Return the bytes of ``transactions`` transactions: one ``Dequeue``, and the others empty."""
     return _LONE_DEQUEUE.pack(1, _KIND_DEQUEUE, subscription, first, count) + bytes(COUNT_BYTES * (transactions - 1))
 
 

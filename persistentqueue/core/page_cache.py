@@ -1,17 +1,19 @@
 """The page cache: runs of items in memory, bounded in bytes. Pure data, not synchronized.
 
-A page is a run of consecutive items. Pages come from two sides: the head, read ahead of the consumer, and the tail,
+A page is a run of consecutive items. Pages come from two sides. The head is read ahead of the consumer. The tail was
 just written, so that a consumer close behind a producer reads no file. The bound holds at every moment, over all pages.
-What must go when there is no room, in this order:
+If there is no room, pages are dropped in this order:
 
-1. What the consumers have passed: it comes back only if a session rolls back.
-2. For what was just written: the page in the middle. The lower half of the pages waits for the consumers and is never
-   given up for younger items; the upper half slides along with the producers. (The queue has flowed to disk.) The first
-   page stays, even if it is the only one, so that a producer and a consumer far apart do not take turns reading.
-3. For what is being read: the farthest page, since it is needed last; never one that is needed before.
+1. Pages that the consumers have passed. Such a page is read again only if a session rolls back.
+2. For items that were just written: the page in the middle. The lower half of the pages waits for the consumers, and
+   never makes room for younger items. The upper half slides along with the producers. (The queue has flowed to disk.)
+   The first page stays, even if it is the only one. So a producer and a consumer that are far apart do not force each
+   other to read.
+3. For items that are being read: the farthest page, because it is needed last. A page that is needed before the new one
+   is never dropped.
 
-What does not fit as a whole is kept in part, from where the consumer goes on. Each item is so read about once on its
-way through the queue, whatever the bound; a bound below the size of a block makes that block be read again.
+If a page does not fit as a whole, the part that the consumer needs next is kept. So each item is read about once on its
+way through the queue, whatever the bound. A bound below the size of a block makes the queue read that block again.
 """
 
 from __future__ import annotations
@@ -21,13 +23,13 @@ from collections.abc import Callable, Sequence
 from itertools import islice
 
 ITEM_OVERHEAD_BYTES = 48
-"""What an item costs beside its payload: the header of a ``bytes`` object, its terminator, and its place in a list."""
+"""Memory of an item beside its payload: the header of a ``bytes`` object, its terminator, and its entry in a list."""
 TAIL_PAGE_BYTES = 256 * 1024
 """Small transactions share a page up to this size, or up to an eighth of the bound."""
 
 
 class Page:
-    """The items ``first … end - 1``, and what they cost. Items are only ever added, at its end."""
+    """The items ``first … end - 1``, and their cost. Items are only added, at the end."""
 
     __slots__ = ("cost_bytes", "end", "first", "items")
 
@@ -43,14 +45,14 @@ _NONE = Page(0, [], 0)
 
 
 def cost(items: Sequence[bytes]) -> int:
-    """The bytes that the items take in memory."""
+    """Return the bytes that the items take in memory."""
     return sum(map(len, items)) + ITEM_OVERHEAD_BYTES * len(items)
 
 
 class Pages:
-    """Disjoint pages in order of their sequences, never more than ``memory_bytes`` of them.
+    """Disjoint pages in the order of their sequences, which never cost more than ``memory_bytes``.
 
-    ``front`` tells the lowest sequence that may be asked for next: pages below it were passed.
+    ``front`` returns the lowest sequence that may be requested next. All pages below it were passed.
     """
 
     __slots__ = ("_firsts", "_front", "_pages", "cost_bytes", "latest", "memory_bytes")
@@ -62,34 +64,35 @@ class Pages:
         self._firsts: list[int] = []
         self._pages: list[Page] = []
         self.latest = _NONE
-        """Where a reader found the latest one, by his word, as long as it is kept."""
+        """Page in which the reader found the latest item. The reader sets it, and it is reset when pages are dropped.
+        """
 
     def __len__(self) -> int:
         return len(self._pages)
 
     @property
     def read_ahead_bytes(self) -> int:
-        """How much may be read ahead of a consumer, as a cost: the other half is for the tail."""
+        """Upper bound on the cost of the items that are read ahead of a consumer. The other half is for the tail."""
         return self.memory_bytes // 2
 
     def find(self, sequence: int) -> Page | None:
-        """The page that holds the sequence."""
+        """Return the page that holds the sequence; None if there is none."""
         at = bisect_right(self._firsts, sequence) - 1
         if at >= 0 and sequence < self._pages[at].end:
             return self._pages[at]
         return None
 
     def next_after(self, sequence: int) -> int | None:
-        """Where the first page begins that begins behind the sequence; None if none does."""
+        """Return the first sequence of the next page that begins behind ``sequence``; None if there is none."""
         at = bisect_right(self._firsts, sequence)
         return self._firsts[at] if at < len(self._firsts) else None
 
     def runs(self) -> list[tuple[int, int]]:
-        """The first sequence of each page, and the one behind its last."""
+        """Return, for each page, its first sequence and the sequence behind its last one."""
         return [(page.first, page.end) for page in self._pages]
 
     def append(self, first: int, items: list[bytes], cost_bytes: int) -> None:
-        """Keep what was just enqueued, as far as there is room. ``first`` is above every page."""
+        """Keep items that were just enqueued, as far as there is room. ``first`` is above every page."""
         if self.cost_bytes + cost_bytes > self.memory_bytes:
             if cost_bytes > self.memory_bytes // 2:
                 items, cost_bytes = _fitting(items, 0, self.memory_bytes // 2)
@@ -105,18 +108,18 @@ class Pages:
                 shared_bytes = last.cost_bytes + cost_bytes
                 if shared_bytes <= TAIL_PAGE_BYTES and shared_bytes <= self.memory_bytes >> 3:
                     end = first + len(items)
-                    # From here on without a call: nothing interrupts that.
+                    # No calls from here on, so no signal handler runs between these steps.
                     last.items += items
                     last.end, last.cost_bytes = end, shared_bytes
                     return
         self._firsts.append(first)
-        self._pages.append(Page(first, items.copy(), cost_bytes))  # the list of a transaction is its session's
+        self._pages.append(Page(first, items.copy(), cost_bytes))  # a copy, because the list belongs to a session
 
     def insert(self, page: Page, sequence: int, wanted: int, displaces: bool = True) -> int:
-        """Keep a page that was read for ``sequence``, where a consumer goes on at ``wanted``, as far as there is room.
+        """Keep a page that was read for ``sequence``, as far as there is room; the consumer continues at ``wanted``.
 
-        With ``displaces`` others make room. Returns the sequence up to which no part of the page is missing from
-        ``wanted`` on. Of what is in memory already, a second copy is not kept.
+        If ``displaces`` is true, other pages make room. Items that are in memory already are not kept twice. Returns
+        the end of what is kept: no item of the page from ``wanted`` up to there is missing.
         """
         at = bisect_right(self._firsts, sequence)
         low = max(page.first, self._pages[at - 1].end) if at else page.first
@@ -136,7 +139,7 @@ class Pages:
         return page.end
 
     def drop_below(self, frontier: int) -> None:
-        """Let go of the pages that nobody will read again."""
+        """Drop the pages that no consumer reads again."""
         count = 0
         for page in self._pages:
             if page.end > frontier:
@@ -148,10 +151,10 @@ class Pages:
             del self._pages[:count], self._firsts[:count]
 
     def resize(self, memory_bytes: int) -> None:
-        """Change the bound; what exceeds it goes at once."""
+        """Change the bound, and drop what exceeds it at once."""
         self.memory_bytes = memory_bytes
         self._make_room(0, None)
-        for page in self._pages[: self.cost_bytes > memory_bytes]:  # it is one page, the first
+        for page in self._pages[: self.cost_bytes > memory_bytes]:  # then only the first page is left
             start = max(self._front() - page.first, 0)
             items, cost_bytes = _fitting(page.items, start, memory_bytes)
             self.clear()
@@ -159,12 +162,12 @@ class Pages:
                 self.append(page.first + start, items, cost_bytes)
 
     def clear(self) -> None:
-        """Let go of everything. May come between any two steps of another call, from a finalizer."""
+        """Drop all pages. A finalizer may call it between any two steps of another call."""
         self._firsts, self._pages, self.latest = [], [], _NONE
         self.cost_bytes = 0
 
     def _make_room(self, cost_bytes: int, first: int | None) -> None:
-        """Let go of what may go for a page that begins at ``first``, or for the tail, until there is so much room."""
+        """Drop pages for a page that begins at ``first``, or for the tail if it is None, until there is enough room."""
         front, pages, firsts = self._front(), self._pages, self._firsts
         while pages and self.cost_bytes + cost_bytes > self.memory_bytes:
             count = len(pages)
@@ -182,7 +185,7 @@ class Pages:
 
 
 def _part(page: Page, wanted: int, room_bytes: int) -> Page:
-    """The page, if it fits, else from ``wanted`` on as much of it as fits."""
+    """Return the page if it fits, else as much of it, from ``wanted`` on, as fits."""
     if page.cost_bytes <= room_bytes:
         return page
     first = min(max(page.first, wanted), page.end)
@@ -191,7 +194,7 @@ def _part(page: Page, wanted: int, room_bytes: int) -> Page:
 
 
 def _fitting(items: list[bytes], start: int, room_bytes: int) -> tuple[list[bytes], int]:
-    """The items from ``start`` on that fit, and what they cost."""
+    """Return the items from ``start`` on that fit, and their cost."""
     cost_bytes, stop = 0, start
     for item in islice(items, start, None):
         if cost_bytes + len(item) + ITEM_OVERHEAD_BYTES > room_bytes:

@@ -1,21 +1,21 @@
-"""The state machine: what the operations of the log add up to. Pure data: no files, clocks, threads.
+"""The state machine: the state that the operations of the log add up to. Pure data: no files, clocks, threads.
 
-The same code applies a frame that was just written and one that recovery reads. This is the durable half, what a
-checkpoint holds; ``ready`` is the volatile one. Items are numbered by a *sequence*, given at commit, counted from 0. An
-*extent* is a run of sequences that lies contiguously in a segment.
+The same code applies a frame that was just written and a frame that recovery reads. This is the durable half of the
+state, which a checkpoint holds. ``availability`` is the volatile half. Items are numbered by a *sequence*, counted from
+0, which they get at their commit. An *extent* is a run of sequences that lies contiguously in a segment.
 
-Each *subscription* has a cursor: what it has consumed. An item is *gone* when all of them have consumed it: then
-nothing keeps it on the disk. Where there is one, what it consumes is gone, and both are the same cursor; where there is
-none, nothing goes. The plain queue is subscription 0.
+Each *subscription* has a cursor: what it has consumed. An item is *gone* when all subscriptions have consumed it; then
+nothing keeps it on the disk. If there is one subscription, everything that it consumes is gone, and both are the same
+cursor. If there is none, no item becomes gone. The plain queue is subscription 0.
 
-Memory follows the number of extents and gaps, never the number of items. Invariants, checked by ``fsck``:
+Memory follows the number of extents and gaps, never the number of items. Invariants, verified by ``check``:
 
-1. Extents are disjoint and sorted; each sequence below ``next_sequence`` that is not gone lies in exactly one.
+1. Extents are disjoint and sorted. Each sequence below ``next_sequence`` that is not gone lies in exactly one.
 2. An extent's ``live`` is the number of its sequences that are not gone, and above 0.
-3. A segment's ``live`` is the sum over its extents; ``drained`` is the segments where it is 0. ``live_bytes`` is summed
-   up over extents and segments alike.
-4. What is gone is what all cursors have in common.
-5. Deliveries are counted of what a subscription has not consumed, and of nothing else.
+3. A segment's ``live`` is the sum over its extents. ``drained`` is the set of segments with a ``live`` of 0.
+   ``live_bytes`` is summed up over extents and over segments in the same way.
+4. The gone sequences are those that all cursors have in common.
+5. Deliveries are counted only for sequences that a subscription has not consumed.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ from .operations import (
 
 
 class StateError(ValueError):
-    """An operation contradicts the state: the log is not what was written. Arguments: expected, found."""
+    """An operation contradicts the state, so the log is not what was written. Arguments: expected, found."""
 
 
 class Extent:
-    """Sequences ``first … end - 1``: ``length_bytes`` of blocks at ``offset`` of a segment, behind ``ordinal``
-    items."""
+    """The sequences ``first … end - 1``: ``length_bytes`` of blocks at ``offset`` of a segment, behind ``ordinal``
+    items.
+    """
 
     __slots__ = ("count", "first", "length_bytes", "live", "live_bytes", "offset", "ordinal", "segment")
 
@@ -71,11 +72,11 @@ class Extent:
 
     @property
     def end(self) -> int:
-        """The sequence behind the last."""
+        """The sequence behind the last one."""
         return self.first + self.count
 
     def row(self) -> ExtentRow:
-        """As a checkpoint writes it."""
+        """Return the extent as a checkpoint writes it."""
         return ExtentRow(
             self.first,
             self.count,
@@ -89,7 +90,7 @@ class Extent:
 
 
 class SegmentInfo:
-    """What the log knows of a segment. ``end`` and ``ordinal`` are behind its last logged block."""
+    """What the log says about a segment. ``end`` and ``ordinal`` are behind its last logged block."""
 
     __slots__ = ("capacity_bytes", "end", "live", "live_bytes", "number", "ordinal", "salt")
 
@@ -100,40 +101,48 @@ class SegmentInfo:
 
 
 class State:
-    """The durable half. ``apply`` is the only way to change it."""
+    """The durable half of the state. Only operations change it: by ``apply``, or by the method for an operation's
+    fields.
+    """
 
     def __init__(self) -> None:
         self.next_sequence = 0
         self.next_segment = 1
         self.current_segment = 0
         self.gone = Cursor()
-        """What nobody needs any more."""
+        """Cursor of the sequences that no subscription needs any more."""
         self.subscriptions: dict[int, Cursor] = {0: self.gone}
         self.segments: dict[int, SegmentInfo] = {}
         self.drained: set[int] = set()
         self.extents: list[Extent] = []
         self.markers: dict[str, int] = {}
         self.live_bytes = 0
-        """Bytes of blocks that hold items which are not gone; within a block of which a part is, by average."""
+        """Bytes of blocks with items that are not gone. A block that is partly gone counts in proportion, by average.
+        """
         self.decisions: dict[bytes, frozenset[Participant]] = {}
-        """The transactions over several queues that were decided here, and who may have to ask for each."""
+        """Transactions over several queues that were decided here, and the participants that may have to ask for each.
+        """
         self.asked_for: dict[Participant, bytes] = {}
-        """By the name of who may have to ask, the transaction: there is one for each."""
+        """For each participant that may have to ask, its transaction. There is at most one."""
         self.identity = b""
-        """Which queue this is; empty of one whose log was written before there were any."""
+        """Identity of this queue; empty if its log was written by a version without identities."""
         self.forgotten = 0
-        """The frames up to this one may have held decisions that somebody may come and ask for."""
+        """Number of the last frame that may have held decisions that were forgotten, and that a participant may ask
+        for.
+        """
         self.attempts: dict[int, Attempts] = {}
-        """By subscription what is known of deliveries that were not consumed, where they are counted."""
+        """For each subscription that counts them, its deliveries of items that it has not consumed."""
         self._firsts: list[int] = []
 
     @property
     def gone_count(self) -> int:
-        """How many items are gone, since the queue was made."""
+        """Number of items that are gone, since the queue was made."""
         return self.gone.count
 
     def apply(self, operation: Operation) -> None:
-        """Apply one operation. Raises ``StateError`` when it contradicts the state, which then is not to be used."""
+        """Apply one operation. Raises ``StateError`` if it contradicts the state; then the state must not be used any
+        more.
+        """
         if isinstance(operation, Enqueue):
             self.enqueue(*operation[:6])
         elif isinstance(operation, Dequeue):
@@ -160,22 +169,22 @@ class State:
     def _add_segment(self, number: int, salt: int, capacity_bytes: int) -> None:
         if number in self.segments:
             raise StateError("a segment that is not known", f"{number}")
-        # One that was copied to is told of when the copy is done, and younger ones may have been before.
+        # A compaction logs its target when the copy is done. Younger segments may have been logged before that.
         self.next_segment = max(self.next_segment, number + 1)
         self.segments[number] = SegmentInfo(SegmentRow(number, salt, capacity_bytes, 0, 0))
         self.drained.add(number)
 
     def skip(self, count: int) -> None:
-        """Give out sequences that no item has: as if they were enqueued, and consumed by all."""
+        """Give out ``count`` sequences without items, as if they were enqueued, and consumed by all subscriptions."""
         first = self.next_sequence
         if first + count >= 2**63:
-            raise StateError("a number of items that a queue can have had", f"{first + count}")
+            raise StateError("fewer than 2**63 sequences", f"{first + count}")
         self.next_sequence += count
         for cursor in self._cursors():
             cursor.consume(first, count)
 
     def enqueue(self, first: int, count: int, number: int, offset: int, length_bytes: int, ordinal: int) -> None:
-        """Apply the fields of an ``Enqueue``; ``number`` is its segment's."""
+        """Apply the fields of an ``Enqueue``; ``number`` is the number of its segment."""
         segment = self.segments.get(number)
         if segment is None or first != self.next_sequence or count == 0 or offset < HEADER_BYTES:
             raise StateError(
@@ -183,7 +192,7 @@ class State:
                 f"{count} from sequence {first} at offset {offset} of segment {number}",
             )
         self.next_sequence = first + count
-        # Blocks that a session spilled may be committed after blocks that were written behind them.
+        # A session may commit spilled blocks after another one has committed blocks that are behind them.
         end, end_ordinal = offset + length_bytes, ordinal + count
         if end > segment.end:
             segment.end = end
@@ -211,9 +220,10 @@ class State:
         self._firsts.append(first)
 
     def check(self, operation: Operation, created: Container[int] = ()) -> None:
-        """Raise ``StateError`` if ``apply`` would; change nothing. For what a transaction holds beside its items.
+        """Raise ``StateError`` if ``apply`` would, and change nothing. For the operations beside the items of a
+        transaction.
 
-        The segments ``created`` are those that the transaction makes known before.
+        ``created`` are the segments that the transaction makes known before this operation.
         """
         if isinstance(operation, Dequeue):
             self.check_dequeue(*operation)
@@ -227,11 +237,11 @@ class State:
             self._check_known(operation.number)
 
     def become(self, other: State) -> None:
-        """Be what another one is, which the caller gives up: by one step, which nothing interrupts."""
+        """Take over another state, which the caller gives up, in one step that nothing interrupts."""
         vars(self).update(vars(other))
 
     def check_dequeue(self, subscription: int, first: int, count: int) -> None:
-        """Raise ``StateError`` if the subscription cannot consume these sequences; change nothing."""
+        """Raise ``StateError`` if the subscription cannot consume these sequences. Change nothing."""
         end, cursor = first + count, self.subscriptions.get(subscription)
         if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
             above = "no subscription" if cursor is None else cursor.frontier
@@ -257,12 +267,12 @@ class State:
             self._let_go(self._done_by_all([(first, count)]))
 
     def would_free(self, subscription: int, runs: Iterable[Run]) -> Iterable[Run]:
-        """What would be gone if the subscription consumed these runs now."""
+        """Return the runs that would be gone if the subscription consumed these runs now."""
         cursor = self.subscriptions.get(subscription)
         return runs if cursor is self.gone else self._done_by_all(runs, cursor)
 
     def compact(self, sources: Sequence[int], moves: Sequence[Move]) -> None:
-        """Apply the fields of a ``Compaction``. What was consumed since it was copied does not move."""
+        """Apply the fields of a ``Compaction``. Items that were consumed since they were copied do not move."""
         gone, moved, extents = self._compacted(sources, moves)
         for number in gone:
             self.live_bytes -= self.segments[number].live_bytes
@@ -284,7 +294,7 @@ class State:
     def _compacted(
         self, sources: Sequence[int], moves: Sequence[Move], created: Container[int] = ()
     ) -> tuple[set[int], list[Extent], list[Extent]]:
-        """The sources of a ``Compaction``, the extents that it makes, and all that there are behind it."""
+        """Return the sources of a ``Compaction``, the extents that it makes, and all extents after it."""
         gone = set(sources)
         if not gone <= self.segments.keys():
             raise StateError("a compaction of known segments", f"{sorted(gone)}")
@@ -297,7 +307,7 @@ class State:
         return gone, moved, extents
 
     def _moved(self, move: Move, gone: set[int], created: Container[int]) -> Extent | None:
-        """The extent that a move makes; None where nothing of it is unconsumed any more."""
+        """Return the extent that a move makes; None if all of it is gone meanwhile."""
         first, count, number, offset, length_bytes, ordinal, _, copied = move
         is_known, end = number in self.segments or number in created, first + count
         if not is_known or number in gone or offset < HEADER_BYTES or not 0 < copied <= count:
@@ -314,10 +324,13 @@ class State:
         )
 
     def decide(self, transaction: bytes, participants: Sequence[Participant]) -> None:
-        """Apply the fields of a ``Decision``. Who takes part has settled what was decided for him before: his log says
-        so, in the frame that prepares this one."""
+        """Apply the fields of a ``Decision``.
+
+        A participant has settled every earlier decision: its log has the resolution, at the latest in the frame that
+        prepares this one. So its earlier decision is forgotten.
+        """
         if transaction in self.decisions or not participants:
-            raise StateError("a decision for somebody, and no other", f"{transaction.hex()} for {participants}")
+            raise StateError("a new decision with participants", f"{transaction.hex()} for {participants}")
         for name in participants:
             if name in self.asked_for:
                 self.forget(self.asked_for[name], name)
@@ -325,7 +338,7 @@ class State:
         self.decisions[transaction] = frozenset(participants)
 
     def forget(self, transaction: bytes, name: Participant) -> None:
-        """This participant needs the decision no more, if there is one."""
+        """Drop this participant from the decision, if the decision is still known: it does not need it any more."""
         if self.asked_for.get(name) == transaction:
             del self.asked_for[name]
         left = self.decisions.pop(transaction, frozenset()) - {name}
@@ -333,19 +346,19 @@ class State:
             self.decisions[transaction] = left
 
     def find(self, sequence: int) -> Extent:
-        """The extent that holds the sequence."""
+        """Return the extent that holds the sequence. Raises ``StateError`` if there is none."""
         at = bisect_right(self._firsts, sequence) - 1
         if at < 0 or sequence >= self.extents[at].end:
             raise StateError(f"an extent with sequence {sequence}", "none")
         return self.extents[at]
 
     def extents_from(self, sequence: int) -> Iterator[Extent]:
-        """The extents from the one on that holds the sequence, or the last one before it."""
+        """Yield the extents, from the one that holds the sequence on, or from the last one before it."""
         for at in range(max(bisect_right(self._firsts, sequence) - 1, 0), len(self.extents)):
             yield self.extents[at]
 
     def share_bytes(self, runs: Iterable[Run]) -> int:
-        """What consuming these runs would take off ``live_bytes``, if it were done now."""
+        """Return by how much ``live_bytes`` would decrease if these runs were consumed now."""
         total_bytes = 0
         for first, count in runs:
             at, left = bisect_right(self._firsts, first) - 1, count
@@ -358,10 +371,10 @@ class State:
         return total_bytes
 
     def checkpoint(self, time_ns: int, current: SegmentRow | None, kept: Iterable[int]) -> Checkpoint:
-        """The whole state as one operation.
+        """Return the whole state as one operation.
 
-        ``current`` is the segment that is being written. Drained segments are left out, which is
-        what retires them, except for the current one and those in ``kept``.
+        ``current`` is the segment that is being written. Drained segments are left out, except ``current`` and those in
+        ``kept``. That retires them.
         """
         rows = [
             SegmentRow(segment.number, segment.salt, segment.capacity_bytes, segment.end, segment.ordinal)
@@ -384,7 +397,9 @@ class State:
         )
 
     def supplement(self) -> list[Operation]:
-        """The rest of the state, for which a checkpoint has no place: it follows it in its transaction."""
+        """Return the operations that follow a checkpoint in its transaction: the parts of the state that it has no
+        fields for.
+        """
         rest: list[Operation] = [Identity(self.identity, self.forgotten)] if self.identity else []
         rest += [_decision(transaction, asking) for transaction, asking in self.decisions.items()]
         for number, attempts in self.attempts.items():
@@ -403,13 +418,15 @@ class State:
         return operations + rest
 
     def retire(self, number: int) -> None:
-        """Forget a drained segment; a checkpoint without it is durable."""
+        """Forget a drained segment. A checkpoint without it is durable."""
         del self.segments[number]
         self.drained.remove(number)
 
     @classmethod
     def restore(cls, checkpoint: Checkpoint, supplement: Sequence[Operation] = ()) -> State:
-        """The state that a checkpoint and its supplement hold. Raises ``StateError`` when it contradicts itself."""
+        """Return the state that a checkpoint and its supplement hold. Raises ``StateError`` if they contradict each
+        other.
+        """
         state = cls()
         state.next_sequence = checkpoint.next_sequence
         state.next_segment = checkpoint.next_segment
@@ -433,7 +450,7 @@ class State:
         for decision in decisions:
             state.decide(decision.transaction, decision.asking())
         if sum(map(len, state.decisions.values())) < sum(len(decision.participants) for decision in decisions):
-            raise StateError("one decision for each who may have to ask", f"{decisions}")
+            raise StateError("at most one decision for each participant", f"{decisions}")
         for each in supplement:
             if isinstance(each, Identity):
                 state.identity, state.forgotten = each
@@ -462,11 +479,13 @@ class State:
     # --- subscriptions -----------------------------------------------------------------------------------------------
 
     def number_of(self, name: str) -> int | None:
-        """The number of the subscription with this name; None if there is none."""
+        """Return the number of the subscription with this name; None if there is none."""
         return next((number for number, cursor in self.subscriptions.items() if cursor.name == name), None)
 
     def next_subscription(self, name: str, first: int) -> SubscriptionOpened:
-        """What makes a new subscription, from ``first`` on, or from what is enqueued next if that is beyond."""
+        """Return the operation that makes a new subscription, from ``first`` or ``next_sequence`` on, whichever is
+        lower.
+        """
         return SubscriptionOpened(max(self.subscriptions, default=0) + 1, min(first, self.next_sequence), name)
 
     def _subscribe(self, number: int, first: int, name: str) -> None:
@@ -506,30 +525,30 @@ class State:
                 cursor.consume_rest(cursor.frontier, operation.first)
                 self.subscriptions[operation.number] = cursor
             elif isinstance(operation, Dequeue) and operation.subscription in self.subscriptions:
-                first, count = operation[1:]  # a repair may have lost a part of it for all
+                first, count = operation[1:]  # after a repair, a part may be gone already
                 self.subscriptions[operation.subscription].consume_rest(first, first + count)
             elif operation != SubscriptionClosed(0):
-                raise StateError("what a checkpoint has no place for", f"{operation}")
+                raise StateError("an operation that may supplement a checkpoint", f"{operation}")
         frontier = self.gone.frontier
         remaining = [(frontier, self.next_sequence - frontier)] if self.subscriptions else []
         for cursor in self._cursors():
             if cursor.count > self.next_sequence or len(cursor.consumed.between(self.next_sequence, 2**64)):
                 raise StateError(f"subscriptions up to {self.next_sequence}", f"{cursor.name!r} beyond it")
         if self._done_by_all(remaining) != (self.gone.consumed.runs() if remaining else []):
-            raise StateError("subscriptions that have in common what is gone", f"{supplement}")
+            raise StateError("subscriptions whose consumed items have in common exactly the gone ones", f"{supplement}")
         self._share_alone()
 
     def _share_alone(self) -> None:
-        """Whoever is alone decides what is gone."""
+        """If there is only one subscription, use its cursor for the gone sequences, too."""
         if len(self.subscriptions) == 1:
             (self.gone,) = self.subscriptions.values()
 
     def _cursors(self) -> list[Cursor]:
-        """All that there are, each once."""
+        """Return all cursors, each once."""
         return [self.gone, *(cursor for cursor in self.subscriptions.values() if cursor is not self.gone)]
 
     def _done_by_all(self, runs: Iterable[Run], but: Cursor | None = None) -> list[Run]:
-        """What all subscriptions have consumed of these runs, or all ``but`` one."""
+        """Return the parts of these runs that all subscriptions, except that of the cursor ``but``, have consumed."""
         done = list(runs)
         for cursor in self.subscriptions.values():
             if cursor is not but:
@@ -537,7 +556,7 @@ class State:
         return done
 
     def _let_go(self, runs: Iterable[Run]) -> None:
-        """Nobody needs these any more."""
+        """Make these runs gone: no subscription needs them any more."""
         for first, count in runs:
             self.gone.consume(first, count)
             self._release(first, first + count)
@@ -545,12 +564,12 @@ class State:
     # --- deliveries --------------------------------------------------------------------------------------------------
 
     def times(self, subscription: int, sequence: int) -> int:
-        """How often it was delivered to the subscription, as far as that was counted."""
+        """Return how often the sequence was delivered to the subscription, as far as deliveries were counted."""
         attempts = self.attempts.get(subscription)
         return attempts.times.get(sequence) or 0 if attempts is not None else 0
 
     def _counted(self, subscription: int, first: int, count: int) -> Attempts:
-        """What is known of deliveries to the subscription, which has these to come."""
+        """Return the deliveries of the subscription. Raises ``StateError`` unless it still has to consume this run."""
         self._check_delivery(subscription, first, count)
         return self.attempts.setdefault(subscription, Attempts())
 
@@ -558,12 +577,12 @@ class State:
         cursor, end = self.subscriptions.get(subscription), first + count
         if cursor is None or count <= 0 or end > self.next_sequence or cursor.overlaps(first, end):
             raise StateError(
-                f"a delivery of what is below {self.next_sequence}, and not consumed",
+                f"a delivery of sequences below {self.next_sequence} that are not consumed",
                 f"{count} from {first} to subscription {subscription}",
             )
 
     def _uncount(self, subscription: int, first: int, count: int) -> None:
-        """They are consumed: nothing is to be known of them any more."""
+        """Forget the deliveries of this run, which is consumed."""
         attempts = self.attempts.get(subscription)
         if attempts is not None:
             attempts.drop(first, count)
@@ -575,14 +594,14 @@ class State:
             cursor = self.subscriptions.get(operation.subscription)
             end = operation.first + operation.count
             if cursor is None or end > self.next_sequence:
-                raise StateError(f"deliveries of what is below {self.next_sequence}", f"{operation}")
-            for first, count in cursor.unconsumed(operation.first, end):  # a repair may have lost a part of it
+                raise StateError(f"deliveries of sequences below {self.next_sequence}", f"{operation}")
+            for first, count in cursor.unconsumed(operation.first, end):  # after a repair, a part may be consumed
                 self.apply(operation._replace(first=first, count=count))
 
     # --- helpers -----------------------------------------------------------------------------------------------------
 
     def _release(self, first: int, end: int) -> None:
-        """Take sequences that are gone off their extents and segments, by average size within an extent."""
+        """Subtract gone sequences from their extents and segments, by the average size within an extent."""
         at = start = bisect_right(self._firsts, first) - 1
         emptied: list[int] = []
         while first < end:
@@ -609,7 +628,7 @@ class State:
 
 
 def _decision(transaction: bytes, asking: Iterable[Participant]) -> Decision:
-    """Return what a checkpoint says of a decision; of one that an older log has, without identities."""
+    """Return a decision as a checkpoint writes it; without identities if an older log lacks one."""
     names, queues = zip(*sorted(asking), strict=True)
     return Decision(transaction, names, queues if all(queues) else ())
 
@@ -623,22 +642,22 @@ class Prepared(NamedTuple):
 
 @dataclass
 class Unfolding:
-    """What of a log's transactions counts, frame by frame."""
+    """Decides, frame by frame, which operations of a log count."""
 
     prepared: Prepared | None = None
-    """What counts only if the next frame says so."""
+    """Transaction that counts only if the next frame says so."""
     aborted: int = 0
-    """How many transactions did not count."""
+    """Number of transactions that did not count."""
 
     def counting(self, frame: Frame) -> list[Operation]:
-        """The operations that count from this frame on, those it resolves among them. Raises ``StateError``."""
+        """Return the operations that count from this frame on, with those that it resolves. Raises ``StateError``."""
         counting: list[Operation] = []
         for transaction in frame.transactions:
             operations = transaction
             if self.prepared is not None:
                 (prepare, held), first = self.prepared, operations[0] if operations else None
                 if not isinstance(first, Resolution) or first.transaction != prepare.transaction:
-                    raise StateError(f"what became of the transaction {prepare.transaction.hex()}", f"{first}")
+                    raise StateError(f"the outcome of the transaction {prepare.transaction.hex()}", f"{first}")
                 if first.committed:
                     counting += held
                 else:
@@ -651,8 +670,10 @@ class Unfolding:
         return counting
 
     def counting_anyway(self, frame: Frame, next_sequence: int) -> list[Operation]:
-        """The same of a log that lacks frames. Where it is lost what became of a transaction, it counts if what comes
-        next is numbered as if it did."""
+        """Return the operations that count, in a log that lacks frames.
+
+        If the outcome of a prepared transaction is lost, it counts if the next items are numbered as if it counted.
+        """
         try:
             return self.counting(frame)
         except StateError:

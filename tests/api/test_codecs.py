@@ -128,7 +128,7 @@ def test_an_encoder_must_give_bytes(tmp_path: Path) -> None:
             return str(item)  # type: ignore[return-value]
 
     with PersistentQueue(tmp_path, "typed", codec=Wrong()) as queue, queue.session() as session:
-        with pytest.raises(CodecError, match="encode must give bytes, not str"):
+        with pytest.raises(CodecError, match="encode must return bytes, not str"):
             session.enqueue(1)
         assert session.flush()
         assert len(queue) == 0

@@ -205,7 +205,7 @@ def test_missing_extra_at_a_block(
         (LOST, r"key\(\) raised KeyError"),
         (
             Encryption("new", lambda key_id: bytes(16) if key_id == "new" else b"short"),
-            "gave 5 bytes, not 16, 24 or 32",
+            "returned 5 bytes, not 16, 24 or 32",
         ),
     ],
     ids=["none", "unknown", "short"],
@@ -246,7 +246,7 @@ def test_one_name_for_two_keys(open_queue: QueueFactory) -> None:
     put(queue, b"a", b"b")
     queue.close()
     for _ in range(2):
-        with pytest.raises(WrongKeyError, match="another key was given, or somebody has changed the block"):
+        with pytest.raises(WrongKeyError, match="another key was given, or the block was changed"):
             open_queue(encryption=OTHER)
     queue = open_queue(encryption=ONE)
     put(queue, b"c")
@@ -714,8 +714,8 @@ def test_damage_behind_an_envelope_costs_its_own_items(open_queue: QueueFactory,
         ({"compression": "lz4"}, ValueError, 'compression must be None or "zstd"'),
         ({"compression": True}, ValueError, "compression must be"),
         ({"encryption": b"key"}, TypeError, "encryption must be None or an Encryption"),
-        ({"encryption": Encryption("a", lambda key_id: b"short")}, WrongKeyError, "gave 5 bytes, not 16, 24 or 32"),
-        ({"encryption": Encryption("a", lambda key_id: "x" * 16)}, WrongKeyError, "gave str"),  # type: ignore[arg-type, return-value]
+        ({"encryption": Encryption("a", lambda key_id: b"short")}, WrongKeyError, "returned 5 bytes, not 16, 24 or 32"),
+        ({"encryption": Encryption("a", lambda key_id: "x" * 16)}, WrongKeyError, "returned str"),  # type: ignore[arg-type, return-value]
         ({"encryption": Encryption("a", KEYS.__getitem__)}, WrongKeyError, "the key 'a': key.. raised KeyError"),
     ],
 )

@@ -422,7 +422,7 @@ def test_a_log_that_the_memory_is_too_small_for(open_queue: QueueFactory, monkey
     with monkeypatch.context() as patch:
         patch.setattr(log, "read_all", lacks)
         for call in (open_queue, lambda: check(directory_of(queue)), lambda: repair(directory_of(queue))):
-            with pytest.raises(MemoryShortageError, match="takes 1048576 bytes of memory at least"):
+            with pytest.raises(MemoryShortageError, match="needs at least 1048576 bytes of memory"):
                 call()
     assert drain(open_queue()) == [b"1"]
 

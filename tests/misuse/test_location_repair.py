@@ -117,7 +117,7 @@ def test_row_23_a_place_that_is_not_there(
 ) -> None:
     """A place that is not there is no damage: nothing is made of it, and ``repair`` says what is needed."""
     shutil.move(place, tmp_path / "unmounted")
-    with pytest.raises(DataMissingError, match="mount what belongs there"):
+    with pytest.raises(DataMissingError, match="mount the disk that belongs there"):
         repair(directory)
     assert not place.exists()
     shutil.move(tmp_path / "unmounted", place)

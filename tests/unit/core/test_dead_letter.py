@@ -60,7 +60,7 @@ def test_whatever_is_in_it_comes_out(item: bytes, subscription: str, reason: str
 )  # fmt: skip
 def test_what_is_none_says_so(foreign: bytes) -> None:
     """Bytes that somebody else has put there are an error of this package, with what was found."""
-    with pytest.raises(DeadLetterError, match="no dead letter: expected a line") as caught:
+    with pytest.raises(DeadLetterError, match="not a dead letter: expected a line") as caught:
         DeadLetter.decode(foreign)
     assert isinstance(caught.value, PersistentQueueError)
     assert isinstance(caught.value, ValueError)

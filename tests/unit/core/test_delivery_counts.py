@@ -168,7 +168,7 @@ def test_what_cannot_be_is_refused(wrong: Delivered | Delayed) -> None:
     with pytest.raises(StateError, match="deliver"):
         state.apply(wrong)
     if wrong.count and wrong.first:  # a repair may leave those in a checkpoint
-        with pytest.raises(StateError, match="deliveries of what is below 10"):
+        with pytest.raises(StateError, match="deliveries of sequences below 10"):
             State.restore(state.checkpoint(0, None, ()), [wrong])
 
 

@@ -221,7 +221,7 @@ def test_what_stands_beside_the_content_is_authenticated(way: str) -> None:
         forge(flags, 4, longer),
         forge(flags, 4, other),
     ):
-        with pytest.raises(WrongKeyError, match="or somebody has changed the block"):
+        with pytest.raises(WrongKeyError, match="or the block was changed on purpose"):
             decode(forged, WAYS[way])
     data = encoded(way, [TEXT, TEXT + b"x"])
     flags, body = decode_block_header(data, 0, SALT, 640, "file").flags, data[BLOCK_HEADER_BYTES:]

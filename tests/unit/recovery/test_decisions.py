@@ -217,7 +217,7 @@ def test_log_that_goes_on_without_saying(transactions: list[list[Operation]]) ->
     """A log that goes on behind a prepare, and does not say what became of it, contradicts itself."""
     unfolding = Unfolding()
     unfolding.counting(frame([Prepare(NAME, 1, "a"), ENQUEUE]))
-    with pytest.raises(StateError, match="what became of the transaction"):
+    with pytest.raises(StateError, match="the outcome of the transaction"):
         unfolding.counting(frame(*transactions))
 
 

@@ -23,8 +23,8 @@ One process owns a queue at a time, with any number of threads. Items are bytes,
 The modules, from the ground up (made by ``python -m tests.project.modules``):
 
 - ``persistentqueue/`` Errors and codecs: public, and imported by all others. ``errors``, ``codecs``.
-- ``core/`` Pure data and formats: bytes, sets of sequences, and what they add up to. No files, threads or clock.
-  ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
+- ``core/`` Pure data and formats: bytes, sets of sequences, and the state that they add up to. No files, threads or
+  clock. ``checksum``, ``intervals``, ``page_cache``, ``dead_letter``, ``header``, ``operations``, ``block``, ``frame``,
   ``delivery_counts``, ``encryption``, ``items``, ``state``, ``availability``.
 - ``system/`` The operating system and the interpreter: access to the disk, signals, forks, and the rights of other
   users. ``disk``, ``event_log``, ``startup``, ``uncopyable``, ``wakeup``, ``directory_handles``, ``quota``,

@@ -144,7 +144,7 @@ class UntrustedError(PersistentQueueError):
     Attributes:
         path: The directory or the file.
         expected: The expected owner, mode or kind of file, as text.
-        found: What was found instead, as text.
+        found: The owner, mode or kind that the file has, as text.
         advice: What to do, as text.
     """
 
@@ -262,8 +262,8 @@ class DeadLetterError(PersistentQueueError, ValueError):
     def __init__(self, expected: str, found: str) -> None:
         self.expected, self.found = expected, found
         super().__init__(
-            f"not a dead letter: expected {expected}, found {found}: leave the item in its queue, or consume it to drop "
-            "it"
+            f"not a dead letter: expected {expected}, found {found}: leave the item in its queue, or consume it to "
+            "drop it"
         )
 
 
@@ -335,7 +335,7 @@ class MissingExtraError(PersistentQueueError, ImportError):
 class SessionInUseError(PersistentQueueError):
     """A session, or a producer, was called during another call of the same object.
 
-    The other call runs in another thread, or it is interrupted by the code that made this call, such as a signal
+    The other call runs in another thread. Or code that interrupts the other call made this one, such as a signal
     handler or a finalizer. This call has done nothing, and the other one continues. Use one session, or one producer,
     for each thread.
     """
@@ -353,9 +353,9 @@ class ReentrantUseError(PersistentQueueError):
 class InvalidTransactionError(PersistentQueueError):
     """A transaction contradicts the state of the queue. For example, it consumes an item that is already consumed.
 
-    Raised by a commit. Nothing of the transaction was written, and other transactions are not affected. Roll the session
-    back. The items that it held are not released, because its list of them cannot be trusted. They are ready again when
-    the queue is next opened.
+    Raised by a commit. Nothing of the transaction was written, and other transactions are not affected. Roll the
+    session back. The items that it held are not released, because its list of them cannot be trusted. They are ready
+    again when the queue is next opened.
 
     Attributes:
         path: The directory of the queue.
@@ -506,8 +506,8 @@ class DataPathError(PersistentQueueError):
 
     Attributes:
         path: The directory of the queue.
-        expected: What must be at the path, as text.
-        found: What was found, as text.
+        expected: The kind of file that must be at the path, as text.
+        found: The kind of file that is there, as text.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
@@ -624,8 +624,8 @@ class CorruptionError(PersistentQueueError):
     Attributes:
         file: The path of the damaged file.
         offset: The position of the damage, in bytes from the start of the file.
-        expected: What should be there, as text.
-        found: What is there, as text.
+        expected: The content that should be there, as text.
+        found: The content that is there, as text.
     """
 
     def __init__(self, file: str, offset: int, expected: str, found: str, consequence: str = "") -> None:

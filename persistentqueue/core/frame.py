@@ -36,7 +36,7 @@ The frame is the commit point. A crash leaves one of these:
 - A part of the frame is missing: its checksum fails, and no valid frame follows. The group was never committed (a torn
   tail).
 
-A frame that fails the check *before* a valid one was damaged later, because a frame is written only after the one
+A frame that fails the check *before* a valid one was damaged later. The reason: a frame is written only after the one
 before it was acknowledged. (In a log that is not synced, it may also be a write that never reached the disk. Such a log
 ends there.)
 

@@ -539,7 +539,7 @@ class State:
         self._share_alone()
 
     def _share_alone(self) -> None:
-        """If there is only one subscription, use its cursor for the gone sequences, too."""
+        """Use the cursor of the only subscription for the gone sequences, too, if there is only one."""
         if len(self.subscriptions) == 1:
             (self.gone,) = self.subscriptions.values()
 

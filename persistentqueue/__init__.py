@@ -38,8 +38,8 @@ The modules, from the ground up (made by ``python -m tests.project.modules``):
 - ``recovery/`` Opening and repair: from a directory to an open store, and the salvage of data from a damaged queue.
   ``in_doubt``, ``location_repair``, ``catalog``, ``replay``, ``opening``, ``salvage``, ``check``.
 - ``runtime/`` Threads around one engine, or around several: group commit, waiting, maintenance, retries.
-  ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``open_queue``,
-  ``maintenance``, ``multi_queue``, ``requeue``, ``retries``.
+  ``background``, ``call_guard``, ``group_commit``, ``memory_budget``, ``metrics``, ``waiting``, ``space``,
+  ``open_queue``, ``maintenance``, ``multi_queue``, ``requeue``, ``retries``, ``session_state``.
 - ``interprocess/`` Operations of other processes than the owner, without the lock of the queue: enqueue, consume and
   look. ``splits``, ``producer``, ``snapshot_view``, ``consumer_requests``, ``multi_writer``.
 - ``persistentqueue/`` What people import. ``session``, ``stats``, ``subscription``, ``typed``, ``queue``,

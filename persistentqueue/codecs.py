@@ -75,8 +75,19 @@ class Codec(Protocol[C]):
         ...
 
 
-class _Bytes:
+class _Named:
+    """A codec that is shown by its public name, as in the signature of a constructor."""
+
+    name = ""
+
+    def __repr__(self) -> str:
+        return f"codecs.{self.name}"
+
+
+class _Bytes(_Named):
     """Codec that leaves bytes unchanged."""
+
+    name = "BYTES"
 
     def encode(self, item: bytes, /) -> bytes:
         return item
@@ -85,8 +96,10 @@ class _Bytes:
         return data
 
 
-class _Text:
+class _Text(_Named):
     """Codec for text, as UTF-8."""
+
+    name = "TEXT"
 
     def encode(self, item: str, /) -> bytes:
         return item.encode()
@@ -95,8 +108,10 @@ class _Text:
         return data.decode()
 
 
-class _Json:
+class _Json(_Named):
     """Codec for JSON values, as UTF-8. A tuple comes back as a list, and the keys of a dictionary as text."""
+
+    name = "JSON"
 
     def encode(self, item: Any, /) -> bytes:
         return json.dumps(item, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
@@ -105,8 +120,10 @@ class _Json:
         return json.loads(data)
 
 
-class _UnsafePickle:
+class _UnsafePickle(_Named):
     """Codec for every object that can be pickled."""
+
+    name = "UNSAFE_PICKLE"
 
     def encode(self, item: Any, /) -> bytes:
         return pickle.dumps(item, pickle.HIGHEST_PROTOCOL)

@@ -24,7 +24,7 @@ from functools import cache
 from itertools import accumulate, pairwise
 from typing import TypeAlias
 
-from persistentqueue import ClosedError, Histogram, MissingExtraError, PersistentQueue, Stats
+from persistentqueue import ClosedError, Histogram, MissingExtraError, PersistentQueue, ResourceError, Stats
 
 try:
     from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily
@@ -96,12 +96,11 @@ class QueueCollector(Collector):
         """Return the metrics of all queues at this moment.
 
         Raises:
-            ResourceError: The process has no free file descriptor, or no memory.
             Exception: A callable of ``queues`` raised it.
         """
         families = _families()
         for queue in self._all():
-            with suppress(ClosedError, OSError):
+            with suppress(ClosedError, ResourceError, OSError):
                 stats = queue.stats()
                 for name, family in families.items():
                     _add(family, (str(queue.path), queue.name or ""), getattr(stats, name))

@@ -31,7 +31,8 @@ from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.open_queue import OpenQueue
 from .runtime.requeue import requeue
 from .runtime.retries import Delay, Retries, counts_attempts, require_fitting
-from .session import Session, checked_timeout, flush_all
+from .runtime.session_state import checked_timeout
+from .session import Session, flush_all
 from .stats import Stats, look
 from .storage.layout import place_path, queue_directory
 from .subscription import Subscription

@@ -8,7 +8,8 @@ from typing import Generic
 from .codecs import Codec, T, decode_each
 from .engine.reader import Reader
 from .runtime.open_queue import OpenQueue
-from .session import Session, checked_timeout
+from .runtime.session_state import checked_timeout
+from .session import Session
 from .system.uncopyable import Uncopyable, uncopyable_block
 
 

@@ -11,7 +11,8 @@ from .core.items import checked_marker
 from .queue import PersistentQueue
 from .runtime.multi_queue import introduce, require_neighbours
 from .runtime.retries import commit_tried
-from .session import Session, checked_timeout, exclusively
+from .runtime.session_state import checked_timeout
+from .session import Session, exclusively
 from .subscription import Subscription
 from .system.disk import basename
 from .system.uncopyable import uncopyable_block

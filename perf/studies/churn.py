@@ -108,8 +108,13 @@ def file_sizes(directory: Path) -> dict[str, int]:
 
     This does not use ``Path``, because ``pathlib`` keeps every name in Python's memory for ever.
     """
-    paths = [os.path.join(above, name) for above, _, names in os.walk(directory.resolve()) for name in names]
-    return {path: os.lstat(path).st_size for path in paths}
+    sizes = {}
+    for above, _, names in os.walk(directory.resolve()):
+        for name in names:
+            path = os.path.join(above, name)
+            with suppress(FileNotFoundError):  # renamed since it was listed, by a producer for instance
+                sizes[path] = os.lstat(path).st_size
+    return sizes
 
 
 def descriptors_below(directory: Path) -> list[str]:

@@ -58,11 +58,11 @@ from ..system.event_log import telling
 from ..system.signal_shield import Shielded, is_exposed
 from ..system.wakeup import LONGEST_SECONDS
 from .background import BACKGROUND
-from .call_guard import CallGuard, outermost
+from .call_guard import outermost
 from .group_commit import GroupCommit
-from .memory_budget import MemoryBudget, Share
 from .metrics import Meters
-from .waiting import ItemWaiters, RoomWaiters
+from .space import SpaceKeeper
+from .waiting import ItemWaiters
 
 T = TypeVar("T")
 OpenStore = Callable[[threading.Lock, threading.Lock, Shielded], Store]
@@ -70,9 +70,6 @@ OpenStore = Callable[[threading.Lock, threading.Lock, Shielded], Store]
 _SETTLED = attrgetter("settled")
 _now = time.monotonic
 get_ident = threading.get_ident
-_AT_ONCE_BYTES = 1024 * 1024
-"""Retired segments up to this total size are deleted before a flush returns, which takes less than a sync. The
-background thread deletes more of them."""
 _UNCOUNTED = 256
 """Transactions after which the samples are added to the histograms, unless a call asks for them earlier."""
 _LOOK_SECONDS = 0.001
@@ -89,11 +86,9 @@ def _never() -> bool:
     return False
 
 
-class OpenQueue(CallGuard):
+class OpenQueue(SpaceKeeper):
     """The part of a queue that all its sessions share: the store, and the order in which threads use it. For any number
     of threads."""
-
-    store: Store
 
     def __init__(
         self,
@@ -110,8 +105,6 @@ class OpenQueue(CallGuard):
         self._group_commit = GroupCommit(self.mutex, self.check_closed, self._write)
         self.writing = self._group_commit.writing
         self._abandoned: list[Transaction] = []
-        self._room_waiters = RoomWaiters(self.mutex)
-        """Threads that wait for room."""
         self.refused = 0
         """Number of transactions that were refused because the queue is full."""
         self.given_back = 0
@@ -131,13 +124,6 @@ class OpenQueue(CallGuard):
         self._counts_at = _UNCOUNTED
         """Transaction count at which the samples are next added to the histograms."""
         self._reading = threading.Lock()
-        self.giving_back = threading.Lock()
-        self._is_disowned = False
-        self._is_giving_back_due = False
-        """True if the deletion of retired segments is scheduled but has not started."""
-        self._compacting = threading.Lock()
-        self._share: Share | None = None
-        """Share of a memory budget; None if the queue has joined none."""
         if keep is not None:
             keep(self)
         try:
@@ -360,62 +346,6 @@ class OpenQueue(CallGuard):
             self.store.spill(transaction)
         transaction.since_seconds = transaction.since_seconds or self.now()
 
-    @outermost
-    def trim(self) -> None:
-        """Begin a new generation of the log and delete drained segments."""
-        self.shielded(self._trim)
-
-    def _trim(self) -> None:
-        with self.alone():
-            self.store.trim()
-        self._give_back()
-        self._room_waiters.tell()
-
-    @contextmanager
-    def keeping_files(self) -> Iterator[None]:
-        """Keep the files open while the block runs, even if the queue is dropped meanwhile: maintenance does not keep
-        the queue alive."""
-        try:
-            with self._compacting:
-                yield
-        finally:
-            if self._is_disowned:
-                self.store.release()
-
-    @outermost
-    def resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
-        """Change these bounds; None leaves a bound as it is. Pages that exceed the memory bound are dropped at once."""
-        self.shielded(partial(self._resize, memory_bytes, segment_bytes))
-
-    def _resize(self, memory_bytes: int | MemoryBudget | None, segment_bytes: int | None) -> None:
-        with self.writing:
-            self.check()
-            if memory_bytes is not None:
-                self._leave_budget()
-                if isinstance(memory_bytes, MemoryBudget):
-                    self._share = memory_bytes.join(self.store.state, self.store.pages, self.mutex)
-                else:
-                    with self.mutex:
-                        self.store.pages.resize(memory_bytes)
-            if segment_bytes is not None:
-                self.store.segments.resize(segment_bytes)
-
-    def _leave_budget(self) -> None:
-        if self._share is not None:
-            self._share.budget.leave(self._share)
-            self._share = None
-
-    def give_back(self) -> None:
-        """Delete retired segments."""
-        self.shielded(self._give_back)
-
-    def _give_back(self) -> None:
-        with self.giving_back:
-            was_any = bool(self.store.generations.retired)
-            self.store.give_back()
-        if was_any:
-            self._room_waiters.tell()
-
     @contextmanager
     def alone(self) -> Iterator[None]:
         """Hold the write lock for a write beside the commits. Raises ``ClosedError``."""
@@ -426,22 +356,6 @@ class OpenQueue(CallGuard):
             finally:
                 if self.store.broken is not None:
                     self._tell_all()
-
-    def _give_back_soon(self) -> None:
-        retired_bytes = sum(size_bytes for _, size_bytes in tuple(self.store.generations.retired))
-        if retired_bytes <= _AT_ONCE_BYTES and not self.giving_back.locked():
-            if retired_bytes:
-                self.give_back()
-        elif not self._is_giving_back_due:
-            self.shielded(self._give_back_later)
-
-    def _give_back_later(self) -> None:
-        self._is_giving_back_due = True
-        BACKGROUND.submit(self._give_back_by_itself)
-
-    def _give_back_by_itself(self) -> None:
-        self._is_giving_back_due = False
-        self.give_back()
 
     def take(self, reader: Reader, max_items: int, timeout_seconds: float | None, runs: list[Run]) -> list[bytes]:
         """Hold up to ``max_items`` items, return them, and append their runs to ``runs``.

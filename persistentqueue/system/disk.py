@@ -74,7 +74,7 @@ _STAT_BLOCK_BYTES = 512
 _clock_ns = time.time_ns
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Disk:
     """The callables that the package may use.
 
@@ -136,6 +136,10 @@ class Disk:
     """``hold(path)``: from now on, reach all paths below this one through the directory that it leads to now. Only the
     ``Disk`` of an owner does so (see ``directory_handles``); others do nothing.
     """
+
+    def __repr__(self) -> str:
+        """Return a short text: signatures show it."""
+        return f"<{type(self).__name__}>"
 
 
 class Root:

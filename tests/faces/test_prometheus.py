@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import inspect
+import os
 import re
 import subprocess
 import sys
@@ -51,7 +53,7 @@ def test_each_field_is_a_metric(open_queue: QueueFactory) -> None:
     assert found["persistentqueue_enqueued_items"].type == "counter"
     assert found["persistentqueue_flush_seconds"].type == "histogram"
     assert found["persistentqueue_fill_ratio"].type == "gauge"
-    assert found["persistentqueue_held_items"].documentation == "Items that sessions have dequeued and not flushed."
+    assert found["persistentqueue_held_items"].documentation.startswith("Items that sessions without a subscription")
 
 
 def test_counters_are_what_counts_since_something(open_queue: QueueFactory) -> None:
@@ -97,18 +99,19 @@ def test_openmetrics_has_no_objection(open_queue: QueueFactory) -> None:
 
 
 def test_who_is_left_out(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A queue that is closed, or whose files nobody can look at, is not there; the others are."""
-    armed: list[bool] = []
+    """A queue that is closed, or whose directory cannot be listed, is left out; the others are there."""
+    armed: list[OSError] = []
 
     def listdir(path: str) -> list[str]:
         if armed:
-            raise PermissionError(path)
+            raise armed[0]
         return DISK.listdir(path)
 
     closed, lost, well = open_queue("closed"), open_queue("lost", disk=replace(DISK, listdir=listdir)), open_queue()
     closed.close()
-    armed.append(True)
-    assert set(values(scrape(closed, lost, well)["persistentqueue_ready_items"])) == {"orders"}
+    for number in (errno.EACCES, errno.EMFILE):  # the second one is a ``ResourceError`` for users
+        armed[:] = [OSError(number, os.strerror(number), "q")]
+        assert set(values(scrape(closed, lost, well)["persistentqueue_ready_items"])) == {"orders"}
     armed.clear()
 
 

@@ -67,8 +67,8 @@ TABLE = (
     _folder("recovery", "in_doubt location_repair catalog replay opening salvage check"),
     _folder(
         "runtime",
-        "background call_guard group_commit memory_budget metrics waiting open_queue maintenance multi_queue requeue "
-        "retries",
+        "background call_guard group_commit memory_budget metrics waiting space open_queue maintenance multi_queue "
+        "requeue retries session_state",
     ),
     _folder("interprocess", "splits producer snapshot_view consumer_requests multi_writer __init__"),
     _folder("top", "session stats subscription typed queue transactions __init__", "What people import."),

@@ -25,6 +25,7 @@ MODULES_WITH_THREADS = {
     "runtime/maintenance",
     "runtime/memory_budget",
     "runtime/open_queue",
+    "runtime/space",
     "runtime/waiting",
     "session",
     "system/disk",

@@ -1,0 +1,331 @@
+"""What a session holds and has buffered, and how an interrupted call of it is cleaned up.
+
+``Session`` adds the calls of users. The methods here are for it, and for the modules that act on sessions: each of them
+is part of a call that has marked the session as ``BUSY``, unless it says that it is for any thread.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Any, Generic, TypeAlias
+
+from ..codecs import T
+from ..core.availability import Taken
+from ..core.intervals import Intervals, Run, append_run, last_of, within
+from ..core.page_cache import ITEM_OVERHEAD_BYTES
+from ..engine.reader import Reader
+from ..engine.segment_use import Hold
+from ..engine.transaction import SPILL_BYTES, Transaction
+from ..errors import ClosedError, CodecError, SessionInUseError, SubscriptionNotFoundError
+from ..system.uncopyable import Uncopyable
+from .open_queue import OpenQueue
+from .retries import Retries, Trial
+
+_LONGEST_SECONDS = 1e9
+"""Longest timeout in seconds, about thirty years. A longer one is cut to it: not every number can be added to a time.
+"""
+FREE, BUSY, TORN = 0, 1, 2
+"""States of a session: no call is under way; one is; or one was interrupted and its cleanup is still to be done."""
+Together: TypeAlias = "Callable[[Any, tuple[str, int] | None, float | None], bool]"
+"""Function that flushes several sessions as one transaction. Its arguments are the session that was asked to flush, the
+marker and the timeout."""
+
+
+class SessionState(Uncopyable, Generic[T]):
+    """The transaction of a session, its holds, and the flag that lets one call at a time use it.
+
+    It can be neither copied nor pickled.
+    """
+
+    __slots__ = (
+        "__weakref__",
+        "_busy",
+        "_commit",
+        "_discard",
+        "_lane",
+        "_open_queue",
+        "_queue",
+        "_reader",
+        "_spill_bytes",
+        "_taken",
+        "_takes",
+        "_together",
+        "_transaction",
+        "_trial",
+        "name",
+    )
+
+    _elsewhere = "get another one from queue.session() in the process that has opened the queue, or use a Producer"
+
+    def __init__(
+        self,
+        group: OpenQueue,
+        spill_bytes: int = SPILL_BYTES,
+        name: str = "",
+        queue: object = None,
+        reader: Reader | None = None,
+        retries: Retries | None = None,
+    ) -> None:
+        self._open_queue = group
+        self._reader = reader = group.store.subscriptions.plain if reader is None else reader
+        """Reader of the subscription that the session dequeues from; None if the queue has only named subscriptions."""
+        self._taken: list[Taken] = []
+        """Items that were taken from the lane (see ``availability``), in order. ``_note`` joins them to the runs of the
+        transaction."""
+        self._lane: deque[Taken] = deque() if reader is None else reader.ready.lane
+        self._takes: Iterator[None] = map(self._taken.append, iter(self._lane.popleft, None))
+        """Each ``next`` moves one item from the lane to ``_taken``. That is one call of C code, so an interruption
+        finds the item in one of the two."""
+        self._queue = queue
+        """The queue. The reference keeps it alive: a queue that its user drops must close no file that a session is
+        writing."""
+        self.name = name
+        """Name of the session in ``PersistentQueue.explain``."""
+        self._spill_bytes = spill_bytes
+        self._busy = FREE
+        """One of ``FREE``, ``BUSY`` and ``TORN``. A call tests and sets it without a call in between. So only one of
+        two threads finds the session free. That also holds for a call and the code that interrupts it."""
+        self._transaction: Transaction | None = self._new()
+        self._trial = Trial(retries) if retries is not None else None
+        """Handles delivery attempts and rejections; None in a queue that does not count attempts."""
+        self._commit = group.commit if self._trial is None else self._trial.commit
+        self._discard = group.discard if self._trial is None else self._trial.discard
+        self._together: Together | None = None
+        """Flushes this session with the sessions of other queues; None if it belongs to no transaction over several
+        queues."""
+
+    def __del__(self) -> None:
+        transaction = getattr(self, "_transaction", None)
+        if transaction is not None and (self._taken or transaction.runs or transaction.items or transaction.pieces):
+            self._note(transaction)
+            if self._open_queue.closed is None:
+                message = (
+                    "a session was dropped with work that was not flushed, and is rolled back: use the session in a "
+                    "with block, or call close()"
+                )
+                warnings.warn(message, ResourceWarning, stacklevel=2, source=self)
+            self._open_queue.abandon(transaction)
+
+    def unflushed(self) -> str | None:
+        """Return the text of an ``UnflushedWarning``.
+
+        Returns:
+            The text. None if a rollback would drop nothing, or if the session or its queue is closed or broken.
+
+        Nothing becomes durable by this call. For one thread at a time.
+        """
+        transaction, group = self._transaction, self._open_queue
+        if transaction is None or group.closed is not None or group.store.broken is not None:
+            return None
+        enqueued, dequeued = transaction.count, sum(count for _, count in self._runs_of(transaction))
+        if not (enqueued or dequeued):
+            return None
+        return (
+            f"{group.store.directory}: the block of the session {self.name!r} ended without a flush: {enqueued} "
+            f"enqueued items are dropped, {dequeued} dequeued items are given back: call flush(), or "
+            "rollback() if that is intended"
+        )
+
+    def keeps(self) -> Hold | None:
+        """Return what the session has dequeued or spilled since its last flush.
+
+        Returns:
+            The name of the session, the seconds since it began to keep anything, the runs on hold, and the written
+            pieces of segments. None if it keeps nothing.
+
+        Nothing becomes durable by this call. For any thread.
+        """
+        transaction = self._transaction
+        runs = self._runs_of(transaction) if transaction is not None else []
+        if transaction is None or not (runs or transaction.pieces):
+            return None
+        seconds = self._open_queue.now() - transaction.since_seconds
+        return Hold(self.name, seconds, runs, list(transaction.pieces))
+
+    @property
+    def keeps_since(self) -> float | None:
+        """Time at which the session began to keep what ``keeps`` returns, in seconds of ``time.monotonic``; None if it
+        keeps nothing.
+
+        For any thread.
+        """
+        transaction = self._transaction
+        keeps = transaction is not None and (self._taken or transaction.runs or transaction.pieces)
+        return transaction.since_seconds if transaction is not None and keeps else None
+
+    def _begin(self) -> None:
+        """Clean up after an interrupted call. Raises ``SessionInUseError`` if another call is under way."""
+        if self._busy == TORN:
+            self._end_badly()
+        if self._busy:
+            raise SessionInUseError(
+                "the session is in the middle of another call, made by another thread or by the code that this call "
+                "interrupts; nothing was done: use one session for each thread"
+            )
+
+    def _end_badly(self) -> None:
+        """Clean up after a call that raised.
+
+        If the transaction was settled, a new one begins. Items that were taken and not returned to the caller are
+        released. If this is interrupted, the next call of the session does it first.
+        """
+        self._busy = TORN
+        transaction = self._transaction
+        if transaction is not None:
+            if transaction.settled:
+                self._finish(transaction)
+            else:
+                if self._taken:
+                    self._note(transaction)
+                if transaction.runs:
+                    self._open_queue.put_back(transaction, sum(run[1] for run in transaction.runs) - transaction.given)
+        self._busy = FREE
+
+    def _roll_back(self, following: Transaction | None) -> None:
+        """Discard the transaction of the session and put ``following`` in its place."""
+        if self._transaction is not None:
+            transaction, self._transaction = self._transaction, following
+            try:
+                self._note(transaction)
+                self._discard(transaction)
+            except BaseException:
+                # As a finalizer does: the next call of the queue discards the rest.
+                self._note(transaction)
+                self._open_queue.abandon(transaction)
+                raise
+
+    def _take(self, transaction: Transaction, max_items: int, timeout: float | None) -> list[bytes]:
+        """Hold items and return them. Their runs are in the transaction, even if an interruption comes before the
+        return."""
+        if self._trial is None:
+            return self._open_queue.take(self._consumer(), max_items, timeout, transaction.runs)
+        return self._trial.take(transaction, self._consumer(), max_items, timeout)
+
+    def _take_first(self, transaction: Transaction, timeout: float | None) -> Any:
+        """Fill the lane and return the first item; None if there is no item in time."""
+        if self._taken:
+            self._note(transaction)
+        self._open_queue.fill(self._reader or self._consumer())
+        if self._lane:
+            try:
+                next(self._takes)
+            except IndexError as error:
+                require_no_handlers(error)
+            else:
+                return self._taken[-1][1]
+        items = self._take(transaction, 1, timeout)
+        return items[0] if items else None
+
+    def _note(self, transaction: Transaction) -> None:
+        """Join the items from the lane to the runs of the transaction. After an interruption it may be called again."""
+        runs, taken = transaction.runs, self._taken
+        if len(taken) == 1 and not runs:
+            alone = ((taken[0][0], 1),)
+            # No call from here on, so no interruption in between.
+            runs[:] = alone
+            del taken[:]
+        while taken:
+            first, count = taken[0][0], len(taken)
+            if taken[-1][0] >= first + count:  # other sessions have taken items in between
+                count = next(at for at, (sequence, _) in enumerate(taken) if sequence != first + at)
+            at, last = append_run(runs, first, count) if runs else (0, ((first, count),))
+            noted = slice(count)
+            # No call from here on, so no interruption in between.
+            runs[at:] = last
+            del taken[noted]
+
+    def _runs_of(self, transaction: Transaction) -> list[Run]:
+        """Return the runs that the transaction holds, with the items from the lane. For any thread."""
+        if not self._taken:
+            return transaction.runs.copy()
+        taken = Intervals((sequence, 1) for sequence, _ in self._taken.copy())
+        runs = transaction.runs.copy()  # copied second: items that are noted in between are in both copies
+        for first, count in runs:
+            for each in within(taken.runs(), first, first + count):
+                taken.remove(*each)
+        return [*runs, *taken]
+
+    def _meaning(self, item: object) -> Callable[[int, bytes], bool]:
+        """Return a test for the held item that the caller means. Its arguments are the sequence and the bytes of a held
+        item."""
+        if isinstance(item, CodecError) and item.sequence is not None:
+            wanted, is_here = item.sequence, item.path == self._open_queue.store.directory
+            return lambda sequence, _: is_here and sequence == wanted
+        return lambda _, raw: self._matches(raw, item)
+
+    def _matches(self, raw: bytes, item: object) -> bool:
+        """Return True if ``raw`` are the bytes of ``item``, which has the form that ``dequeue`` returned."""
+        return raw == item
+
+    def _finish(self, transaction: Transaction) -> bool:
+        """Begin a new transaction behind a settled one; return True if the settled one was committed."""
+        if transaction.skipped:
+            self._discard(transaction)
+        self._transaction = self._new()
+        return not transaction.skipped
+
+    def _give_back(self, count: int) -> None:
+        """Release the last ``count`` items that were dequeued, to the front of the queue."""
+        transaction = self._transaction
+        if count and transaction is not None:
+            self._note(transaction)
+            if self._trial is not None:
+                self._trial.forget(last_of(transaction.runs, count))
+            # Now lower than the count in ``runs``: however this ends, the surplus is released.
+            transaction.given -= count
+            self._open_queue.put_back(transaction, count)
+            if not transaction.runs and not transaction.pieces:
+                transaction.since_seconds = 0.0
+
+    def _new(self) -> Transaction:
+        return Transaction(self._reader.ready if self._reader is not None else None)
+
+    def _consumer(self) -> Reader:
+        if self._reader is None:
+            raise SubscriptionNotFoundError("", self._open_queue.store.subscriptions.names())
+        return self._reader
+
+    def _open(self) -> Transaction:
+        """Return the transaction, after ``_note``. Raises ``ClosedError`` and ``BrokenQueueError``."""
+        if self._transaction is None or self._open_queue.closed is not None:
+            raise ClosedError(self._open_queue.closed or "the session is closed: get another one from queue.session()")
+        if self._open_queue.store.broken is not None:
+            self._open_queue.store.check()
+        if self._taken:
+            self._note(self._transaction)
+        return self._transaction
+
+    def _enqueue_large(self, transaction: Transaction, items: list[bytes]) -> None:
+        """Buffer items that exceed the memory of the session, and spill as often as necessary."""
+        start = 0
+        while start < len(items):
+            room_bytes = self._spill_bytes - transaction.cost_bytes
+            stop, part_bytes = start, 0
+            while stop < len(items):
+                part_bytes += len(items[stop]) + ITEM_OVERHEAD_BYTES
+                if part_bytes > room_bytes and stop > start:
+                    break
+                stop += 1
+            transaction.add(items[start:stop])
+            start = stop
+            if start < len(items):
+                self._open_queue.spill(transaction)
+
+
+def require_no_handlers(error: IndexError) -> None:
+    """Raise the error again if a signal handler has raised it. The lane itself raises it if other threads have emptied
+    it."""
+    if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
+        raise error
+
+
+def checked_timeout(timeout: float | None) -> float | None:
+    """Return the timeout, cut to the longest that can be added to a time. Raises ``ValueError`` if it is negative or
+    not a number."""
+    if timeout is None:
+        return None
+    if not timeout >= 0:
+        raise ValueError(f"timeout must be None or at least 0 seconds, got {timeout}")
+    return min(timeout, _LONGEST_SECONDS)

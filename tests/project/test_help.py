@@ -1,0 +1,69 @@
+"""The first screen of ``help()``: what it is, an example, and the parameters with their units."""
+
+from __future__ import annotations
+
+import inspect
+import pydoc
+import re
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+import persistentqueue
+from persistentqueue import PersistentQueue, Producer, Session, View, aio, compat
+from persistentqueue.spark import StageHandoff
+
+CALLABLES = [getattr(persistentqueue, name) for name in persistentqueue.__all__]
+FUNCTIONS = [each for each in CALLABLES if inspect.isfunction(each)]
+CLASSES = [PersistentQueue, Session, Producer, View, persistentqueue.Subscription, persistentqueue.MemoryBudget]
+CLASSES += [aio.PersistentQueue, aio.Queue, compat.Queue, StageHandoff]
+
+
+def methods() -> list[tuple[str, Callable[..., Any]]]:
+    """Return the public methods of the classes that users call, and the public functions."""
+    found: list[tuple[str, Callable[..., Any]]] = [(each.__name__, each) for each in FUNCTIONS]
+    for kind in CLASSES:
+        for base in kind.__mro__:
+            if base.__module__.startswith("persistentqueue"):
+                found += [
+                    (f"{kind.__module__}.{kind.__name__}.{name}", value)
+                    for name, value in vars(base).items()
+                    if inspect.isfunction(value) and not name.startswith("_") and getattr(kind, name) is value
+                ]
+    return found
+
+
+def test_help_of_the_queue_begins_with_an_example() -> None:
+    """The first screen says what a queue is, shows an example, and begins the parameters."""
+    text = pydoc.plain(pydoc.render_doc(PersistentQueue))
+    first = text.splitlines()[:40]
+    assert any("with PersistentQueue(" in line for line in first)
+    assert any(line.strip(" |") == "Args:" for line in first)
+    documented = inspect.getdoc(PersistentQueue) or ""
+    for parameter in list(inspect.signature(PersistentQueue.__init__).parameters)[1:]:
+        assert parameter == "disk" or re.search(rf"^ +{parameter}: ", documented, re.MULTILINE), parameter
+
+
+def test_help_of_flush_says_all() -> None:
+    """The parameters have units, and each error has its condition."""
+    text = inspect.getdoc(Session.flush) or ""
+    for word in ("Args:", "Returns:", "Raises:", "seconds", "durable"):
+        assert word in text
+
+
+@pytest.mark.parametrize("name", ["PersistentQueue", "Session", "Producer", "View", "transaction", "check", "repair"])
+def test_help_shows_no_address(name: str) -> None:
+    """No default is shown by its address in memory."""
+    assert not re.search(r"0x[0-9a-f]{6,}", pydoc.plain(pydoc.render_doc(getattr(persistentqueue, name))))
+
+
+@pytest.mark.parametrize(("name", "method"), methods(), ids=[name for name, _ in methods()])
+def test_each_parameter_is_described(name: str, method: Callable[..., Any]) -> None:
+    """``Args`` names each parameter of a public method or function."""
+    documented = inspect.getdoc(method) or ""
+    parameters = [each for each in inspect.signature(method).parameters if each not in {"self", "cls", "disk"}]
+    if parameters:
+        assert "Args:" in documented, name
+    for parameter in parameters:
+        assert re.search(rf"^ +\**{parameter}: ", documented, re.MULTILINE), f"{name}: {parameter}"

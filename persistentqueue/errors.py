@@ -262,8 +262,8 @@ class DeadLetterError(PersistentQueueError, ValueError):
     def __init__(self, expected: str, found: str) -> None:
         self.expected, self.found = expected, found
         super().__init__(
-            f"not a dead letter: expected {expected}, found {found}: leave the item in its queue, or consume it to drop "
-            "it"
+            f"not a dead letter: expected {expected}, found {found}: leave the item in its queue, or consume it to "
+            "drop it"
         )
 
 
@@ -353,9 +353,9 @@ class ReentrantUseError(PersistentQueueError):
 class InvalidTransactionError(PersistentQueueError):
     """A transaction contradicts the state of the queue. For example, it consumes an item that is already consumed.
 
-    Raised by a commit. Nothing of the transaction was written, and other transactions are not affected. Roll the session
-    back. The items that it held are not released, because its list of them cannot be trusted. They are ready again when
-    the queue is next opened.
+    Raised by a commit. Nothing of the transaction was written, and other transactions are not affected. Roll the
+    session back. The items that it held are not released, because its list of them cannot be trusted. They are ready
+    again when the queue is next opened.
 
     Attributes:
         path: The directory of the queue.

@@ -25,9 +25,7 @@ LANE_ITEMS = 64
 _ROOM_ITEMS = 2
 """Number of items that are put into the lane at first, and after a recall."""
 _LANE_BYTES = 64 * 1024
-"""Upper bound on the bytes in the lane, by the average of their page. They stay in memory even if their page is
-dropped.
-"""
+"""Upper bound on the bytes in the lane, by the average of their page. They stay in memory when their page goes."""
 
 
 class Availability:
@@ -209,8 +207,9 @@ class Availability:
 
 
 class Remaining(Availability):
-    """The sequences that are not gone, on hold or not, for readers that do not consume. Gone sequences disappear from
-    it.
+    """The sequences that are not gone, on hold or not, for readers that only look.
+
+    A sequence that becomes gone meanwhile is no longer in it.
     """
 
     def __init__(self, state: State) -> None:
@@ -220,7 +219,5 @@ class Remaining(Availability):
         return self._state.next_sequence - self._state.gone.count
 
     def next_run(self, sequence: int) -> Run | None:
-        """Return the first run of remaining sequences from ``sequence`` on, by the current state; None if there is
-        none.
-        """
+        """Return the first run that is not gone now, from ``sequence`` on; None if there is none."""
         return self._state.gone.next_unconsumed(sequence, self._state.next_sequence)

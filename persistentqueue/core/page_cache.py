@@ -64,8 +64,7 @@ class Pages:
         self._firsts: list[int] = []
         self._pages: list[Page] = []
         self.latest = _NONE
-        """Page in which the reader found the latest item. The reader sets it, and it is reset when pages are dropped.
-        """
+        """Page in which the reader found the latest item. The reader sets it, and dropping pages resets it."""
 
     def __len__(self) -> int:
         return len(self._pages)

@@ -117,11 +117,9 @@ class State:
         self.extents: list[Extent] = []
         self.markers: dict[str, int] = {}
         self.live_bytes = 0
-        """Bytes of blocks with items that are not gone. A block that is partly gone counts in proportion, by average.
-        """
+        """Bytes of blocks with items that are not gone. A block that is partly gone counts in proportion."""
         self.decisions: dict[bytes, frozenset[Participant]] = {}
-        """Transactions over several queues that were decided here, and the participants that may have to ask for each.
-        """
+        """Transactions over several queues that were decided here, and the participants that may still ask for each."""
         self.asked_for: dict[Participant, bytes] = {}
         """For each participant that may have to ask, its transaction. There is at most one."""
         self.identity = b""

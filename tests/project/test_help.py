@@ -49,7 +49,7 @@ def test_help_of_flush_says_all() -> None:
     """The parameters have units, and each error has its condition."""
     text = inspect.getdoc(Session.flush) or ""
     for word in ("Args:", "Returns:", "Raises:", "seconds", "durable"):
-        assert word in text
+        assert word.lower() in text.lower()
 
 
 @pytest.mark.parametrize("name", ["PersistentQueue", "Session", "Producer", "View", "transaction", "check", "repair"])

@@ -108,7 +108,7 @@ def test_sequences_that_are_skipped() -> None:
     state = state_of(segment(1), enqueue(0, 2, 1, 64, 0))
     state.skip(3)
     assert (state.next_sequence, state.gone_count, list(state.gone.consumed)) == (5, 3, [(2, 3)])
-    with pytest.raises(StateError, match="fewer than 2\\*\\*63 sequences"):
+    with pytest.raises(StateError, match="fewer than"):
         state.skip(2**63 - 5)
 
 

@@ -37,12 +37,23 @@ def test_readme_has_snippets() -> None:
     assert len(SNIPPETS) == 21
 
 
-@pytest.mark.parametrize("name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md"])
+@pytest.mark.parametrize(
+    "name", ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "perf/README.md", "docs/glossary.md", "docs/promises.md"]
+)
 def test_links_lead_somewhere(name: str) -> None:
     """Every relative link in a document leads to a file."""
     document = ROOT / name
-    for target in re.findall(r"\]\(([^)#:]+)\)", document.read_text(encoding="utf-8")):
+    for target in re.findall(r"\]\(([^)#:]+)(?:#[^)]*)?\)", document.read_text(encoding="utf-8")):
         assert (document.parent / target).exists(), target
+
+
+def test_modules_that_contributing_names_exist() -> None:
+    """Every path of a module in CONTRIBUTING leads to a file, from the top or from the package."""
+    text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
+    paths = set(re.findall(r"`([a-z_/]+\.py)`", text))
+    assert len(paths) > 10
+    for path in paths:
+        assert any((above / path).exists() for above in (ROOT, ROOT / "persistentqueue")), path
 
 
 def test_settings_table_is_complete() -> None:

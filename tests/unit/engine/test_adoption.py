@@ -483,7 +483,7 @@ def test_a_manifest_that_nobody_would_read(
     queue = open_queue()
     draft = Draft(DISK, str(directory / "inbox"), PRODUCER, 5)
     parts = [Part(f"{n:016x}-{n:016x}.part", n, 100, 1, 50, 7) for n in range(40)]
-    with pytest.raises(TooManyPartsError, match=r"40 parts .* 2000: publish fewer, larger parts"):
+    with pytest.raises(TooManyPartsError, match=r"40 parts .* at most 2000 are allowed: publish fewer, larger parts"):
         draft.publish(None, 5, parts)
     assert drain(queue) == []
     assert draft.is_intact

@@ -34,7 +34,7 @@ def test_items_that_are_too_large(open_queue: QueueFactory, monkeypatch: pytest.
     monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     queue = open_queue()
     with queue.session() as session:
-        with pytest.raises(ValueError, match="exceeds the 10"):
+        with pytest.raises(ValueError, match="exceeds the maximum of 10 bytes"):
             session.enqueue(b"x" * 11)
         with pytest.raises(ValueError, match="of 12 bytes exceeds"):
             session.enqueue_many([b"y", b"x" * 12])

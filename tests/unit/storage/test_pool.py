@@ -469,7 +469,7 @@ def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -
         (["--file-bytes", "-1"], "'--file-bytes'"),
         (["--bytes", "1000000000000"], "'--bytes'"),
         (["--bytes", "much"], "'--bytes'"),
-        (["--bytes", "100", "--file-bytes", "101"], "--bytes, 100, is less than a file has, --file-bytes, 101"),
+        (["--bytes", "100", "--file-bytes", "101"], "--bytes is 100, less than one file with --file-bytes 101"),
     ],
 )
 def test_sizes_that_a_pool_cannot_have(

@@ -27,9 +27,6 @@ from .several import SEVERAL, SeveralExplorer
 from .signals import run_signals
 from .syscalls import SyscallsUnavailable, run_injections
 
-# Damage, and syncs that fail, are what is made here on purpose, a million times.
-logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
-
 
 def explore(options: argparse.Namespace) -> None:
     """Explore seeds, as many or until there were so many schedules; stops at the first violation."""
@@ -173,9 +170,17 @@ def interrupt(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    """Parse the command line and do it."""
-    parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
-    commands = parser.add_subparsers(dest="command", required=True)
+    """Parse the command line, and run the campaign."""
+    # Campaigns cause damage and failed syncs on purpose, a million times.
+    logging.getLogger("persistentqueue").setLevel(logging.CRITICAL)
+    options = parser().parse_args()
+    options.do(options)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the parser of the command line. Its result has the campaign as ``do``."""
+    made = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__)
+    commands = made.add_subparsers(dest="command", required=True)
     shared = argparse.ArgumentParser(add_help=False)
     shared.add_argument("--jobs", type=int, default=1, help="processes that share the work")
     command = commands.add_parser("random", parents=[shared], help="random programs, crashed anywhere")
@@ -243,8 +248,7 @@ def main() -> None:
     command.add_argument("--repeat", type=int, default=1, help="how often each program runs")
     command.add_argument("--directed", action="store_true", help="only the programs that find the planted bugs")
     command.set_defaults(do=misuse)
-    options = parser.parse_args()
-    options.do(options)
+    return made
 
 
 if __name__ == "__main__":

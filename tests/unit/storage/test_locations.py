@@ -496,7 +496,7 @@ def test_old_place_that_cannot_be_swept(
         move_data(root, "q", data_path=tmp_path / "new", disk=replace(DISK, failpoint=failpoint))
     media.rename(tmp_path / "away")
     assert main(["move", str(root), "q", "--data-path", str(tmp_path / "new")]) == 1
-    assert f"left: {media}/q is not there" in capsys.readouterr().out
+    assert f"left: {media}/q is missing, or could not be swept" in capsys.readouterr().out
     assert content(root) == ITEMS
     assert segment_files(tmp_path / "away" / "q")
     (tmp_path / "away").rename(media)

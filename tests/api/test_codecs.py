@@ -243,3 +243,13 @@ def test_queues_of_different_types_in_one_transaction(tmp_path: Path) -> None:
             assert text is not None
             target.enqueue(int(text))
         assert (len(a), b.peek()) == (0, [7])
+
+
+def test_codecs_are_shown_by_their_public_names() -> None:
+    """A codec that stands in a signature is shown as its user writes it, without an address."""
+    assert [repr(each) for each in (codecs.BYTES, codecs.TEXT, codecs.JSON, codecs.UNSAFE_PICKLE)] == [
+        "codecs.BYTES",
+        "codecs.TEXT",
+        "codecs.JSON",
+        "codecs.UNSAFE_PICKLE",
+    ]

@@ -165,7 +165,7 @@ MUTANTS = (
     Mutant("a request is answered before what was published before it", "engine/adoption", "            if transactions and not _are_alike(transactions[-1].request, publication.request):\n                break  # the answer to a request depends on what is before it\n", "", "subscribes"),
     Mutant("what is acknowledged is all there is", "core/availability", "        ahead = min(end, self._state.next_sequence) - self.position\n", "        ahead = self._state.next_sequence - self.position\n", "subscribes", 14),
     Mutant("runs of two subscriptions are one", "engine/commit", "                    if transaction.ready is not first.ready:\n                        return False\n", "", "tests/durability/test_campaigns.py::test_group_of_two_subscriptions"),
-    Mutant("parts go before the manifest that was skipped", "engine/adoption", "                with suppress(OSError):  # a file that stays is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self._path(name))\n                with suppress(OSError):\n", "publishes"),
+    Mutant("parts go before the manifest that was skipped", "engine/adoption", "                with suppress(OSError):  # a file that stays is skipped again\n", "                for name in filter(is_part, names):\n                    self._disk.unlink(self.path(name))\n                with suppress(OSError):\n", "publishes"),
     Mutant("parts go before it is durable that their manifest has gone", "engine/adoption", "            with suppress(OSError):  # parts that stay are swept later\n                self.sync()\n", "            with suppress(OSError):\n", "publishes"),
     Mutant("a manifest stays in the inbox", "storage/publication", "(*self.parts, self.own) if self.parts or", "self.parts or (self.own,) if self.parts or", "publishes"),
     Mutant("parts are not taken back", "engine/adoption", "for is_its_turn in (is_part, is_published):", "for is_its_turn in (is_published,):", "publishes"),
@@ -316,7 +316,7 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     last = done.stderr.strip().splitlines()
     how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
     violations = [line for line in last if line.startswith("tests.crash.exploring.ViolationError: ")]
-    if done.returncode != 0 and (not violations or any(f" {blunder}:" in violations[-1] for blunder in _BLUNDERS)):
+    if done.returncode != 0 and (not violations or any(f" {blunder}{mark}" in violations[-1] for blunder in _BLUNDERS for mark in ":(")):
         raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stderr}")
     return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])
 

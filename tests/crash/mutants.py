@@ -316,7 +316,9 @@ def _hunt(mutant: Mutant, root: Path, schedules: int, batch: int) -> Verdict:
     last = done.stderr.strip().splitlines()
     how = next((line for line in reversed(last) if "Error" in line), last[-1] if last else "")
     violations = [line for line in last if line.startswith("tests.crash.exploring.ViolationError: ")]
-    if done.returncode != 0 and (not violations or any(f" {blunder}{mark}" in violations[-1] for blunder in _BLUNDERS for mark in ":(")):
+    if done.returncode != 0 and (
+        not violations or any(f" {blunder}{mark}" in violations[-1] for blunder in _BLUNDERS for mark in ":(")
+    ):
         raise RuntimeError(f"mutant {mutant.name!r} is no bug but a blunder:\n{done.stderr}")
     return Verdict(mutant, done.returncode != 0, counts[-1] if counts else 0, how[:100])
 

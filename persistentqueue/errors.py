@@ -145,7 +145,7 @@ class UntrustedError(PersistentQueueError):
         path: The directory or the file.
         expected: The expected owner, mode or kind of file, as text.
         found: The owner, mode or kind that the file has, as text.
-        advice: What to do, as text.
+        advice: The action that helps, as text.
     """
 
     def __init__(self, path: str, expected: str, found: str, advice: str) -> None:
@@ -359,8 +359,8 @@ class InvalidTransactionError(PersistentQueueError):
 
     Attributes:
         path: The directory of the queue.
-        expected: What the state of the queue requires, as text.
-        found: What the transaction contains, as text.
+        expected: The requirement of the state of the queue, as text.
+        found: The content of the transaction, as text.
     """
 
     def __init__(self, path: str, expected: str, found: str) -> None:
@@ -388,14 +388,14 @@ class ResourceError(PersistentQueueError):
         path: The file or directory of the call that failed.
         errno: The error number of the operating system.
         lacks: The missing resource, for the message.
-        remedy: What the caller can do, for the message.
+        remedy: The action that the caller can take, for the message.
         errnos: The error numbers that a class stands for.
     """
 
     lacks = "nothing left"
     """The missing resource, for the message."""
     remedy = "free some of it"
-    """What the caller can do, for the message."""
+    """The action that the caller can take, for the message."""
     errnos: frozenset[int] = frozenset()
     """Error numbers of the operating system that this class stands for."""
 
@@ -478,8 +478,8 @@ class QueueFullError(PersistentQueueError):
         path: The directory of the queue. For ``min_free_bytes``, a directory on the file system that is full.
         limit: The setting: ``max_items``, ``max_bytes``, ``max_disk_bytes`` or ``min_free_bytes``.
         most: The value of the setting.
-        holds: What the queue holds of it. For ``min_free_bytes``, the free bytes of the file system.
-        asked: What the transaction would add, in items or bytes.
+        holds: The amount that the queue holds. For ``min_free_bytes``, the free bytes of the file system.
+        asked: The amount that the transaction would add, in items or bytes.
         lasting: True if no dequeue can help. The call then raises at once, even if the queue is set to wait for room.
     """
 
@@ -731,7 +731,7 @@ def _portable(value: object) -> object:
     """Return the value if it can be pickled, else its ``repr``."""
     if type(value) in _PLAIN:
         return value
-    # Both calls run code of the caller. What that raises must not hide the error that is being reported.
+    # Both calls run code of the caller. An error of that code must not hide the one that is reported.
     try:
         pickle.dumps(value)
     except Exception:

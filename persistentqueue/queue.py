@@ -99,7 +99,7 @@ class PersistentQueue(Uncopyable, Generic[T]):
             order, and the gaps need more.
         min_free_bytes: Bytes of the file system that enqueues leave free. Default 0: off; at least 0. It is checked
             when a file is made or grows: for the log on its file system, for segments on theirs. Dequeuing goes on.
-        full: What ``flush`` does if a limit leaves no room: ``"raise"`` (default) raises ``QueueFullError``,
+        full: The behaviour of ``flush`` if a limit leaves no room: ``"raise"`` (default) raises ``QueueFullError``,
             ``"block"`` waits for room. ``min_free_bytes``, and what can never fit, raise at once in both cases.
         trust: Whether to open a directory that another user has prepared or may write to. Default False. This user,
             root, and a group with the right to write are trusted in any case.

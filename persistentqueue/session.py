@@ -458,8 +458,9 @@ class Session(SessionState[T]):
 
         If a limit leaves no room for the enqueued items, a queue with ``full="block"`` waits for it. The flush waits
         behind those that waited before, until another session has dequeued enough and flushed. Waiting uses no
-        processor time. What this session has dequeued makes room for its own items only in its own commit. A session
-        that holds all items and enqueues more than it holds should pass a timeout: no other session can then make room.
+        processor time. Items that this session has dequeued make room for its own items only in its own commit. A
+        session that holds all items and enqueues more than it holds should pass a timeout: no other session can then
+        make room.
 
         Two kinds of flush never wait for room: one that moves rejected items to a dead-letter queue, and one of a
         transaction over several queues. The latter flushes all of its sessions (see ``transaction``).

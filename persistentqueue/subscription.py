@@ -22,7 +22,7 @@ class Subscription(Uncopyable, Generic[T]):
         with billing.transaction() as session:
             item = session.dequeue()
 
-    Durability: what the subscription has consumed is durable. Any process that opens the queue later finds the same
+    Durability: the position of the subscription is durable. Any process that opens the queue later finds the same
     position. The queue keeps an item until every subscription has consumed it.
 
     Its sessions hold, flush and roll back for this subscription alone. They enqueue like the sessions of the queue.

@@ -51,7 +51,7 @@ class Worker:
     """One thread that runs jobs in order. Jobs must not raise.
 
     The thread exists while there are jobs, and ``LINGER_SECONDS`` longer. It is a daemon: a process that ends does not
-    wait for it. What it leaves undone is as after a crash.
+    wait for it. Jobs that it leaves undone are as after a crash.
     """
 
     def __init__(self, name: str) -> None:

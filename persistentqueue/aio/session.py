@@ -24,7 +24,7 @@ _CHUNK_ITEMS = 8192
 
 
 class Host(Protocol):
-    """What a session needs of its queue."""
+    """The parts of a queue that its sessions use."""
 
     def in_thread(self, call: Callable[..., R], *arguments: Any) -> Landing[R]:
         """Make this call in a thread."""

@@ -1,4 +1,4 @@
-"""The volatile half of the state: what one subscription may dequeue now, and what its sessions hold. Pure data.
+"""The volatile half of the state: the items that a subscription may dequeue, and that its sessions hold. Pure data.
 
 The first ready items may be in the *lane*, each with its sequence. Any thread takes one of them by a single call of C
 code, without the mutex. To take and release the mutex would be a third of a dequeue. Everything else needs the mutex.
@@ -29,7 +29,7 @@ _LANE_BYTES = 64 * 1024
 
 
 class Availability:
-    """What a subscription may dequeue now. Everything from ``position`` on was never handed out.
+    """The items that a subscription may dequeue now. Everything from ``position`` on was never handed out.
 
     ``returned`` was handed out and came back. ``damaged`` was set aside, because its block could not be read.
     ``delayed`` came back, and is not due yet (see ``reader``). At any time, the ready, held, damaged, delayed and

@@ -154,7 +154,7 @@ class BlockHeader(NamedTuple):
 
 
 class Envelope(NamedTuple):
-    """What a compressed or encrypted block states about its content. Without a key id, it is not encrypted."""
+    """The statements of a compressed or encrypted block about its content. Without a key id, it is not encrypted."""
 
     raw_bytes: int
     holes: bytes = b""

@@ -1,4 +1,4 @@
-"""Sets of sequences as disjoint runs, and cursors: what a subscription has consumed, in any order. Pure data.
+"""Sets of sequences as disjoint runs, and cursors: sequences that a subscription has consumed, in any order. Pure data.
 
 Memory follows the number of gaps, never the number of members.
 """
@@ -193,7 +193,7 @@ def within(runs: Iterable[Run], start: int, end: int) -> tuple[Run, ...]:
 
 
 class Cursor:
-    """What one subscription has consumed: a *frontier*, and the runs above it that were consumed out of order.
+    """The sequences that one subscription has consumed: a *frontier*, and runs above it, consumed out of order.
 
     Everything below the frontier is consumed. No run of ``consumed`` begins at the frontier. Not synchronized.
     """

@@ -53,8 +53,8 @@ A checkpoint and its supplement:
 - *Checkpoint*: the whole state, as the first operation of a generation. The operations behind it in its transaction
   supplement it.
 - *Subscription*: from here on there is another subscription. It gets the items from sequence ``first`` on that are not
-  gone. Behind a checkpoint, it stands for a subscription whose frontier is ``first``. What it has consumed above its
-  frontier, and other subscriptions have not, follows as *dequeue*.
+  gone. Behind a checkpoint, it stands for a subscription whose frontier is ``first``. Sequences that
+  it has consumed above its frontier, and other subscriptions have not, follow as *dequeue*.
 - *Unsubscription*: from here on the subscription does not exist.
 - If a *subscription* stands behind a checkpoint, the list is complete: the plain queue, 0, exists only if it is in the
   list. If an *unsubscription* stands there, there is no subscription.
@@ -527,6 +527,7 @@ def _numbers(numbers: Iterable[int]) -> bytes:
 
 
 def decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction]:
+    """Yield the transactions of a frame's body, which lies at ``at … end - 1``. Raises ``FieldError``."""
     while at < end:
         (count,) = unpack(_U32, data, at, end)
         at += _U32.size
@@ -538,6 +539,7 @@ def decode_transactions(data: bytes, at: int, end: int) -> Iterator[Transaction]
 
 
 def decode_operation(data: bytes, at: int, end: int) -> tuple[Operation, int]:
+    """Return the operation at ``at``, and the offset of the next one. Raises ``FieldError``."""
     if at >= end:
         raise FieldError("an operation", "the end of the frame")
     decode = _DECODERS.get(data[at])

@@ -4,9 +4,9 @@ The same code applies a frame that was just written and a frame that recovery re
 state, which a checkpoint holds. ``availability`` is the volatile half. Items are numbered by a *sequence*, counted from
 0, which they get at their commit. An *extent* is a run of sequences that lies contiguously in a segment.
 
-Each *subscription* has a cursor: what it has consumed. An item is *gone* when all subscriptions have consumed it; then
-nothing keeps it on the disk. If there is one subscription, everything that it consumes is gone, and both are the same
-cursor. If there is none, no item becomes gone. The plain queue is subscription 0.
+Each *subscription* has a cursor: the sequences that it has consumed. An item is *gone* when all subscriptions have
+consumed it; then nothing keeps it on the disk. If there is one subscription, everything that it consumes is gone, and
+both are the same cursor. If there is none, no item becomes gone. The plain queue is subscription 0.
 
 Memory follows the number of extents and gaps, never the number of items. Invariants, verified by ``check``:
 
@@ -90,7 +90,7 @@ class Extent:
 
 
 class SegmentInfo:
-    """What the log says about a segment. ``end`` and ``ordinal`` are behind its last logged block."""
+    """The statements of the log about a segment. ``end`` and ``ordinal`` are behind its last logged block."""
 
     __slots__ = ("capacity_bytes", "end", "live", "live_bytes", "number", "ordinal", "salt")
 

@@ -21,7 +21,7 @@ from .subscriptions import Subscriptions
 
 
 class Hold(NamedTuple):
-    """What a session keeps: the runs that it holds, and the pieces that it has spilled, for ``seconds``."""
+    """The runs that a session holds, and the pieces that it has spilled, for ``seconds``."""
 
     session: str
     seconds: float

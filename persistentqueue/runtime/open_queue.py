@@ -184,7 +184,7 @@ class OpenQueue(SpaceKeeper):
         thread, inside = get_ident(), self.inside
         if inside and (0 in inside or thread in inside):
             self.check_outermost()
-        # What ``outermost`` does, inline: the decorator would take longer.
+        # The steps of ``outermost``, inline: the decorator would take longer.
         inside[thread] = None
         try:
             began = _now()
@@ -367,7 +367,7 @@ class OpenQueue(SpaceKeeper):
         thread, inside = get_ident(), self.inside
         if inside and (0 in inside or thread in inside):
             self.check_outermost()
-        # What ``outermost`` does, inline: the decorator would take longer.
+        # The steps of ``outermost``, inline: the decorator would take longer.
         inside[thread] = None
         try:
             deadline = None if timeout_seconds is None else _now() + timeout_seconds
@@ -388,7 +388,7 @@ class OpenQueue(SpaceKeeper):
     def fill(self, reader: Reader) -> None:
         """Fill the lane (see ``Reader.fill``). The caller has checked that this thread is in no other call."""
         thread, inside = get_ident(), self.inside
-        # What ``outermost`` does, inline: the decorator would take longer.
+        # The steps of ``outermost``, inline: the decorator would take longer.
         inside[thread] = None
         try:
             reader.fill()

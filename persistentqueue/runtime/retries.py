@@ -1,4 +1,4 @@
-"""Delivery attempts and dead letters: what a queue does with items that were delivered and not consumed.
+"""Delivery attempts and dead letters: the handling of items that were delivered and not consumed.
 
 A *delivery attempt* is logged durably before the item is returned. So an attempt that ends its process, by ``kill -9``
 or a power cut, is counted as well. An item with no attempts left is *buried*. It is consumed here and enqueued in the

@@ -1,4 +1,4 @@
-"""What a session holds and has buffered, and how an interrupted call of it is cleaned up.
+"""The holds and the buffer of a session, and the cleanup of a call of it that was interrupted.
 
 ``Session`` adds the calls of users. The methods here are for it, and for the modules that act on sessions: each of them
 is part of a call that has marked the session as ``BUSY``, unless it says that it is for any thread.

@@ -124,8 +124,8 @@ class ItemWaiters:
         self._close_bell()
 
     def _enter(self, place: _Place) -> bool:
-        """Take the place. Return False if the thread must look again first: what came before the wake-up existed did
-        not ring it."""
+        """Take the place. Return False if the thread must look again first: files that came before the wake-up
+        existed did not ring it."""
         if self.keeper is None:
             if self._bell is None:
                 try:

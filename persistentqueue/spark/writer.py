@@ -3,7 +3,7 @@
 No code here takes the queue's lock, or waits for it: the process that started the job may own the queue, and is blocked
 until Spark is done. The owner, now or later, adopts the manifest as one transaction.
 
-What Spark promises, and how each case is handled:
+The promises of Spark, and the handling of each case:
 
 - Attempts of a task may run twice, side by side, and may be killed anywhere. Each attempt writes a part of its own, and
   only the parts whose messages Spark has accepted count.

@@ -16,7 +16,7 @@ class Uncopyable:
 
     __slots__ = ()
     _elsewhere: ClassVar[str]
-    """Advice for the error message: what to do instead of taking a copy."""
+    """Advice for the error message: the action to take instead of a copy."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         """Raise ``TypeError``: ``copy`` and ``pickle`` call this method."""

@@ -1,7 +1,7 @@
 """A disk in memory that forgets what was not synced.
 
-It stands in for ``persistentqueue.system.disk.DISK``: the same names, signatures and errors. What it knows that a real
-one hides:
+It stands in for ``persistentqueue.system.disk.DISK``: the same names, signatures and errors. It knows what a real one
+hides:
 
 - **Contents.** A file has what is durable, what the page cache holds, and the writes between the two, in order. A sync
   moves them over; a durable write moves its own bytes only.

@@ -28,7 +28,7 @@ NOT_IMPERATIVE = {
 PEOPLE = re.compile(r"\b(he|him|his|who|whoever|whom|somebody|nobody|anybody|everybody|someone|anyone)\b", re.I)
 OPENINGS = re.compile(
     r"^(the same(?= (for|of|as|but|with|in|to)\b|[,.;:])|likewise\b|as above\b"
-    r"|what (is|was|has|had|can|could|must|may)\b)",
+    r"|what(?!\b[^?]*\?)\b|whatever\b)",
     re.I,
 )
 RETIRED = re.compile(

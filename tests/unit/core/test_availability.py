@@ -1,4 +1,4 @@
-"""The lane: single items are taken from it without the mutex. Each comes once, in order, and is counted."""
+"""The lane, from which threads take single items without the mutex: each item comes once, in order, and is counted."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def fill(queue: PersistentQueue, session: Session[bytes]) -> deque[Taken]:
 
 
 def test_items_come_once_and_in_order(open_queue: QueueFactory) -> None:
-    """One item after the other comes in order; the lane grows up to its bound; each flush consumes what was taken."""
+    """Items come in order, the lane grows up to its bound, and each flush consumes the items that were dequeued."""
     queue, sizes = open_queue(), set()
     put(queue, *ITEMS)
     with queue.session() as session:
@@ -50,12 +50,12 @@ def test_items_come_once_and_in_order(open_queue: QueueFactory) -> None:
                 assert len(queue) == queue.stats().ready == len(ITEMS) - number - 1
                 assert queue.stats().held == 0
         assert session.dequeue() is None
-    assert max(sizes) == LANE_ITEMS - 1  # the first one is taken at once
+    assert max(sizes) == LANE_ITEMS - 1  # the dequeue that fills the lane takes one item at once
 
 
 @pytest.mark.parametrize("how", ["many", "clear", "browse", "peek", "explain", "stats", "length", "cached"])
 def test_whoever_looks_or_takes_sees_the_lane(how: str, open_queue: QueueFactory) -> None:
-    """Items in the lane are ready: other sessions take them, browsing shows them, and every number has them."""
+    """Items in the lane are ready: other sessions take them, browsing shows them, and every count includes them."""
     queue = open_queue()
     with queue.session() as session, queue.session("other") as other:
         fill(queue, session)
@@ -146,7 +146,7 @@ def test_sessions_that_take_turns(open_queue: QueueFactory) -> None:
 
 
 def test_large_items_do_not_stand_in_the_lane(open_queue: QueueFactory) -> None:
-    """The lane keeps at most 64 KiB of a page in memory, so that ``memory_bytes`` bounds what a queue takes."""
+    """The lane holds at most 64 KiB of items, so that ``memory_bytes`` bounds the memory of a queue."""
     queue = open_queue()
     put(queue, *[bytes(40_000)] * 4)
     with queue.session() as session:
@@ -172,8 +172,8 @@ def test_a_subscription_that_goes_takes_its_lane_along(open_queue: QueueFactory)
 
 
 def test_a_handler_that_raises_index_error_ends_the_call(open_queue: QueueFactory) -> None:
-    """An ``IndexError`` from a signal handler is not taken for the end of the lane: it ends the dequeue, which has no
-    effect then, as any other exception does."""
+    """An ``IndexError`` from a signal handler is not mistaken for an empty lane: it ends the dequeue, which then has no
+    effect."""
     queue = open_queue()
     with interruptible(), queue.session() as session:
         fill(queue, session)
@@ -200,7 +200,7 @@ def test_a_handler_that_raises_index_error_ends_the_call(open_queue: QueueFactor
 
 
 def test_others_may_be_quicker(open_queue: QueueFactory) -> None:
-    """A lane that others empty after a look at it is no error: the next item is found otherwise."""
+    """If other threads empty the lane after a session has looked at it, the dequeue still returns the next item."""
     queue = open_queue()
     with queue.session() as session:
         fill(queue, session)
@@ -220,7 +220,7 @@ def test_others_may_be_quicker(open_queue: QueueFactory) -> None:
 
 
 def test_a_recall_that_was_interrupted_goes_on(open_queue: QueueFactory) -> None:
-    """The items that an interrupted recall has taken back are ready, and the next recall finishes it."""
+    """After an interrupted recall all its items are ready, and the next recall finishes it."""
     queue = open_queue()
     with queue.session() as session:
         lane, ready = fill(queue, session), ready_of(queue)
@@ -235,7 +235,8 @@ def test_a_recall_that_was_interrupted_goes_on(open_queue: QueueFactory) -> None
 
 
 def test_threads_that_take_one_by_one(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Consumers that take single items, lists, give back and look, in threads of their own, get each item once."""
+    """Concurrent consumers that dequeue single items and lists, put items back and read counts get each item exactly
+    once."""
     queue, total, workers = open_queue(), 6000, 4
     got: Counter[int] = Counter()
     adding, numbers, done = threading.Lock(), count(), threading.Event()

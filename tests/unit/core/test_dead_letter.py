@@ -1,4 +1,4 @@
-"""The envelope of a dead letter: what goes in comes out, and what is none says so."""
+"""The envelope of a dead letter: its content comes back unchanged, and other bytes are refused."""
 
 from __future__ import annotations
 
@@ -25,14 +25,15 @@ LINE = (
 
 
 def test_an_envelope_is_a_line_and_the_item() -> None:
-    """What ``peek`` shows can be read, and the item's bytes are untouched."""
+    """An envelope is one readable line, then the unchanged bytes of the item."""
     assert LETTER.encode() == LINE + b"\n\0item\n"
     assert DeadLetter.decode(LETTER.encode()) == LETTER
 
 
 @given(st.binary(), st.text(max_size=100), st.text(max_size=1000), st.integers(0, 2**63), st.integers(0, 2**32))
 def test_whatever_is_in_it_comes_out(item: bytes, subscription: str, reason: str, sequence: int, attempts: int) -> None:
-    """Any item, and any text, surrogates and line feeds, too; a text that is too long is cut."""
+    """Any item and any text come back unchanged, line feeds and characters above U+FFFF included; a text that is too
+    long is cut."""
     letter = replace(LETTER, item=item, subscription=subscription, reason=reason, sequence=sequence, attempts=attempts)
     assert DeadLetter.decode(letter.encode()) == letter
     long = replace(letter, subscription="\U0001f40c" * 70_000, reason="\U0001f40c" * 70_000)
@@ -59,7 +60,7 @@ def test_whatever_is_in_it_comes_out(item: bytes, subscription: str, reason: str
     ],
 )  # fmt: skip
 def test_what_is_none_says_so(foreign: bytes) -> None:
-    """Bytes that somebody else has put there are an error of this package, with what was found."""
+    """Bytes that are no envelope raise ``DeadLetterError``, an error of this package, which says what was expected."""
     with pytest.raises(DeadLetterError, match="not a dead letter: expected a line") as caught:
         DeadLetter.decode(foreign)
     assert isinstance(caught.value, PersistentQueueError)
@@ -67,7 +68,7 @@ def test_what_is_none_says_so(foreign: bytes) -> None:
 
 
 def test_the_codec(open_queue: QueueFactory) -> None:
-    """Who opens a queue of dead letters with its codec has them out of their envelopes."""
+    """A dead-letter queue that is opened with ``DEAD_LETTERS`` takes and returns ``DeadLetter`` objects."""
     dead: Any = open_queue("dead", codec=DEAD_LETTERS)
     with dead.transaction() as session:
         session.enqueue(LETTER)

@@ -1,4 +1,4 @@
-"""How deliveries are counted: runs with values against a dictionary, their format, and the state that has them."""
+"""Counts of deliveries: their runs against a dictionary, their format in the log, and their place in the state."""
 
 from __future__ import annotations
 
@@ -33,7 +33,10 @@ DELAYED = Delayed(0, 4, 2, 10**18, 10**9)
 
 
 def made(steps: list[tuple[int, int, int | None]]) -> tuple[Runs[int], dict[int, int]]:
-    """Runs after these steps, each of which gives a run a value or takes it, and the same as a dictionary."""
+    """Return the runs after these steps, and a dictionary with equal values.
+
+    Each step sets the value of a run, or removes it (None).
+    """
     runs: Runs[int] = Runs()
     model: dict[int, int] = {}
     for first, count, value in steps:
@@ -49,7 +52,7 @@ def made(steps: list[tuple[int, int, int | None]]) -> tuple[Runs[int], dict[int,
 
 
 def ten_items(*more: Operation) -> State:
-    """A state with ten items, and what these operations make of it."""
+    """Return a state with ten items, after these further operations."""
     state = State()
     for operation in (SegmentCreated(1, 5, 1000), Enqueue(0, 10, 1, HEADER_BYTES, 100, 0, 0), *more):
         state.apply(operation)
@@ -57,13 +60,13 @@ def ten_items(*more: Operation) -> State:
 
 
 def deliveries(state: State) -> list[Operation]:
-    """What a checkpoint says of deliveries."""
+    """Return the operations about deliveries that follow a checkpoint of the state."""
     return [each for each in state.supplement() if isinstance(each, Delivered | Delayed)]
 
 
 @given(STEPS)
 def test_runs_are_sorted_disjoint_and_joined(steps: list[tuple[int, int, int | None]]) -> None:
-    """Runs are in order, hold exactly what they were given, and neighbours differ."""
+    """Runs are in order, hold exactly the values that they were given, and adjacent runs differ."""
     runs, model = made(steps)
     found = list(runs)
     assert {at: value for first, count, value in found for at in range(first, first + count)} == model
@@ -73,7 +76,7 @@ def test_runs_are_sorted_disjoint_and_joined(steps: list[tuple[int, int, int | N
 
 @given(STEPS, st.integers(0, 30), st.integers(1, 10))
 def test_runs_are_asked(steps: list[tuple[int, int, int | None]], first: int, count: int) -> None:
-    """One value, the next one that there is, and the pieces of a run are those of the dictionary."""
+    """The value of a sequence, the next sequence with a value, and the pieces of a run match the dictionary."""
     runs, model = made(steps)
     assert runs.get(first) == model.get(first)
     assert runs.next_from(first) == min((at for at in model if at >= first), default=None)
@@ -92,7 +95,7 @@ def test_memory_follows_the_runs() -> None:
 
 
 def test_a_count_stops_at_its_most() -> None:
-    """What is delivered for ever is never counted as less."""
+    """A count stops at its maximum: further deliveries do not change it."""
     attempts = Attempts()
     attempts.deliver(0, 1, TIMES_MAX)
     attempts.deliver(0, 1)
@@ -100,13 +103,13 @@ def test_a_count_stops_at_its_most() -> None:
 
 
 def test_a_delivery_ends_a_delay() -> None:
-    """What is handed out was due."""
+    """A delivery of an item ends its delay."""
     state = ten_items(DELIVERED, DELAYED, Delivered(0, 5, 1, 1))
     assert deliveries(state) == [Delivered(0, 2, 3, 2), Delivered(0, 5, 1, 1), Delayed(0, 4, 1, 10**18, 10**9)]
 
 
 def test_format() -> None:
-    """The bytes of the operations are those of the document, and are read back; cut short they are damage."""
+    """The bytes of the operations are as documented and are decoded again; an operation that is cut short is damage."""
     body = encode_transaction([DELIVERED, DELAYED])
     assert body[4:29] == bytes([16, 0, 0, 0, 0, 2, *bytes(7), 3, *bytes(7), 2, 0, 0, 0])
     assert len(body) == 4 + 25 + 37
@@ -119,7 +122,7 @@ def test_format() -> None:
 
 
 def test_what_is_consumed_is_forgotten() -> None:
-    """Nothing is remembered of an item that its subscription has consumed, in or out of order."""
+    """An item's count and delay are dropped when its subscription consumes it, in or out of order."""
     state = ten_items(DELIVERED, DELAYED, Dequeue(0, 3, 2))
     assert deliveries(state) == [Delivered(0, 2, 1, 2), Delayed(0, 5, 1, 10**18, 10**9)]
     assert (state.times(0, 2), state.times(0, 3), state.times(9, 2)) == (2, 0, 0)
@@ -130,7 +133,8 @@ def test_what_is_consumed_is_forgotten() -> None:
 
 
 def test_each_subscription_has_its_own() -> None:
-    """What one consumes is counted on for another one; with a subscription goes what was counted for it."""
+    """Each subscription has its own counts: a dequeue by another one leaves them, and closing the subscription drops
+    them."""
     state = ten_items(SubscriptionOpened(1, 0, "a"), DELIVERED, Delivered(1, 0, 10, 1), Dequeue(0, 0, 10))
     assert deliveries(state) == [Delivered(1, 0, 10, 1)]
     state.apply(Enqueue(10, 1, 1, HEADER_BYTES + 100, 10, 10, 0))
@@ -142,7 +146,8 @@ def test_each_subscription_has_its_own() -> None:
 
 
 def test_a_checkpoint_has_them() -> None:
-    """A state is the same after a checkpoint; what a repair has lost of it, and thereby consumed, is not counted."""
+    """Counts survive a checkpoint, except those of items that are consumed: a repair may have lost and thereby consumed
+    them."""
     state = ten_items(SubscriptionOpened(1, 0, "a"), DELIVERED, DELAYED, Delivered(1, 0, 10, 1), Dequeue(1, 9, 1))
     checkpoint, supplement = state.checkpoint(0, None, ()), state.supplement()
     assert State.restore(checkpoint, supplement).supplement() == supplement
@@ -163,17 +168,18 @@ def test_a_checkpoint_has_them() -> None:
     ids=["beyond", "consumed", "none", "nobody", "delayed beyond"],
 )
 def test_what_cannot_be_is_refused(wrong: Delivered | Delayed) -> None:
-    """A delivery of what is not there, or consumed, or to nobody, contradicts the state, in a log and a checkpoint."""
+    """A delivery of missing or consumed items, or for an unknown subscription, is refused, in a log and in a
+    checkpoint."""
     state = ten_items(Dequeue(0, 0, 1))
     with pytest.raises(StateError, match="deliver"):
         state.apply(wrong)
-    if wrong.count and wrong.first:  # a repair may leave those in a checkpoint
+    if wrong.count and wrong.first:  # after a repair a checkpoint may have the others
         with pytest.raises(StateError, match="deliveries of sequences below 10"):
             State.restore(state.checkpoint(0, None, ()), [wrong])
 
 
 def test_check_knows_the_invariant() -> None:
-    """``check`` tells of deliveries that are counted for nothing."""
+    """``check`` reports counts that belong to no item or to no subscription."""
     state = ten_items(DELIVERED)
     state.attempts[0].deliver(9, 2)
     state.attempts[3] = state.attempts[0]

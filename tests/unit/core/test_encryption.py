@@ -1,4 +1,5 @@
-"""Compression and encryption: what goes in comes out, nothing of it is on disk, and what is missing costs nothing."""
+"""Compressed and encrypted blocks: round trips, damage, forged blocks, and contents that would inflate beyond
+bounds."""
 
 from __future__ import annotations
 
@@ -60,7 +61,7 @@ TEXT = b"an item of text, as there are many; "
 
 
 def encoded(way: str, items: Sequence[bytes], holes: Sequence[int] = (), offset: int = 640) -> bytes:
-    """A block of these items."""
+    """Return a block of these items."""
     found = WAYS[way].encoder(DISK)(items, SALT, offset, 17, 99, holes)
     data = b"".join(found.buffers)
     assert len(data) == found.length_bytes
@@ -68,7 +69,7 @@ def encoded(way: str, items: Sequence[bytes], holes: Sequence[int] = (), offset:
 
 
 def decode(data: bytes, envelopes: Envelopes, offset: int = 640) -> list[bytes]:
-    """The items of the block that begins the data, as a segment reads them."""
+    """Return the items of the block at the beginning of the data, decoded as a segment decodes them."""
     found = decode_block_header(data, 0, SALT, offset, "file")
     body = data[BLOCK_HEADER_BYTES : BLOCK_HEADER_BYTES + found.body_bytes]
     check_body(body, found, SALT, offset, "file")
@@ -76,7 +77,7 @@ def decode(data: bytes, envelopes: Envelopes, offset: int = 640) -> list[bytes]:
 
 
 def forge(flags: int, count: int, body: bytes) -> bytes:
-    """A block whose checksums are right, whatever is in it."""
+    """Return a block with correct checksums and any content."""
     start = header.seed(SALT, 640)
     fields = struct.pack("<4sIIIQQQ", b"PQBk", flags, count, crc32(body, start), 17, len(body), 99)
     return fields + struct.pack("<I", crc32(fields, start)) + body
@@ -98,7 +99,7 @@ BLOCKS = [
 @ways
 @pytest.mark.parametrize("items", BLOCKS, ids=lambda items: f"{len(items)}x{len(items[0])}")
 def test_block_round_trip(way: str, items: list[bytes]) -> None:
-    """Items come back as they were; header and checksum are those of any block."""
+    """A block gives its items back; its header and checksum are those of any block."""
     data = encoded(way, items)
     found = decode_block_header(data, 0, SALT, 640, "file")
     assert (found.count, found.ordinal, found.time_ns) == (len(items), 17, 99)
@@ -119,7 +120,7 @@ PLACES = st.lists(st.one_of(st.none(), st.binary(max_size=9), st.just(TEXT)), mi
 @ways
 @given(PLACES, st.integers(0, 2**63))
 def test_block_round_trip_of_anything(way: str, places: list[bytes | None], offset: int) -> None:
-    """Any items come back, and which places have none, which nobody needs a key to see."""
+    """Any items come back, and the places without an item can be read without a key."""
     items, holes = [item or b"" for item in places], [n for n, item in enumerate(places) if item is None]
     data = encoded(way, items, holes, offset)
     found = decode_block_header(data, 0, SALT, offset, "file")
@@ -133,14 +134,14 @@ def test_block_round_trip_of_anything(way: str, places: list[bytes | None], offs
 
 @given(st.binary(min_size=1, max_size=300))
 def test_compression_never_makes_a_block_longer(item: bytes) -> None:
-    """What it does not make smaller is stored as it is, block by block."""
+    """A block that compression does not make smaller is stored as it is."""
     plain = b"".join(encode_block([item], SALT, 640, 17, 99).buffers)
     data = encoded("compressed", [item])
     assert len(data) < len(plain) or data == plain
 
 
 def test_what_cannot_be_compressed_is_encrypted_as_it_is() -> None:
-    """Both are recorded block by block."""
+    """Each block records whether it is compressed; a block that cannot be compressed is encrypted as it is."""
     data = encoded("both", [os.urandom(1000)])
     assert decode_block_header(data, 0, SALT, 640, "file").flags == UNIFORM | ENCRYPTED
     data = encoded("both", [bytes(1000)])
@@ -157,7 +158,7 @@ def test_example_of_the_document() -> None:
 
 @pytest.mark.parametrize(("size_bytes", "pieces"), [(100, 2), (92, 1), (93, 2), (1000, 11)])
 def test_pieces(size_bytes: int, pieces: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is longer than libraries take is encrypted in pieces, each with a nonce and a tag of its own."""
+    """Content longer than the libraries take at once is encrypted in pieces, each with a nonce and a tag of its own."""
     monkeypatch.setattr(core_encryption, "PIECE_BYTES", 96)
     item, encode = os.urandom(size_bytes), WAYS["encrypted"].encoder(DISK)
     data = b"".join(encode([item], SALT, 640, 17, 99).buffers)
@@ -168,13 +169,13 @@ def test_pieces(size_bytes: int, pieces: int, monkeypatch: pytest.MonkeyPatch) -
 
 
 def envelope_of(data: bytes) -> Envelope:
-    """The envelope of the block that begins the data."""
+    """Return the envelope of the block at the beginning of the data."""
     return decode_envelope(data[BLOCK_HEADER_BYTES:], decode_block_header(data, 0, SALT, 640, "file"), 640, "file")[0]
 
 
 @ways
 def test_block_cut_or_flipped(way: str) -> None:
-    """A block that is cut at any byte, or has any bit flipped, is damage, which it takes no key to see."""
+    """A block that is cut at any byte, or has any bit flipped, is reported as damage without any key."""
     data = encoded(way, [TEXT, TEXT * 2, b""], [2])
     for length in range(len(data)):
         with pytest.raises(CorruptionError) as caught:
@@ -189,7 +190,10 @@ def test_block_cut_or_flipped(way: str) -> None:
 
 @ways
 def test_whatever_is_changed_with_right_checksums_never_comes_out_wrong(way: str) -> None:
-    """Somebody who makes the checksums fit is found by the tag; without one, what he made is what it says it is."""
+    """A changed body with correct checksums is refused by its tag if it is encrypted.
+
+    If it is only compressed, it is refused, or it decodes to the number of items that its header states.
+    """
     items = [TEXT, TEXT * 2, b""]
     data = encoded(way, items)
     flags, body = decode_block_header(data, 0, SALT, 640, "file").flags, data[BLOCK_HEADER_BYTES:]
@@ -208,7 +212,8 @@ def test_whatever_is_changed_with_right_checksums_never_comes_out_wrong(way: str
 
 @pytest.mark.parametrize("way", ["encrypted", "both"])
 def test_what_stands_beside_the_content_is_authenticated(way: str) -> None:
-    """Flags, count, raw length and holes cannot be others either, whoever makes the checksums fit."""
+    """Flags, count, raw length and holes are authenticated: changing one of them is found, even with correct
+    checksums."""
     items = [TEXT, b"", TEXT * 2, b""]
     data = encoded(way, items, [1])
     flags, body = decode_block_header(data, 0, SALT, 640, "file").flags, data[BLOCK_HEADER_BYTES:]
@@ -233,18 +238,20 @@ def test_what_stands_beside_the_content_is_authenticated(way: str) -> None:
 
 
 def sealed(raw_bytes: int, content: bytes) -> bytes:
-    """A compressed body."""
+    """Return a compressed body: an envelope and this content."""
     return encode_envelope(Envelope(raw_bytes)) + content
 
 
 def squeeze(raw: bytes, write_content_size: bool = True) -> bytes:
-    """A zstd frame."""
+    """Return the bytes, compressed as a zstd frame."""
     return zstandard.ZstdCompressor(level=3, write_content_size=write_content_size).compress(raw)
 
 
 def frame(says_bytes: int, blocks: int, window: int | None = None) -> bytes:
-    """A zstd frame that says how much is in it, and has so many blocks of 128 KiB of zeros, each in four bytes; in one
-    segment, or with a window of 2 to the power of 10 and this."""
+    """Return a zstd frame that states this size and has ``blocks`` blocks of 128 KiB of zeros, each in four bytes.
+
+    The frame is a single segment, or has a window of 2 to the power of ``10 + window`` bytes.
+    """
     head = b"\xe0" if window is None else bytes([0xC0, window << 3])
     each = (2**17 << 3 | 2).to_bytes(3, "little") + b"\0"
     last = b"\1\0\0"
@@ -252,11 +259,11 @@ def frame(says_bytes: int, blocks: int, window: int | None = None) -> bytes:
 
 
 RAW = b"\0\1\0\0" + bytes(256)
-"""An item of 256 zeros."""
+"""The raw content of one item of 256 zeros: its length, then the zeros."""
 
 
 def test_frames_of_zeros_are_frames() -> None:
-    """The bombs below are what zstd takes for frames, where they say what is in them."""
+    """The frames below are valid for zstd if they state their true size."""
     assert zstandard.ZstdDecompressor().decompress(frame(2**18, 2, 10)) == bytes(2**18)
     assert zstandard.ZstdDecompressor().decompress(frame(2**18, 2)) == bytes(2**18)
 
@@ -264,34 +271,35 @@ def test_frames_of_zeros_are_frames() -> None:
 @pytest.mark.parametrize(
     ("count", "body"),
     [
-        (2, sealed(2**40, squeeze(RAW))),  # more than two items may have
+        (2, sealed(2**40, squeeze(RAW))),  # more bytes than two items may have
         (2, sealed(4 + BLOCK_BYTES + 1, squeeze(bytes(4 + BLOCK_BYTES + 1)))),
-        (1, sealed(4 + 2**32, squeeze(RAW))),  # more than an item may have
+        (1, sealed(4 + 2**32, squeeze(RAW))),  # more bytes than one item may have
         (1, sealed(3, squeeze(bytes(3)))),  # no room for the length
-        (1, sealed(len(RAW), squeeze(bytes(100_000_000)))),  # the frame holds more
+        (1, sealed(len(RAW), squeeze(bytes(100_000_000)))),  # the frame holds more than the raw length
         (1, sealed(len(RAW) + 1, squeeze(RAW))),
         (1, sealed(len(RAW), squeeze(RAW) + b"x")),
         (1, sealed(len(RAW), squeeze(RAW) * 2)),
         (1, sealed(len(RAW), squeeze(RAW)[:-1])),
         (1, sealed(len(RAW), squeeze(RAW, write_content_size=False))),
-        (1, sealed(2**32, frame(2**32, 2**15))),  # in a window as large
-        (1, sealed(2**24, frame(2**24, 2**7, 14))),  # likewise
-        (1, sealed(2**18, frame(2**18, 3, 10))),  # more than it says
+        (1, sealed(2**32, frame(2**32, 2**15))),  # a window of 4 GiB
+        (1, sealed(2**24, frame(2**24, 2**7, 14))),  # a window of 16 MiB
+        (1, sealed(2**18, frame(2**18, 3, 10))),  # the frame holds more than it states
         (1, sealed(2**18, frame(2**18, 1, 10))),
         (1, sealed(len(RAW), b"no frame at all")),
         (1, sealed(len(RAW), b"\x50\x2a\x4d\x18\4\0\0\0skip")),
         (1, struct.pack("<Q", len(RAW))),  # nothing behind the envelope
-        (2, sealed(len(RAW), squeeze(RAW))),  # another count than the lengths'
+        (2, sealed(len(RAW), squeeze(RAW))),  # the count contradicts the lengths
     ],
 )
 def test_bombs(count: int, body: bytes) -> None:
-    """A block that would inflate to something else than it says, or than it may, is damage; its checksum fits."""
+    """A block that would inflate to another size than stated, or beyond its bound, is damage, despite its correct
+    checksum."""
     with pytest.raises(CorruptionError):
         decode(forge(UNIFORM | COMPRESSED, count, body), PLAIN)
 
 
 def test_a_bomb_takes_no_memory() -> None:
-    """A frame that claims gigabytes, or claims a few bytes and has gigabytes, is refused by a process without them."""
+    """Frames that claim or contain gigabytes are refused by a process with only 128 MiB of memory to spare."""
     code = """
 import resource, sys
 sys.path.insert(0, sys.argv[1])
@@ -329,13 +337,13 @@ for count, body in bombs:
     ],
 )
 def test_envelopes_that_make_no_sense(body: bytes) -> None:
-    """What nobody has written is damage, and no question of keys."""
+    """An envelope that contradicts itself is damage, and not an error of the key."""
     with pytest.raises(CorruptionError):
         decode(forge(UNIFORM | ENCRYPTED, 1, body), WAYS["encrypted"])
 
 
 def test_a_content_of_another_length_is_damage(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A raw length that is not the content's is refused also where whoever wrote it had the key."""
+    """A raw length that differs from the content is refused, even if the block was written with the right key."""
     encode = Envelopes(None, ONE).encoder(DISK)
     longer = lambda each: encode_envelope(each._replace(raw_bytes=each.raw_bytes + 1))  # noqa: E731
     monkeypatch.setattr(core_encryption, "encode_envelope", longer)

@@ -1,4 +1,4 @@
-"""The three formats, in both directions: headers, blocks, frames. Whole, cut at each byte, each byte changed."""
+"""Headers, blocks and frames, encoded and decoded: whole, cut at each byte, and with each bit flipped."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def decode(data: bytes, offset: int = 640, salt: int = SALT) -> list[bytes]:
 
 @pytest.mark.parametrize("items", BLOCKS, ids=lambda items: f"{len(items)}x{len(items[0])}")
 def test_block_round_trip(items: list[bytes]) -> None:
-    """Items come back as they were, with ordinal, time and the length that was announced."""
+    """A block gives back its items, its ordinal and its time, and has the length that was announced."""
     encoded = encode_block(items, SALT, 640, 17, 99)
     data = b"".join(encoded.buffers)
     assert len(data) == encoded.length_bytes
@@ -127,7 +127,7 @@ def test_block_round_trip(items: list[bytes]) -> None:
 
 @given(st.lists(st.binary(max_size=40), min_size=1, max_size=40), st.integers(0, 2**64 - 1), st.integers(0, 2**63))
 def test_block_round_trip_of_anything(items: list[bytes], salt: int, offset: int) -> None:
-    """Any items come back, at any place; at no other place, and under no other salt."""
+    """Any items come back at their own offset and under their own salt; with any other, the block is refused."""
     data = b"".join(encode_block(items, salt, offset, 0, 0).buffers)
     assert decode(data, offset, salt) == items
     with pytest.raises(CorruptionError):
@@ -138,7 +138,7 @@ def test_block_round_trip_of_anything(items: list[bytes], salt: int, offset: int
 
 @given(st.lists(st.one_of(st.none(), st.binary(max_size=9)), min_size=1, max_size=70), st.integers(0, 2**63))
 def test_block_with_holes(places: list[bytes | None], offset: int) -> None:
-    """Items come back, and which places have none; an empty item is an item."""
+    """A block gives back its items and the places that have none; an empty item is an item."""
     items, holes = [item or b"" for item in places], [n for n, item in enumerate(places) if item is None]
     encoded = encode_block(items, SALT, offset, 0, 0, holes)
     data = b"".join(encoded.buffers)
@@ -170,7 +170,7 @@ def test_block_cut_or_flipped(items: list[bytes], holes: list[int]) -> None:
 
 
 def forge_block(flags: int, count: int, body: bytes) -> bytes:
-    """A block whose checksums are right and whose content is not."""
+    """Return a block of these fields, with correct checksums."""
     start = header.seed(SALT, 640)
     fields = struct.pack("<4sIIIQQQ", b"PQBk", flags, count, crc32(body, start), 0, len(body), 0)
     return fields + struct.pack("<I", crc32(fields, start)) + body
@@ -179,15 +179,15 @@ def forge_block(flags: int, count: int, body: bytes) -> bytes:
 @pytest.mark.parametrize(
     ("flags", "count", "body"),
     [
-        (4, 1, b"\1\0\0\0a"),  # a flag that is not defined
-        (UNIFORM | HOLES, 1, b"\1\0\0\0\0a"),  # both of those that are
-        (HOLES, 1, b"\0\0\0\0"),  # no room for the bits
+        (4, 1, b"\1\0\0\0a"),  # compressed, and no room for the raw length
+        (UNIFORM | HOLES, 1, b"\1\0\0\0\0a"),  # two flags that exclude each other
+        (HOLES, 1, b"\0\0\0\0"),  # no room for the bits of the holes
         (HOLES, 9, bytes(4 * 9 + 1)),
         (HOLES, 2, b"\1\0\0\0\1\0\0\0\1a"),
         (UNIFORM, 0, b"\1\0\0\0a"),  # no items
-        (UNIFORM, BLOCK_ITEMS + 1, b"\0\0\0\0"),  # more items than a block has
-        (UNIFORM, 2, b"\1\0\0\0a"),  # less payload than lengths
-        (UNIFORM, 1, b"\1\0\0\0ab"),  # more payload than lengths
+        (UNIFORM, BLOCK_ITEMS + 1, b"\0\0\0\0"),  # more items than a block may have
+        (UNIFORM, 2, b"\1\0\0\0a"),  # less payload than the lengths say
+        (UNIFORM, 1, b"\1\0\0\0ab"),  # more payload than the length says
         (UNIFORM, 1, b"\1\0"),  # no room for the length
         (0, 2, b"\1\0\0\0\1\0\0\0a"),
         (0, 2, b"\1\0\0\0\xff\xff\xff\xffa"),
@@ -195,7 +195,7 @@ def forge_block(flags: int, count: int, body: bytes) -> bytes:
     ],
 )
 def test_block_that_contradicts_itself(flags: int, count: int, body: bytes) -> None:
-    """Lengths and counts are checked against what is there, also where the checksums are right."""
+    """Lengths and counts are checked against the data, even if the checksums are correct."""
     with pytest.raises(CorruptionError):
         decode(forge_block(flags, count, body))
 
@@ -223,7 +223,7 @@ def test_block_examples_of_the_document() -> None:
     ids=lambda value: str(len(value)),
 )
 def test_split_items(items: list[bytes], counts: list[int]) -> None:
-    """Items are cut into blocks of at most so many bytes and items, but for an item that is larger itself."""
+    """Items are split into blocks of bounded bytes and counts; an item above the bound gets a block of its own."""
     parts = list(split_items(items, sum(map(len, items))))
     assert [len(part) for part, _ in parts] == counts
     assert [sum(map(len, part)) for part, _ in parts] == [size_bytes for _, size_bytes in parts]
@@ -257,7 +257,7 @@ TRANSACTIONS: list[list[list[Operation]]] = [
 
 
 def encode(transactions: list[list[Operation]], offset: int = 64) -> bytes:
-    """A whole frame."""
+    """Return a whole frame of these transactions."""
     body = b"".join(map(encode_transaction, transactions))
     counts = (len(transactions), sum(map(len, transactions)))
     start, _ = encode_frame(body, SALT, offset, 11, 0xCAFE, *counts)
@@ -266,7 +266,7 @@ def encode(transactions: list[list[Operation]], offset: int = 64) -> bytes:
 
 @pytest.mark.parametrize("transactions", TRANSACTIONS, ids=range(len(TRANSACTIONS)))
 def test_frame_round_trip(transactions: list[list[Operation]]) -> None:
-    """Transactions come back as they were, with the frame's number and the link to the one before."""
+    """A frame gives back its transactions, its number and the link to the frame before it."""
     data = b"\0" * 64 + encode(transactions) + b"behind"
     found = decode_frame(data, 64, SALT, "file")
     assert found.transactions == transactions
@@ -289,7 +289,7 @@ def test_frame_cut_or_flipped(transactions: list[list[Operation]]) -> None:
 
 
 def test_frame_elsewhere_is_refused() -> None:
-    """A frame is valid at its own offset, under its own salt, and nowhere else."""
+    """A frame is valid only at its own offset and under its own salt."""
     data = encode(TRANSACTIONS[3], offset=64)
     with pytest.raises(CorruptionError):
         decode_frame(b"\0" * 65 + data, 65, SALT, "file")
@@ -300,7 +300,7 @@ def test_frame_elsewhere_is_refused() -> None:
 
 
 def forge_frame(body: bytes, transactions: int, operations: int) -> bytes:
-    """A frame whose checksum is right and whose content is not."""
+    """Return 64 zero bytes and a frame of this body, with a correct checksum."""
     return b"\0" * 64 + encode_frame(body, SALT, 64, 1, 0, transactions, operations)[0] + body
 
 
@@ -310,9 +310,9 @@ ONE = encode_transaction([Dequeue(0, 0, 1)])
 @pytest.mark.parametrize(
     ("body", "transactions", "operations"),
     [
-        (ONE, 2, 1),  # the count check
+        (ONE, 2, 1),  # fewer transactions than the frame states
         (ONE, 1, 2),
-        (ONE + b"\0", 1, 1),  # a count that is cut
+        (ONE + b"\0", 1, 1),  # a count of operations that is cut
         (b"\2\0\0\0" + ONE[4:], 1, 2),  # an operation too few
         (b"\1\0\0\0\xff", 1, 1),  # a kind that is not defined
         (b"\1\0\0\0\3\0\0", 1, 1),  # an operation that is cut
@@ -320,17 +320,17 @@ ONE = encode_transaction([Dequeue(0, 0, 1)])
         (b"\1\0\0\0" + struct.pack("<BQH", 5, 1, 1) + b"\xff", 1, 1),  # a name that is not UTF-8
         (b"\1\0\0\0" + struct.pack("<BQQQH", 8, 1, 1, 1, 1) + b"\xff", 1, 1),  # a file name that is not ASCII
         (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 2**32 - 1, 0, 0, 0), 1, 1),  # rows not there
-        (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 0, 0, 0, 1) + ONE[4:], 1, 1),  # not a marker
+        (b"\1\0\0\0" + struct.pack("<BQQQQQIIII", 6, 0, 0, 0, 0, 0, 0, 0, 0, 1) + ONE[4:], 1, 1),  # no marker
     ],
 )
 def test_frame_that_contradicts_itself(body: bytes, transactions: int, operations: int) -> None:
-    """Lengths and counts are checked against what is there, also where the checksum is right."""
+    """Lengths and counts are checked against the data, even if the checksum is correct."""
     with pytest.raises(CorruptionError):
         decode_frame(forge_frame(body, transactions, operations), 64, SALT, "file")
 
 
 def test_find_frame() -> None:
-    """The next valid frame is found wherever it stands; copies of frames in payloads are not."""
+    """``find_frame`` finds the next valid frame at any offset, and skips copies of frames that stand elsewhere."""
     own = encode(TRANSACTIONS[2], offset=64)
     data = b"\0" * 64 + own + b"PQFr" + own + b"junk"
     at = len(data)
@@ -350,7 +350,7 @@ def test_frame_example_of_the_document() -> None:
 
 
 def test_documents_name_every_kind_and_flag() -> None:
-    """The format documents speak of all that the code defines."""
+    """The docstrings of the format modules name the kinds of operations and the flags."""
     for word in ("enqueue inline", "dequeue", "segment", "marker", "checkpoint"):
         assert word in (operations.__doc__ or "")
     for word in ("synced", "sealed", "doubted"):
@@ -359,7 +359,7 @@ def test_documents_name_every_kind_and_flag() -> None:
 
 
 def test_item_that_is_not_as_long_as_it_says() -> None:
-    """A block of one item whose length field is another's is refused, also where its checksum is right."""
+    """A block of one item whose length field contradicts the item is refused, even if its checksum is correct."""
     length, item = (9).to_bytes(4, "little"), b"x" * 5
     found = block.BlockHeader(UNIFORM, 1, crc32(length + item, header.seed(SALT, 640)), 0, 9, 0, 0)
     with pytest.raises(CorruptionError, match="an item of 5 bytes"):
@@ -370,7 +370,7 @@ def test_item_that_is_not_as_long_as_it_says() -> None:
 
 
 def test_the_checksum_is_that_of_zlib() -> None:
-    """Whoever computes it, it is the same: by itself, in parts, and of any sort of buffer."""
+    """The checksum is that of ``zlib``, in one piece or in parts, for any kind of buffer."""
     data = bytes(range(256)) * 300
     for part in (b"", data[:1], data[:100], data[:-7], data):
         assert checksum.crc32(part) == crc32(part)
@@ -379,7 +379,7 @@ def test_the_checksum_is_that_of_zlib() -> None:
 
 
 def test_without_zlib_ng_zlib_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It is optional."""
+    """Without ``zlib_ng``, which is optional, ``zlib`` computes the checksum."""
     monkeypatch.setitem(sys.modules, "zlib_ng", None)
     monkeypatch.setitem(sys.modules, "zlib_ng.zlib_ng", None)
     try:

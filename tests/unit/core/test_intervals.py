@@ -1,4 +1,4 @@
-"""Sets of sequences as runs, against Python's own sets."""
+"""Sets of sequences, stored as runs, against Python's own sets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ MEMBERS = st.sets(st.integers(0, 40))
 
 
 def make(members: set[int]) -> Intervals:
-    """The set, built one member at a time."""
+    """Return the set, built one member at a time."""
     intervals = Intervals()
     for member in members:
         intervals.add(member, 1)
@@ -22,7 +22,7 @@ def make(members: set[int]) -> Intervals:
 
 
 def members_of(intervals: Intervals) -> list[int]:
-    """The members, in the order in which the runs come."""
+    """Return the members, in the order of the runs."""
     return [member for first, count in intervals for member in range(first, first + count)]
 
 
@@ -40,13 +40,13 @@ def test_runs_are_sorted_disjoint_and_merged(members: set[int]) -> None:
 
 @given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
 def test_overlap_and_gaps(members: set[int], first: int, end: int) -> None:
-    """``overlap`` counts members in a range."""
+    """``overlap`` counts the members in a range."""
     assert make(members).overlap(first, max(first, end)) == len(members & set(range(first, end)))
 
 
 @given(MEMBERS.filter(bool), st.data())
 def test_remove_any_part_of_a_run(members: set[int], data: st.DataObject) -> None:
-    """Any part of any run can be taken out, and only that goes."""
+    """Any part of any run can be removed, and no other member is."""
     intervals = make(members)
     first, count = data.draw(st.sampled_from(list(intervals)))
     start = data.draw(st.integers(first, first + count - 1))
@@ -58,7 +58,7 @@ def test_remove_any_part_of_a_run(members: set[int], data: st.DataObject) -> Non
 
 @given(MEMBERS.filter(bool), st.integers(1, 50))
 def test_pop_lowest(members: set[int], count: int) -> None:
-    """The lowest run, or its beginning, comes out."""
+    """``pop_lowest`` removes the lowest run, or its beginning."""
     intervals = make(members)
     run = next(iter(intervals))
     assert intervals.pop_lowest(count) == (run[0], min(run[1], count))
@@ -80,13 +80,13 @@ def test_removing_what_is_not_there_is_a_mistake(first: int, count: int) -> None
 
 
 def test_a_long_run_costs_no_more_than_a_short_one() -> None:
-    """``list(…)`` would ask for the number of members, and reserve room for so many."""
+    """``runs()`` reserves no memory for each member, which ``list(…)`` would do."""
     assert Intervals([(1, 2**62)]).runs() == [(1, 2**62)]
 
 
 @given(MEMBERS, st.integers(0, 41))
 def test_run_from_a_sequence(members: set[int], sequence: int) -> None:
-    """The run from a sequence on begins with the lowest member that is no lower, and goes as far as members do."""
+    """The run from a sequence on begins with the lowest member that is not below it, and ends before the next gap."""
     run = make(members).run_from(sequence)
     above = sorted(member for member in members if member >= sequence)
     assert (run is None) == (not above)
@@ -98,7 +98,7 @@ def test_run_from_a_sequence(members: set[int], sequence: int) -> None:
 
 @given(MEMBERS, st.integers(0, 41), st.integers(0, 41))
 def test_runs_between(members: set[int], first: int, end: int) -> None:
-    """The runs that have a member in a range come whole, in order, and no others."""
+    """``between`` returns exactly the runs that have a member in the range, whole and in order."""
     intervals = make(members)
     expected = [run for run in intervals if set(range(run[0], sum(run))) & set(range(first, end))]
     assert intervals.between(first, end) == expected

@@ -1,4 +1,4 @@
-"""The page cache: what it keeps, what it lets go, and that its bound holds."""
+"""The page cache: which pages it keeps, which ones it drops, and its bound."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ ITEM = b"x" * (100 - ITEM_OVERHEAD_BYTES)  # costs 100 bytes in all
 
 
 def page(first: int, count: int) -> Page:
-    """A page that costs 100 bytes an item."""
+    """Return a page that costs 100 bytes an item."""
     items = [ITEM] * count
     return Page(first, items, cost(items))
 
 
 def append(pages: Pages, first: int, count: int) -> None:
-    """Keep the tail, as a commit does."""
+    """Append items to the tail, as a commit does."""
     pages.append(first, [ITEM] * count, 100 * count)
 
 
 def kept(pages: Pages) -> list[tuple[int, int]]:
-    """First and end of each page."""
+    """Return the first sequence and the end of each page."""
     return [(each.first, each.end) for each in pages._pages]
 
 
 def test_small_transactions_share_a_page() -> None:
-    """The tail is one page while it is small and without a gap."""
+    """Small transactions share the last page while it is small and no sequence is missing in between."""
     pages = Pages(10_000_000)
     for first in range(5):
         append(pages, first, 1)
@@ -44,7 +44,7 @@ def test_small_transactions_share_a_page() -> None:
 
 
 def test_the_middle_is_let_go() -> None:
-    """When the bound is reached the lower half of the pages stays, and the upper half slides along with the tail."""
+    """When the bound is reached, the lower half of the pages stays, and the upper half slides along with the tail."""
     pages = Pages(1000)
     for first in range(20):
         append(pages, first, 1)
@@ -53,7 +53,7 @@ def test_the_middle_is_let_go() -> None:
 
 
 def test_the_first_page_stays() -> None:
-    """A page alone is the head: what is written then is kept only as far as there is room beside it."""
+    """The first page stays, even alone: items that are written then are kept only as far as there is room beside it."""
     pages = Pages(1000)
     append(pages, 0, 8)
     append(pages, 8, 3)
@@ -63,7 +63,7 @@ def test_the_first_page_stays() -> None:
 
 
 def test_a_large_transaction_is_kept_in_part() -> None:
-    """Of what costs more than half of the memory its beginning is kept, if there is not room for all; the head is."""
+    """If a transaction larger than half of the bound does not fit, only its beginning is kept; the head stays."""
     pages = Pages(1000)
     append(pages, 0, 3)
     append(pages, 3, 30)
@@ -72,7 +72,7 @@ def test_a_large_transaction_is_kept_in_part() -> None:
 
 
 def test_an_item_larger_than_the_bound_displaces_nothing() -> None:
-    """What cannot be kept at all leaves all others where they are, written or read."""
+    """An item that cannot be kept at all displaces no page, whether it is written or read."""
     pages = Pages(1000)
     append(pages, 0, 5)
     pages.append(5, [bytes(1000)], 1000 + ITEM_OVERHEAD_BYTES)
@@ -82,7 +82,7 @@ def test_an_item_larger_than_the_bound_displaces_nothing() -> None:
 
 
 def test_the_list_of_a_transaction_is_not_touched() -> None:
-    """What is added to a page later does not show in the list that it was begun with."""
+    """Items that are added to a page later do not appear in the list that the page was begun with."""
     pages, items = Pages(100_000), [ITEM]
     pages.append(0, items, 100)
     append(pages, 1, 1)
@@ -90,7 +90,7 @@ def test_the_list_of_a_transaction_is_not_touched() -> None:
 
 
 def test_head_displaces_the_farthest() -> None:
-    """What is read for the consumer displaces what is needed last."""
+    """A page that is read for the consumer displaces the page that is needed last."""
     pages = Pages(1000)
     append(pages, 50, 4)
     append(pages, 80, 6)
@@ -99,7 +99,7 @@ def test_head_displaces_the_farthest() -> None:
 
 
 def test_what_is_needed_before_is_not_displaced() -> None:
-    """What is read makes room among what is behind it only."""
+    """A page that is read displaces only pages that are needed after it."""
     pages = Pages(1000)
     append(pages, 0, 8)
     assert pages.insert(page(10, 5), 10, 10) == 12
@@ -107,7 +107,7 @@ def test_what_is_needed_before_is_not_displaced() -> None:
 
 
 def test_who_browses_displaces_nothing() -> None:
-    """What is read without a claim to room is kept as far as there is free room."""
+    """A page that is read for browsing displaces nothing, and is kept as far as there is free room."""
     pages = Pages(1000, lambda: 100)
     append(pages, 50, 4)
     append(pages, 80, 4)
@@ -117,7 +117,7 @@ def test_who_browses_displaces_nothing() -> None:
 
 @pytest.mark.parametrize("way", ["append", "insert"])
 def test_what_the_consumers_have_passed_goes_first(way: str) -> None:
-    """Held items are the first to leave the memory, for what is written as for what is read."""
+    """Pages that the consumers have passed are the first to be dropped, for written and for read items."""
     pages = Pages(1000, lambda: 5)
     append(pages, 0, 5)
     append(pages, 20, 5)
@@ -130,7 +130,7 @@ def test_what_the_consumers_have_passed_goes_first(way: str) -> None:
 
 
 def test_page_larger_than_the_bound_is_kept_in_part() -> None:
-    """The bound holds also for one large page: from where the consumer goes on, as much of it as fits is kept."""
+    """Of a page larger than the bound, as much is kept as fits, from the consumer's next item on."""
     pages = Pages(1000, lambda: 5)
     append(pages, 0, 5)
     assert pages.insert(page(10, 13), 10, 12) == 22
@@ -140,7 +140,8 @@ def test_page_larger_than_the_bound_is_kept_in_part() -> None:
 
 @pytest.mark.parametrize("front", [0, 2, 4])
 def test_a_smaller_bound_lets_go_at_once(front: int) -> None:
-    """Of what exceeds a new bound the middle goes first, then part of the first page; a larger one brings room."""
+    """A smaller bound drops passed pages first, then the middle, then part of the first page; a larger bound makes
+    room."""
     pages = Pages(1000, lambda: front)
     append(pages, 0, 4)
     append(pages, 10, 3)
@@ -157,7 +158,7 @@ def test_a_smaller_bound_lets_go_at_once(front: int) -> None:
 
 
 def test_nothing_is_kept_twice() -> None:
-    """Of a page that was read, only what is not in memory yet is kept."""
+    """Of a page that was read, only the items that are not in memory yet are kept."""
     pages = Pages(100_000)
     append(pages, 10, 5)
     append(pages, 30, 5)
@@ -171,7 +172,8 @@ def test_nothing_is_kept_twice() -> None:
 
 
 def test_find_and_drop() -> None:
-    """Sequences are found where they are; pages below the frontier go, the one that it cuts stays."""
+    """``find`` finds each sequence in its page; ``drop_below`` drops the pages below the frontier, and keeps one that
+    it cuts."""
     pages = Pages(100_000)
     append(pages, 10, 5)
     append(pages, 20, 5)
@@ -187,7 +189,7 @@ def test_find_and_drop() -> None:
 
 
 def test_read_ahead_is_kept_and_what_is_taken_whole_is_not(tmp_path: Path) -> None:
-    """One reading serves the following dequeues; a large item that is handed out whole leaves no copy behind."""
+    """One read serves the dequeues that follow, and a large item that is handed out whole leaves no copy behind."""
     reads = [0]
 
     def pread(fd: int, length_bytes: int, offset: int) -> bytes:

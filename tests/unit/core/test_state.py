@@ -1,4 +1,5 @@
-"""The state machine: what operations add up to, which of them it refuses, and that a checkpoint holds all of it."""
+"""The state: the effect of operations, the refusal of contradictions, checkpoints, and the items that may be
+dequeued."""
 
 from __future__ import annotations
 
@@ -22,17 +23,17 @@ from persistentqueue.recovery.check import _check_state
 
 
 def segment(number: int) -> SegmentCreated:
-    """A segment with a salt of its own."""
+    """Return a segment with a salt of its own."""
     return SegmentCreated(number, 1000 + number, 4096)
 
 
 def enqueue(first: int, count: int, number: int, offset: int, ordinal: int, length_bytes: int = 100) -> Enqueue:
-    """Blocks of ``length_bytes`` bytes."""
+    """Return an enqueue of blocks of ``length_bytes`` bytes."""
     return Enqueue(first, count, number, offset, length_bytes, ordinal, 0)
 
 
 def state_of(*operations: Operation) -> State:
-    """The state after the operations."""
+    """Return the state after the operations."""
     state = State()
     for operation in operations:
         state.apply(operation)
@@ -41,12 +42,12 @@ def state_of(*operations: Operation) -> State:
 
 
 def rows(state: State) -> list[tuple[int, int, int]]:
-    """First, count and live of each extent."""
+    """Return the first sequence, the count and the live count of each extent."""
     return [(extent.first, extent.count, extent.live) for extent in state.extents]
 
 
 def test_neighbours_merge() -> None:
-    """Blocks that touch in sequence, segment, offset and ordinal are one extent; all others are not."""
+    """Blocks that touch in sequence, segment, offset and ordinal become one extent; all others do not."""
     base: list[Operation] = [segment(1), segment(2), enqueue(0, 5, 1, 64, 0)]
     assert rows(state_of(*base, enqueue(5, 3, 1, 164, 5))) == [(0, 8, 8)]
     assert len(rows(state_of(*base, enqueue(5, 3, 2, 164, 5)))) == 2
@@ -55,7 +56,7 @@ def test_neighbours_merge() -> None:
 
 
 def test_spilled_blocks_may_be_committed_late() -> None:
-    """Blocks of a session that spilled stand before blocks that were committed earlier."""
+    """Spilled blocks may be committed after blocks that stand behind them in the segment."""
     state = state_of(segment(1), enqueue(0, 1, 1, 200, 7), enqueue(1, 4, 1, 64, 0))
     assert rows(state) == [(0, 1, 1), (1, 4, 4)]
     assert (state.segments[1].end, state.segments[1].ordinal) == (300, 8)
@@ -66,21 +67,21 @@ def test_spilled_blocks_may_be_committed_late() -> None:
     [
         enqueue(6, 1, 1, 164, 5),  # not the next sequence
         enqueue(4, 1, 1, 164, 5),
-        enqueue(5, 0, 1, 164, 5),  # nothing
+        enqueue(5, 0, 1, 164, 5),  # no items
         enqueue(5, 1, 9, 164, 5),  # an unknown segment
-        enqueue(5, 1, 1, 10, 5),  # in the header
-        Dequeue(0, 5, 1),  # not there yet
+        enqueue(5, 1, 1, 10, 5),  # an offset in the header
+        Dequeue(0, 5, 1),  # not enqueued yet
         Dequeue(0, 4, 2),
         Dequeue(0, 0, 0),
         Dequeue(1, 0, 1),  # an unknown subscription
-        Dequeue(0, 2, 1),  # consumed before
+        Dequeue(0, 2, 1),  # consumed already
         Dequeue(0, 1, 2),
         segment(1),  # a number that is taken
-        Checkpoint(0, 0, 1, 0, 0, [], [], [], []),  # only at the beginning of a log
+        Checkpoint(0, 0, 1, 0, 0, [], [], [], []),  # allowed only at the beginning of a log
     ],
 )
 def test_contradiction_is_refused(operation: Operation) -> None:
-    """What cannot be is refused, whatever its checksum says."""
+    """An operation that contradicts the state is refused."""
     state = state_of(segment(1), enqueue(0, 5, 1, 64, 0), Dequeue(0, 2, 1))
     with pytest.raises(StateError):
         state.apply(operation)
@@ -104,7 +105,7 @@ def test_frontier_moves_over_what_was_consumed_out_of_order() -> None:
 
 
 def test_sequences_that_are_skipped() -> None:
-    """They count as consumed; a gap that no queue can have is refused."""
+    """Skipped sequences count as consumed; a gap up to 2**63 or more, which no queue can have, is refused."""
     state = state_of(segment(1), enqueue(0, 2, 1, 64, 0))
     state.skip(3)
     assert (state.next_sequence, state.gone_count, list(state.gone.consumed)) == (5, 3, [(2, 3)])
@@ -113,7 +114,7 @@ def test_sequences_that_are_skipped() -> None:
 
 
 def test_segments_drain_wherever_they_stand() -> None:
-    """A segment without live items is drained, also in the middle; and no longer once it gets new ones."""
+    """A segment without live items is drained, even in the middle of the queue, until it gets new items."""
     state = state_of(segment(1), segment(2), segment(3), enqueue(0, 2, 1, 64, 0), enqueue(2, 2, 2, 64, 0))
     assert state.drained == {3}
     state.apply(Dequeue(0, 2, 2))
@@ -126,7 +127,7 @@ def test_segments_drain_wherever_they_stand() -> None:
 
 
 def test_run_over_several_extents() -> None:
-    """One dequeue may take parts of many extents, and empty some of them."""
+    """One dequeue may consume parts of many extents, and empty some of them."""
     operations: list[Operation] = [segment(1), *(enqueue(2 * n, 2, 1, 64 + 200 * n, 2 * n) for n in range(5))]
     state = state_of(*operations, Dequeue(0, 1, 6))
     assert rows(state) == [(0, 2, 1), (6, 2, 1), (8, 2, 2)]
@@ -138,7 +139,7 @@ def test_run_over_several_extents() -> None:
 
 
 def test_find() -> None:
-    """Each live sequence has its extent; others have none."""
+    """``find`` returns the extent of each live sequence, and refuses every other sequence."""
     state = state_of(segment(1), enqueue(0, 2, 1, 64, 0), enqueue(2, 2, 1, 264, 2), Dequeue(0, 0, 2))
     assert state.find(3).first == 2
     for sequence in (0, 1, 4):
@@ -148,7 +149,8 @@ def test_find() -> None:
 
 @given(st.lists(st.tuples(st.integers(1, 5), st.booleans()), min_size=1, max_size=12), st.data())
 def test_checkpoint_holds_everything(blocks: list[tuple[int, bool]], data: st.DataObject) -> None:
-    """A state that is restored from its checkpoint is the same, and goes on the same."""
+    """A state that is restored from its checkpoint has an equal checkpoint, and equal segments, markers and ready
+    items."""
     operations: list[Operation] = [segment(1), MarkerSet("a", 3)]
     number, sequence, offset = 1, 0, 64
     for count, rolls in blocks:
@@ -211,12 +213,12 @@ def test_checkpoint_that_contradicts_itself(changes: dict[str, object]) -> None:
 
 
 def ready_of(count: int) -> Availability:
-    """So many items, all ready."""
+    """Return this many items, all ready."""
     return Availability(state_of(segment(1), enqueue(0, count, 1, 64, 0)))
 
 
 def test_returned_items_come_out_first_and_in_order() -> None:
-    """What comes back goes to the front, wherever it was."""
+    """Released items are handed out first, in their old order."""
     ready = ready_of(10)
     one, two, three = ready.hold(2), ready.hold(2), ready.hold(2)
     assert (ready.held, len(ready)) == (6, 4)
@@ -230,7 +232,8 @@ def test_returned_items_come_out_first_and_in_order() -> None:
 
 
 def test_front_is_what_comes_out_next() -> None:
-    """What may be handed out, and the lowest of it, or where that will be when there is nothing."""
+    """``front`` is the lowest ready sequence, or the next one to come if none is ready; ``runs`` lists all ready
+    runs."""
     ready = ready_of(10)
     assert (ready.front(), ready.runs()) == (0, [(0, 10)])
     one, _ = ready.hold(2), ready.hold(2)
@@ -242,7 +245,7 @@ def test_front_is_what_comes_out_next() -> None:
 
 
 def test_consumed_is_not_held_any_more() -> None:
-    """Consuming ends a hold."""
+    """Consuming an item ends its hold."""
     ready = ready_of(5)
     for first, count in ready.hold(3):
         ready._state.dequeue(0, first, count)
@@ -250,7 +253,7 @@ def test_consumed_is_not_held_any_more() -> None:
 
 
 def test_set_aside_takes_only_what_is_ready() -> None:
-    """Damage sets aside ready items; what sessions hold is theirs."""
+    """Damage sets aside only ready items; items on hold stay with their session."""
     ready = ready_of(10)
     one, two = ready.hold(2), ready.hold(2)
     ready.release(one)
@@ -262,7 +265,7 @@ def test_set_aside_takes_only_what_is_ready() -> None:
 
 
 def test_set_aside_ahead_of_the_consumer() -> None:
-    """Damage that was met by browsing leaves what is before it ready."""
+    """Damage that browsing has met ahead of the consumer leaves the items before it ready."""
     ready = ready_of(10)
     ready.set_aside(3, 5)
     assert list(ready.damaged) == [(3, 2)]

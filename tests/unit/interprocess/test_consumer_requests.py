@@ -1,4 +1,4 @@
-"""Requests: a subscription that is used by a process which does not own the queue."""
+"""Requests of a process that consumes a subscription without owning the queue."""
 
 from __future__ import annotations
 
@@ -29,20 +29,23 @@ from tests.support.queues import crash, drain, put, put_each, segment_files, wai
 
 
 def left(subscription: Subscription) -> list[bytes]:
-    """What it may dequeue."""
+    """Return the items that the subscription may dequeue."""
     return list(subscription.browse())
 
 
 def ask(queue: PersistentQueue) -> None:
-    """Have the owner look into his inbox at once."""
+    """Make the owner look into the inbox at once."""
     queue._open()._look(insists=True)
 
 
 @pytest.mark.parametrize("owned", [True, False])
 @pytest.mark.parametrize("sync", [True, False])
 def test_a_subscription_that_is_asked_for(open_queue: QueueFactory, directory: Path, owned: bool, sync: bool) -> None:
-    """Asked for, with the queue owned or not, it is there when the owner has looked, from where it was asked to begin,
-    and is as far as it was told; asked again, nothing changes."""
+    """A requested subscription exists when the owner has looked, begins where requested, and lacks the acknowledged
+    items.
+
+    Repeated requests change nothing, whether a process owns the queue at the time or not.
+    """
     queue = open_queue(sync=sync)
     put(queue, b"0", b"1", b"2", b"3")
     if not owned:
@@ -76,7 +79,7 @@ def test_a_subscription_that_is_asked_for(open_queue: QueueFactory, directory: P
 
 
 def test_requests_keep_their_place(open_queue: QueueFactory, directory: Path) -> None:
-    """What is published before a request counts for it, what comes behind does not."""
+    """A request applies to the files that were published before it, and to none that came later."""
     from .test_producer import publish
 
     queue = open_queue()
@@ -92,13 +95,13 @@ def test_requests_keep_their_place(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_what_is_acknowledged_for_nobody(open_queue: QueueFactory, directory: Path) -> None:
-    """A subscription that is not there is not made by being told how far it is, and the plain queue is nobody's."""
+    """An acknowledgement for an unknown subscription makes none, and the plain queue cannot be acknowledged."""
     queue = open_queue()
     put(queue, b"0")
     acknowledge(directory, None, "gone", 5)
     with pytest.raises(ValueError, match="1 to 65,535 bytes"):
         acknowledge(directory, None, "", 5)
-    Draft(DISK, str(directory / "inbox"), f"{7:016x}", 5).ask(Request("", 0, 5), 5)  # who does not check
+    Draft(DISK, str(directory / "inbox"), f"{7:016x}", 5).ask(Request("", 0, 5), 5)  # unchecked name
     ask(queue)
     assert queue.subscriptions() == []
     assert len(queue) == 1
@@ -106,7 +109,7 @@ def test_what_is_acknowledged_for_nobody(open_queue: QueueFactory, directory: Pa
 
 
 def test_what_a_session_holds_is_its_own(open_queue: QueueFactory, directory: Path) -> None:
-    """What is acknowledged while a session of the owner holds some of it stays that session's."""
+    """An acknowledgement does not consume the items that a session of the owner holds."""
     queue = open_queue()
     a = queue.subscribe("a")
     put(queue, *[b"%d" % n for n in range(6)])
@@ -126,7 +129,7 @@ def test_what_a_session_holds_is_its_own(open_queue: QueueFactory, directory: Pa
 
 
 def test_acknowledging_makes_room(open_queue: QueueFactory, directory: Path) -> None:
-    """What is acknowledged and needed by nobody else gives its segments back, and wakes who waits for room."""
+    """Acknowledged items that no other consumer needs free their segments and wake a thread that waits for room."""
     from concurrent.futures import ThreadPoolExecutor
 
     queue = open_queue(fan_out=True, segment_bytes=500, max_items=40, full="block")
@@ -143,7 +146,7 @@ def test_acknowledging_makes_room(open_queue: QueueFactory, directory: Path) -> 
 
 
 def test_a_full_disk_answers_later(open_queue: QueueFactory, directory: Path) -> None:
-    """A request that the log has no room for waits, holds nothing meanwhile, and is answered when there is some."""
+    """A request that the log has no room for waits, holds no items meanwhile, and is answered when there is room."""
     queue = open_queue()
     a = queue.subscribe("a")
     put(queue, b"0", b"1")
@@ -166,7 +169,7 @@ def test_a_full_disk_answers_later(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_looking_without_the_lock(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever looks sees what is committed, beside the owner, also where the log is trimmed meanwhile."""
+    """``look`` sees what is committed, beside the owner, even if the log is trimmed meanwhile."""
     queue = open_queue()
     queue.subscribe("a")
     put(queue, b"0", b"1")
@@ -200,7 +203,10 @@ def test_looking_without_the_lock(open_queue: QueueFactory, directory: Path, mon
 
 
 def test_a_request_that_fails(open_queue: QueueFactory, directory: Path) -> None:
-    """Where the file cannot be made durable nothing is asked; behind its rename nobody knows."""
+    """If the file cannot be made durable or renamed, nothing is requested.
+
+    If the sync behind the rename fails, the outcome is unknown.
+    """
     open_queue().close()
     for call, raised in (("fdatasync", OSError), ("rename", OSError), ("fsync", BrokenQueueError)):
 
@@ -218,7 +224,7 @@ def test_a_request_that_fails(open_queue: QueueFactory, directory: Path) -> None
 
 @pytest.mark.parametrize("subscription", ["", "x" * 2**16, "\ud800", b"a", None])
 def test_what_is_no_name(open_queue: QueueFactory, directory: Path, subscription: Any) -> None:
-    """What cannot be a subscription's name is refused, alike by who owns the queue and by who asks."""
+    """A value that cannot be the name of a subscription is refused, by the queue and by both requests."""
     queue = open_queue()
     for call in (
         lambda: queue.subscribe(subscription),
@@ -232,7 +238,7 @@ def test_what_is_no_name(open_queue: QueueFactory, directory: Path, subscription
 
 @pytest.mark.parametrize("sequence", [-1, 2**64, 1.5, "1"])
 def test_what_is_no_sequence(open_queue: QueueFactory, directory: Path, sequence: Any) -> None:
-    """What cannot be a sequence is refused before anything is written."""
+    """A value that cannot be a sequence is refused before anything is written."""
     open_queue()
     for call in (request_subscription, acknowledge):
         with pytest.raises(ValueError if isinstance(sequence, int) else TypeError):
@@ -245,7 +251,8 @@ def test_what_is_no_sequence(open_queue: QueueFactory, directory: Path, sequence
 def test_a_request_without_room(
     open_queue: QueueFactory, directory: Path, call: str, error: int, raised: type[Exception]
 ) -> None:
-    """Who asks on a full disk, or of a queue that is being moved, hears what he can do, and leaves no file."""
+    """On a full disk, or while the queue is moved, a request fails with the advice to ask once more, and leaves no
+    file."""
     open_queue()
 
     def fails(*arguments: Any) -> Any:
@@ -261,7 +268,7 @@ def test_a_request_without_room(
 
 @pytest.mark.damages
 def test_a_request_says_one_thing(open_queue: QueueFactory, directory: Path) -> None:
-    """A file that asks for something, and has items or a marker as well, is damaged."""
+    """A published file with a request is damaged if it holds any other operation."""
     from persistentqueue.core.block import SEGMENT_MAGIC
     from persistentqueue.core.frame import encode_frame
     from persistentqueue.core.header import HEADER_BYTES, Header, encode_header

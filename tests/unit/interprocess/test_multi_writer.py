@@ -1,4 +1,4 @@
-"""Manifests: transactions that many processes write together, in parts, and that are published and adopted as one."""
+"""Manifests: transactions that many processes write in parts, and that are published and adopted as one."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ ALL = [item for items in LISTS for item in items]
 
 
 def write(directory: Path, *lists: Sequence[bytes], disk: Disk = DISK) -> list[Part]:
-    """A part of each list of items."""
+    """Write a part for each list of items; return the parts."""
     parts = []
     for items in lists:
         writer = PartWriter(directory, disk=disk)
@@ -66,36 +66,38 @@ def write(directory: Path, *lists: Sequence[bytes], disk: Disk = DISK) -> list[P
 
 
 def publish(directory: Path, *lists: Sequence[bytes], marker: tuple[str, int] | None = None) -> list[Part]:
-    """A manifest of such parts; these."""
+    """Publish a manifest of such parts; return the parts."""
     parts = write(directory, *lists)
     assert publish_parts(directory, None, parts, marker)
     return parts
 
 
 def inbox(directory: Path) -> list[str]:
-    """The names in the inbox, in order."""
+    """Return the names in the inbox, in order."""
     return sorted(os.listdir(directory / "inbox"))
 
 
 def grow_old(path: Path, seconds: float) -> None:
-    """Let the file seem to be written so long ago."""
+    """Make the file look as if it was written this many seconds ago."""
     then = time.time() - seconds
     os.utime(path, (then, then))
 
 
 @pytest.fixture
 def made(directory: Path) -> Path:
-    """The directory of a queue that is there, and open nowhere."""
+    """Return the directory of a new queue that is not open."""
     PersistentQueue(directory).close()
     return directory
 
 
-# --- what is promised ------------------------------------------------------------------------------------------------
+# --- the promises ----------------------------------------------------------------------------------------------------
 
 
 def test_parts_come_out_of_an_open_queue_as_one(open_queue: QueueFactory, directory: Path) -> None:
-    """What several have written is nobody's until the manifest is published; then it is there, once, in the order of
-    the manifest, and its files are segments of the queue, of which the manifest's own goes with the next trim."""
+    """Parts are invisible until their manifest is published; then their items come once, in the order of the manifest.
+
+    The files of the parts become segments of the queue; that of the manifest goes with the next trim.
+    """
     queue = open_queue()
     put(queue, b"own")
     parts = write(directory, *LISTS)
@@ -115,7 +117,8 @@ def test_parts_come_out_of_an_open_queue_as_one(open_queue: QueueFactory, direct
 
 
 def test_nobody_need_own_the_queue(made: Path) -> None:
-    """Whoever opens the queue finds what was published, behind what a producer had published before."""
+    """Without an owner, the next opening adopts what manifests and producers have published, in the order of
+    publication."""
     with Producer(made) as producer:
         producer.enqueue(b"first")
         producer.flush()
@@ -130,7 +133,8 @@ def test_nobody_need_own_the_queue(made: Path) -> None:
 
 
 def test_parts_without_a_manifest_are_nothing(open_queue: QueueFactory, directory: Path) -> None:
-    """Parts that nobody names are neither published, nor a problem, nor left over; deleting the queue takes them."""
+    """Parts that no manifest names are neither published nor a problem nor left over; deleting the queue deletes
+    them."""
     queue = open_queue()
     write(directory, *LISTS)
     assert drain(queue) == []
@@ -145,8 +149,11 @@ def test_parts_without_a_manifest_are_nothing(open_queue: QueueFactory, director
 
 
 def test_a_marker_is_reached_once(open_queue: QueueFactory, directory: Path) -> None:
-    """Whoever repeats work adds nothing: while it waits he hears that it is done, and once it was adopted the owner
-    drops what he publishes; parts that count stay, also if it is they that are published again."""
+    """A marker is reached once: a repeated publication is refused, or dropped by the owner, and its own parts are
+    deleted.
+
+    Parts that a counted manifest names stay, even if they are published again.
+    """
     queue = open_queue()
     parts = publish(directory, *LISTS, marker=("app", 7))
     waiting = inbox(directory)
@@ -165,13 +172,14 @@ def test_a_marker_is_reached_once(open_queue: QueueFactory, directory: Path) -> 
     assert publish_parts(directory, None, [], ("app", 8))
     assert drain(queue) == []
     assert queue.marker("app") == 8
-    assert publish_parts(directory, None, [])  # nothing
+    assert publish_parts(directory, None, [])  # nothing to publish
     assert inbox(directory) == []
 
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_what_is_skipped_goes_with_its_parts(open_queue: QueueFactory, directory: Path, sync: bool) -> None:
-    """Where neither could know of the other, the owner takes the first, and deletes the second and its parts."""
+    """If two publishers of a marker do not see each other, the owner adopts the first manifest and deletes the second,
+    with its parts."""
     queue = open_queue(sync=sync)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(room, "_is_waiting", lambda *_: False)
@@ -184,7 +192,7 @@ def test_what_is_skipped_goes_with_its_parts(open_queue: QueueFactory, directory
 
 
 def test_what_is_skipped_and_cannot_be_deleted_is_swept(directory: Path) -> None:
-    """Parts whose manifest went, and whose own deletion failed, or had to be left, are swept when they are old."""
+    """Parts that could not be deleted with their skipped manifest are swept when they are old."""
 
     def fails(path: str) -> None:
         if is_part(os.path.basename(path)):
@@ -204,9 +212,13 @@ def test_what_is_skipped_and_cannot_be_deleted_is_swept(directory: Path) -> None
 
 
 def test_manifests_with_one_marker_come_in_their_order(made: Path) -> None:
-    """Also where the clock goes back between the processes that publish them: a later version hides no earlier one."""
+    """Manifests with one marker come in the order of their versions, even if the clock goes back between their
+    publishers.
+
+    So a later version hides no earlier one.
+    """
     now_ns = time.time_ns()
-    clocks = iter([now_ns + 10**12] * 2 + [now_ns] * 9)  # a second look is at the age of the part
+    clocks = iter([now_ns + 10**12] * 2 + [now_ns] * 9)  # the second value is for the age of the part
     for version in range(3):
         parts = write(made, [b"%d" % version])
         assert publish_parts(made, None, parts, ("app", version), disk=replace(DISK, time_ns=lambda: next(clocks)))
@@ -216,7 +228,7 @@ def test_manifests_with_one_marker_come_in_their_order(made: Path) -> None:
 
 
 def test_two_markers_whose_names_make_the_same_producer(made: Path) -> None:
-    """What another marker has published under the same producer tells nothing of this one."""
+    """Publications of another marker do not count for this one, even if both names make the same producer."""
     publish(made, [b"x"], marker=("app", 1))
     (first,) = filter(is_published, inbox(made))
     other = Draft(DISK, str(made / "inbox"), first[17:33], time.time_ns())
@@ -228,13 +240,13 @@ def test_two_markers_whose_names_make_the_same_producer(made: Path) -> None:
 
 
 def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither takes the other's name, whether the other is about to publish, or did while one looked."""
+    """A publisher does not take the name of another one that is about to publish, or that published while it looked."""
     disk = replace(DISK, time_ns=lambda: 10**18)
     assert publish_parts(made, None, [], ("app", 1), disk=disk)
     (first,) = inbox(made)
     producer = first[17:33]
     abandoned = Draft(disk, str(made / "inbox"), producer, 10**18 + 1)
-    early, real = iter([False, True]), names_in  # the look for a time is too early
+    early, real = iter([False, True]), names_in  # the first listing is too early to show the other name
     monkeypatch.setattr(room, "names_in", lambda disk, path: [] if next(early, False) else real(disk, path))
     assert publish_parts(made, None, [], ("app", 2), disk=disk)
     names = [name for name in inbox(made) if is_published(name)]
@@ -245,7 +257,7 @@ def test_two_that_publish_at_the_same_moment(made: Path, monkeypatch: pytest.Mon
 
 
 def test_a_manifest_of_very_many(open_queue: QueueFactory, directory: Path) -> None:
-    """The number of parts is not bounded by a frame of usual size, nor is the log by its usual length."""
+    """A manifest may name more parts than a usual frame or the usual length of the log takes."""
     queue = open_queue(log_bytes=64 * 1024)
     count = 6 * ADOPTED_MAX
     parts = write(directory, *([b"%d" % number] for number in range(count)), disk=IN_CACHE)
@@ -260,7 +272,8 @@ def test_a_manifest_of_very_many(open_queue: QueueFactory, directory: Path) -> N
 
 
 def test_a_part_of_any_size(open_queue: QueueFactory, directory: Path) -> None:
-    """A writer keeps a few mebibytes in memory, and the items come out as they were put in."""
+    """A part may have any size: its writer keeps at most ``SPILL_BYTES`` in memory, and the items come out
+    unchanged."""
     queue = open_queue()
     items = [os.urandom(300 * 1024) + b"%d" % n for n in range(3 * SPILL_BYTES // (300 * 1024))] + [b"", b"last"]
     writer = PartWriter(directory)
@@ -277,7 +290,7 @@ def test_a_part_of_any_size(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_a_part_of_nothing(made: Path) -> None:
-    """Who writes nothing leaves no file."""
+    """A writer without items leaves no file."""
     writer = PartWriter(made)
     writer.write([])
     assert writer.end() is None
@@ -287,7 +300,7 @@ def test_a_part_of_nothing(made: Path) -> None:
 
 @pytest.mark.parametrize("until", ["memory", "draft", "end"])
 def test_who_drops_leaves_nothing(made: Path, until: str) -> None:
-    """A part that is dropped is gone, also if it has ended; dropping twice does nothing."""
+    """A part that is dropped is gone, even after its end; dropping it twice does nothing."""
     writer = PartWriter(made)
     writer.write([b"x"] if until == "memory" else [bytes(SPILL_BYTES), b"x"])
     if until == "end":
@@ -308,7 +321,7 @@ def test_who_drops_leaves_nothing(made: Path, until: str) -> None:
     ],
 )
 def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exception]) -> None:
-    """Whatever fails a part, its writer hears what he can do, and leaves no file."""
+    """A part that fails raises an error that fits the failure, and leaves no file."""
 
     def fails(*arguments: Any) -> Any:
         raise OSError(error, os.strerror(error))
@@ -322,7 +335,7 @@ def test_a_part_that_fails(made: Path, call: str, error: int, expected: type[Exc
 
 
 def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """An item that is too large, and a queue that is not there, are told of."""
+    """An item that is too large and a queue that does not exist are refused."""
     monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     with pytest.raises(ItemTooLargeError):
         PartWriter(made).write([bytes(11)])
@@ -335,7 +348,7 @@ def test_what_cannot_be_written(made: Path, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_parts_that_are_not_there_are_not_published(made: Path) -> None:
-    """Who publishes looks at each part first: one that is missing, or of another size, or expired, fails it all."""
+    """A publisher checks each part first: if one is missing, expired or of another size, nothing is published."""
     parts = write(made, *LISTS)
     path = made / "inbox" / parts[1].name
     whole = path.read_bytes()
@@ -366,7 +379,8 @@ def test_parts_that_are_not_there_are_not_published(made: Path) -> None:
     ],
 )
 def test_a_publication_that_fails(made: Path, call: str, error: int, expected: type[Exception]) -> None:
-    """Only where the last sync fails nobody knows; else nothing is published, and it can be tried again."""
+    """A publication that fails changes nothing and can be repeated, unless the last sync fails: then the outcome is
+    unknown."""
 
     def fails(*arguments: Any) -> Any:
         raise OSError(error, os.strerror(error))
@@ -382,7 +396,7 @@ def test_a_publication_that_fails(made: Path, call: str, error: int, expected: t
 
 
 def test_parts_are_removed_unless_they_are_published(open_queue: QueueFactory, directory: Path) -> None:
-    """Who gives up deletes his parts, and none that a manifest has, or may have."""
+    """``remove_parts`` deletes parts, except those that a manifest names or may name."""
     queue = open_queue()
     named, unnamed = publish(directory, *LISTS), write(directory, [b"x"], [b"y"])
     remove_parts(directory, None, [*named, *unnamed])
@@ -395,7 +409,7 @@ def test_parts_are_removed_unless_they_are_published(open_queue: QueueFactory, d
     manifest = next(path for path in (directory / "inbox").iterdir() if is_published(path.name))
     whole = manifest.read_bytes()
     manifest.write_bytes(b"?" + whole[1:])
-    remove_parts(directory, None, parts)  # and says nothing
+    remove_parts(directory, None, parts)  # keeps the parts, without an error
     assert len(inbox(directory)) == 3
     manifest.write_bytes(whole)
     remove_parts(directory, None, parts)
@@ -408,7 +422,10 @@ def test_parts_are_removed_unless_they_are_published(open_queue: QueueFactory, d
 @pytest.mark.damages
 @pytest.mark.parametrize("harm", ["missing", "short", "pipe"])
 def test_a_manifest_without_its_parts_is_set_aside(open_queue: QueueFactory, directory: Path, harm: str) -> None:
-    """It is told of once, and nothing of it is adopted; its other parts stay, and what is behind it goes on."""
+    """A manifest with a missing or invalid part is reported once, and none of it is adopted.
+
+    Its other parts stay, and the files behind it are adopted.
+    """
     queue = open_queue()
     parts = publish(directory, *LISTS)
     publish(directory, [b"next"])
@@ -419,7 +436,7 @@ def test_a_manifest_without_its_parts_is_set_aside(open_queue: QueueFactory, dir
         path.write_bytes(whole[:-1])
     elif harm == "pipe":
         os.mkfifo(path)
-    assert not check(directory).ok or harm == "short"  # the blocks are whole
+    assert not check(directory).ok or harm == "short"  # the blocks of a short part are whole
     assert drain(queue) == [b"next"]
     with queue.session() as session:
         with pytest.raises(CorruptionError, match="a regular file" if harm == "pipe" else parts[1].name):
@@ -432,7 +449,8 @@ def test_a_manifest_without_its_parts_is_set_aside(open_queue: QueueFactory, dir
 
 @pytest.mark.damages
 def test_damage_within_a_part(open_queue: QueueFactory, directory: Path) -> None:
-    """Damage in the blocks of a part is found by ``check``, and met by whoever reads them; the others come out."""
+    """Damage in the blocks of a part is found by ``check`` and by a dequeue of these items; the other items come
+    out."""
     queue = open_queue()
     parts = publish(directory, *LISTS)
     flip(directory / "inbox" / parts[1].name, 70)
@@ -476,7 +494,7 @@ def _named(parts: list[Part]) -> list[Operation]:
 def test_a_manifest_that_says_something_else(
     open_queue: QueueFactory, directory: Path, change: Callable[[Adoption, list[Part]], list[Operation]]
 ) -> None:
-    """A frame whose checksum is right and that is no manifest's is refused, and adopts nothing."""
+    """A frame with a correct checksum that is not a manifest's is refused, and nothing is adopted."""
     queue = open_queue()
     parts = publish(directory, [b"x"])
     path = next(path for path in (directory / "inbox").iterdir() if is_published(path.name))
@@ -491,7 +509,7 @@ def test_a_manifest_that_says_something_else(
 
 
 def test_old_parts_are_swept(directory: Path) -> None:
-    """The owner deletes a part that is old and that no manifest names, by its opening and when he is idle."""
+    """Opening and maintenance delete old parts that no manifest names."""
     with PersistentQueue(directory, max_items=1) as queue:
         put(queue, b"full")
         named = publish(directory, [b"x"])
@@ -509,7 +527,7 @@ def test_old_parts_are_swept(directory: Path) -> None:
 
 
 def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: QueueFactory, directory: Path) -> None:
-    """Old parts stay while anything published cannot be read, or was set aside."""
+    """Old parts stay while a published file cannot be read or was set aside, since it may name them."""
     queue = open_queue()
     parts = publish(directory, [b"x"])
     path = directory / "inbox" / parts[0].name
@@ -535,7 +553,7 @@ def test_nothing_is_swept_where_a_manifest_may_name_it(open_queue: QueueFactory,
 
 
 def test_where_limits_leave_no_room_all_of_it_waits(open_queue: QueueFactory, directory: Path) -> None:
-    """A manifest is adopted as a whole, or waits with its parts, for a limit of items or of the disk."""
+    """If a limit of items or of the disk leaves no room for a manifest, all of it waits with its parts."""
     queue = open_queue(max_items=6)
     put(queue, b"x")
     publish(directory, *LISTS)
@@ -550,7 +568,7 @@ def test_where_limits_leave_no_room_all_of_it_waits(open_queue: QueueFactory, di
     room_of = directory.parent / "other"
     publish(room_of, *([bytes(1024 * 1024)] for _ in range(4)))
     with other.session() as session:
-        with pytest.raises(QueueFullError, match=r"max_disk_bytes=8388608 .* never fits"):  # told once
+        with pytest.raises(QueueFullError, match=r"max_disk_bytes=8388608 .* never fits"):  # reported once
             session.dequeue()
         assert session.dequeue() is None
         assert len(inbox(room_of)) == 5
@@ -568,7 +586,7 @@ def test_where_limits_leave_no_room_all_of_it_waits(open_queue: QueueFactory, di
 
 @pytest.mark.parametrize("renamed", range(4))
 def test_killed_among_the_renames(directory: Path, renamed: int) -> None:
-    """An owner who is killed when some of the files have their new names has adopted them all."""
+    """An owner that is killed between the renames of an adoption has adopted all of its files."""
     left = [renamed]
 
     def failpoint(name: str) -> None:
@@ -597,7 +615,8 @@ def test_killed_among_the_renames(directory: Path, renamed: int) -> None:
 
 @pytest.mark.parametrize("renamed", range(5))
 def test_an_adoption_that_a_power_cut_took(directory: Path, renamed: int) -> None:
-    """Where the frame is lost, and some of the new names are not, everything is published once more."""
+    """If the frame of an adoption is lost and some of the new names are not, the whole manifest is published once
+    more."""
     PersistentQueue(directory).close()
     queue = PersistentQueue(directory)
     put(queue, b"own")
@@ -621,7 +640,7 @@ def test_an_adoption_that_a_power_cut_took(directory: Path, renamed: int) -> Non
 
 
 def test_moving_takes_parts_along(made: Path, tmp_path: Path) -> None:
-    """What is published, and parts that wait for their manifest, are at the other place after a move."""
+    """A move takes published files along, and parts that wait for their manifest."""
     publish(made, *LISTS)
     parts = write(made, [b"g"])
     move_data(made, data_path=tmp_path / "elsewhere")
@@ -635,11 +654,11 @@ def test_moving_takes_parts_along(made: Path, tmp_path: Path) -> None:
 
 
 def test_repair_keeps_manifests(directory: Path) -> None:
-    """A queue whose log is lost is repaired with what was adopted, and with what waits."""
+    """A queue whose log is lost is repaired with the manifests that were adopted and those that wait."""
     queue = PersistentQueue(directory)
     publish(directory, [b"adopted"], [b"too"])
     assert queue.peek(2) == []
-    put(queue, bytes(200_000))  # more than the log carries
+    put(queue, bytes(200_000))  # more than the log takes inline
     crash(queue)
     publish(directory, [b"waiting"], [b"also"])
     for log in (directory / "log").glob("*.log"):
@@ -651,7 +670,7 @@ def test_repair_keeps_manifests(directory: Path) -> None:
 
 @pytest.mark.parametrize(("error", "raised"), [(errno.ENOSPC, DiskFullError), (errno.ENOENT, DataPathError)])
 def test_a_manifest_that_cannot_be_begun(made: Path, error: int, raised: type[Exception]) -> None:
-    """Where there is no room for a manifest, or no inbox, its publisher hears what he can do; the parts stay."""
+    """A manifest that finds no room or no inbox fails with the advice to write it once more, and its parts stay."""
     writer = PartWriter(made)
     writer.write([b"x"])
     part = writer.end()

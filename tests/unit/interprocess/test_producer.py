@@ -1,4 +1,4 @@
-"""Producers: items from processes that do not own the queue, adopted by the one that does."""
+"""Producers: items of processes that do not own the queue, adopted by its owner."""
 
 from __future__ import annotations
 
@@ -40,19 +40,19 @@ from tests.support.queues import drain, put, wait_for
 
 
 def publish(directory: Path, *items: bytes, marker: tuple[str, int] | None = None, disk: Disk = DISK) -> bool:
-    """One flush of a producer of its own."""
+    """Publish the items by one flush of a new producer; return what the flush returns."""
     with Producer(directory, disk=disk) as producer:
         producer.enqueue_many(items)
         return producer.flush(marker)
 
 
 def inbox(directory: Path) -> list[str]:
-    """The names in the inbox, in order."""
+    """Return the names in the inbox, in order."""
     return sorted(os.listdir(directory / "inbox"))
 
 
 def test_what_is_published_comes_out_of_an_open_queue(open_queue: QueueFactory, directory: Path) -> None:
-    """A flush of a producer is there for the owner's next dequeue, as one transaction, and only once."""
+    """A producer's flush is there for the owner's next dequeue, as one transaction, and only once."""
     queue = open_queue()
     with Producer(directory) as producer:
         producer.enqueue(b"a")
@@ -64,12 +64,12 @@ def test_what_is_published_comes_out_of_an_open_queue(open_queue: QueueFactory, 
         assert len(inbox(directory)) == 1
         assert drain(queue) == [b"a", b"0", b"1", b"2"]
         assert inbox(directory) == []
-        assert producer.flush()  # nothing
+        assert producer.flush()  # nothing to publish
         assert drain(queue) == []
 
 
 def test_opening_adopts_what_was_published_meanwhile(directory: Path) -> None:
-    """Nobody need own the queue: a producer makes it, and whoever opens it finds what was published, in order."""
+    """A producer can make a queue without an owner; the next opening finds all that was published, in order."""
     with Producer(directory.parent, directory.name) as producer:
         for number in range(5):
             producer.enqueue(b"%d" % number)
@@ -83,19 +83,19 @@ def test_opening_adopts_what_was_published_meanwhile(directory: Path) -> None:
 
 
 def test_a_flush_of_the_owner_adopts(open_queue: QueueFactory, directory: Path) -> None:
-    """What was published comes behind what the owner's next flush enqueues, though nobody dequeues."""
+    """A flush of the owner adopts published files, even if no session dequeues."""
     queue = open_queue()
     publish(directory, b"theirs")
     put(queue, b"ours")
     ours = 1
-    while len(queue) == ours:  # he looks once in a millisecond, at least
+    while len(queue) == ours:  # between two looks into the inbox at least a millisecond passes
         put(queue, b"ours")
         ours += 1
     assert sorted(drain(queue)) == [b"ours"] * ours + [b"theirs"]
 
 
 def test_a_waiting_consumer_hears_of_it(open_queue: QueueFactory, directory: Path) -> None:
-    """Who waits has the item within 50 ms of its publication, with and without a limit to the waiting."""
+    """A waiting consumer has an item within 50 ms of its publication, with and without a timeout."""
     queue = open_queue()
     for timeout in (None, 60.0):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
@@ -110,13 +110,14 @@ def test_a_waiting_consumer_hears_of_it(open_queue: QueueFactory, directory: Pat
 
 
 SLOW_SECONDS = 20.0
-"""Seconds that a busy machine may add to a measured one; less than any wait without a wake-up would take.
+"""Seconds that a busy machine may add to a measured time; less than any wait without a wake-up would take.
 
-``python -m perf --only waiting`` tells the real figure."""
+``python -m perf --only waiting`` measures the real figure.
+"""
 
 
 def test_several_wait_and_each_gets_one(open_queue: QueueFactory, directory: Path) -> None:
-    """Of three who wait one listens for others; whoever he is, all get what comes, from here or from elsewhere."""
+    """One of three waiters listens for other processes; all of them get the items, published or enqueued here."""
     queue = open_queue()
     found: list[bytes | None] = []
 
@@ -142,7 +143,7 @@ def test_several_wait_and_each_gets_one(open_queue: QueueFactory, directory: Pat
 
 
 def test_all_who_wait_are_heard_of(open_queue: QueueFactory, directory: Path) -> None:
-    """What one publication brings wakes as many as it has items for; whoever is left goes on listening."""
+    """A publication wakes as many waiters as it has items; the waiter that is left goes on listening."""
     queue = open_queue()
 
     def consume() -> bytes | None:
@@ -165,7 +166,7 @@ def test_all_who_wait_are_heard_of(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_each_producers_order_is_kept(open_queue: QueueFactory, directory: Path) -> None:
-    """The flushes of one producer come in their order, also where the clock goes back; those of several, somehow."""
+    """The flushes of one producer come in order, even if its clock goes back; those of several come in any order."""
     queue = open_queue()
     clocks = iter(range(10**9, 0, -7))
     backwards = replace(DISK, time_ns=lambda: next(clocks))
@@ -180,7 +181,7 @@ def test_each_producers_order_is_kept(open_queue: QueueFactory, directory: Path)
 
 
 def test_more_than_one_frame_takes(open_queue: QueueFactory, directory: Path) -> None:
-    """Any number of publications is adopted at once, some hundreds to a frame."""
+    """Any number of publications is adopted by one opening, in frames of at most ``ADOPTED_MAX`` publications."""
     with Producer(directory) as producer:
         count = 2 * ADOPTED_MAX + 3
         for number in range(count):
@@ -192,18 +193,18 @@ def test_more_than_one_frame_takes(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_markers_are_reached_once(open_queue: QueueFactory, directory: Path) -> None:
-    """A marker that was reached, here, by another producer, or by the owner, is not reached again."""
+    """A reached marker is not reached again, whether its publication waits, was adopted, or came from the owner."""
     queue = open_queue()
     with Producer(directory) as producer:
         producer.enqueue(b"a")
         assert producer.flush(("app", 3))
         producer.enqueue(b"again")
-        assert not producer.flush(("app", 3))  # it waits to be adopted
+        assert not producer.flush(("app", 3))  # the first publication waits to be adopted
         assert producer.pending == 0
         assert drain(queue) == [b"a"]
         assert queue.marker("app") == 3
         producer.enqueue(b"older")
-        assert not producer.flush(("app", 2))  # the log tells
+        assert not producer.flush(("app", 2))  # the log has a later version
         with queue.session() as session:
             session.enqueue(b"b")
             assert session.flush(("app", 4))
@@ -218,7 +219,7 @@ def test_markers_are_reached_once(open_queue: QueueFactory, directory: Path) -> 
 def test_two_that_publish_the_same_marker_at_once(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where neither could know of the other the owner takes the first, and drops the second."""
+    """If two producers of one marker do not see each other, the owner adopts the first file and drops the second."""
     queue = open_queue()
     with Producer(directory) as one, Producer(directory) as other:
         one.enqueue(b"one")
@@ -232,7 +233,7 @@ def test_two_that_publish_the_same_marker_at_once(
 
 
 def test_rollback_and_leaving_drop(open_queue: QueueFactory, directory: Path) -> None:
-    """Nothing that was not flushed is seen, nor stays as a file."""
+    """Items that were not flushed are never seen, and a rollback or the end of the producer leaves no file of them."""
     queue = open_queue()
     with pytest.warns(UnflushedWarning), Producer(directory) as producer:
         producer.enqueue(b"a")
@@ -248,7 +249,7 @@ def test_rollback_and_leaving_drop(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_more_than_the_memory_takes(open_queue: QueueFactory, directory: Path) -> None:
-    """A transaction of any size is one, and comes out as it was put in."""
+    """A transaction of any size is one transaction, and its items come out unchanged."""
     queue = open_queue()
     items = [os.urandom(300 * 1024) + b"%d" % n for n in range(4 * SPILL_BYTES // (300 * 1024))] + [b"", b"last"]
     with Producer(directory) as producer:
@@ -260,7 +261,7 @@ def test_more_than_the_memory_takes(open_queue: QueueFactory, directory: Path) -
 
 
 def test_what_is_no_item(directory: Path) -> None:
-    """Wrong arguments are told at once, and nothing of their call is taken."""
+    """Wrong arguments are refused at once, and no item of their call is kept."""
     with Producer(directory) as producer:
         with pytest.raises(TypeError):
             producer.enqueue("text")  # type: ignore[call-overload]
@@ -288,7 +289,7 @@ def test_an_item_that_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_closed(directory: Path) -> None:
-    """A closed producer says so."""
+    """A closed producer refuses calls."""
     producer = Producer(directory)
     before = producer.closed
     producer.close()
@@ -301,7 +302,7 @@ def test_closed(directory: Path) -> None:
 
 
 def test_another_process_is_refused(directory: Path) -> None:
-    """Whoever finds himself in another process than the one that made it hears so."""
+    """A producer refuses calls in another process than the one that made it."""
     pid = [1]
     producer = Producer(directory, disk=replace(DISK, getpid=lambda: pid[0]))
     pid[0] = 2
@@ -312,7 +313,7 @@ def test_another_process_is_refused(directory: Path) -> None:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_is_refused(directory: Path) -> None:
-    """In a child it is the parent's, whose file stays as it is."""
+    """In a forked child a producer refuses calls, and the file of the parent stays as it is."""
     with Producer(directory) as producer:
         producer.enqueue_many([bytes(1024 * 1024)] * 6)
         pid = os.fork()
@@ -330,7 +331,7 @@ def test_a_forked_child_is_refused(directory: Path) -> None:
 
 
 def test_dropped_with_work(directory: Path) -> None:
-    """Who drops a producer with items is warned, and leaves no file."""
+    """Dropping a producer with unflushed items causes a warning, and leaves no file."""
     producer = Producer(directory)
     producer.enqueue_many([bytes(1024 * 1024)] * 6)
     with pytest.warns(ResourceWarning, match="not flushed"):
@@ -339,7 +340,7 @@ def test_dropped_with_work(directory: Path) -> None:
 
 
 def test_no_queue(directory: Path) -> None:
-    """Without ``create`` there must be one; and one that is deleted is told of."""
+    """Without ``create`` the queue must exist, and a flush to a deleted queue raises ``QueueNotFoundError``."""
     with pytest.raises(QueueNotFoundError):
         Producer(directory, create=False)
     with Producer(directory) as producer, Producer(directory, create=False) as other:
@@ -357,7 +358,7 @@ def test_no_queue(directory: Path) -> None:
 
 
 def test_where_limits_leave_no_room_it_waits(open_queue: QueueFactory, directory: Path) -> None:
-    """What is published beyond a limit is adopted once there is room, in its order, and refuses nobody else."""
+    """Files that exceed a limit wait in order until there is room, and do not fail the owner's flush."""
     queue = open_queue(max_items=3)
     put(queue, b"a", b"b")
     with Producer(directory) as producer:
@@ -377,9 +378,9 @@ def test_where_limits_leave_no_room_it_waits(open_queue: QueueFactory, directory
 
 
 def test_it_counts_for_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """What is adopted counts for ``max_disk_bytes``; what there is no room for stays in the inbox until there is."""
+    """Adopted files count for ``max_disk_bytes``; files that do not fit stay in the inbox until there is room."""
     queue = open_queue(max_disk_bytes=8 * 1024 * 1024)
-    (directory / "queue.limits").unlink()  # as for a producer that knows of none
+    (directory / "queue.limits").unlink()  # as if the producer knew of no limit
     with Producer(directory) as producer:
         for _ in range(6):
             producer.enqueue(bytes(1024 * 1024))
@@ -400,7 +401,8 @@ def test_it_counts_for_the_disk(open_queue: QueueFactory, directory: Path) -> No
 
 
 def test_a_full_disk_for_the_producer(directory: Path) -> None:
-    """Without room it keeps its items, and publishes them when there is; nothing half is ever seen."""
+    """On a full disk a producer keeps its items and publishes them when there is room; a partial transaction is never
+    seen."""
     full = [False]
 
     def pwritev(fd: int, buffers: Any, offset: int, flags: int) -> int:
@@ -435,8 +437,10 @@ def test_a_full_disk_for_the_producer(directory: Path) -> None:
 
 @pytest.mark.parametrize("call", ["fdatasync", "rename", "fsync"])
 def test_a_failing_disk_for_the_producer(directory: Path, call: str) -> None:
-    """A sync that fails is not tried again: nothing is published, and the items are kept for another file; or, behind
-    the rename, nobody knows, and they go."""
+    """After a failed sync nothing is published, and the producer keeps the items for another file.
+
+    If the sync behind the rename fails, the outcome is unknown, and the items are dropped.
+    """
     failing = [False]
 
     def fails(*arguments: Any) -> Any:
@@ -464,8 +468,10 @@ def test_a_failing_disk_for_the_producer(directory: Path, call: str) -> None:
 @pytest.mark.damages
 @pytest.mark.parametrize("at", [0, 20, 70, -1])
 def test_what_does_not_check_out_is_set_aside(open_queue: QueueFactory, directory: Path, at: int) -> None:
-    """A published file with a damaged end or header is told of once, by a dequeue, and stays as ``*.damaged``; what
-    damage there is in its blocks is met by whoever reads them."""
+    """A published file with a damaged header or end is reported once, by a dequeue, and stays as ``*.damaged``.
+
+    Damage in its blocks is reported by the dequeue that reads them.
+    """
     queue = open_queue()
     publish(directory, b"first")
     publish(directory, b"second")
@@ -491,7 +497,7 @@ def test_what_does_not_check_out_is_set_aside(open_queue: QueueFactory, director
 
 @pytest.mark.damages
 def test_a_name_that_is_not_its_own(open_queue: QueueFactory, directory: Path) -> None:
-    """A copy of a published file under another name is no publication: it does not come twice."""
+    """A copy of a published file under another name is refused, so that its items do not come twice."""
     queue = open_queue()
     publish(directory, b"once")
     path = directory / "inbox" / inbox(directory)[0]
@@ -502,7 +508,7 @@ def test_a_name_that_is_not_its_own(open_queue: QueueFactory, directory: Path) -
 
 
 def test_what_a_newer_release_published(open_queue: QueueFactory, directory: Path) -> None:
-    """It stays where it is until it can be read: an older release can tell nothing of it."""
+    """A file of a newer format stays in the inbox until it can be read."""
     queue = open_queue()
     publish(directory, b"x")
     path = directory / "inbox" / inbox(directory)[0]
@@ -518,7 +524,7 @@ def test_what_a_newer_release_published(open_queue: QueueFactory, directory: Pat
 
 
 def test_drafts_that_were_left_behind(directory: Path) -> None:
-    """The owner deletes a draft that nobody holds and that is old; one that is held, or young, stays."""
+    """The owner deletes an old draft that no producer holds; a held draft and a young one stay."""
     PersistentQueue(directory).close()
     old = time.time() - 2 * GRACE_SECONDS
     names = [f"{n:016x}-{n:016x}.tmp" for n in (1, 2)]
@@ -538,7 +544,7 @@ def test_drafts_that_were_left_behind(directory: Path) -> None:
 
 
 def test_files_of_others_stay(open_queue: QueueFactory, directory: Path) -> None:
-    """What is in the inbox and no producer's is left alone, and reported by ``check``."""
+    """Files in the inbox that are not a producer's are left alone, and ``check`` reports them."""
     queue = open_queue()
     (directory / "inbox" / "notes.txt").write_text("mine")
     publish(directory, b"x")
@@ -549,7 +555,7 @@ def test_files_of_others_stay(open_queue: QueueFactory, directory: Path) -> None
 
 
 def test_an_inbox_that_is_gone(open_queue: QueueFactory, directory: Path) -> None:
-    """Without its inbox a queue goes on; the next opening makes it again."""
+    """A queue without its inbox goes on, and the next opening makes the inbox again."""
     queue = open_queue()
     (directory / "inbox").rmdir()
     put(queue, b"x")

@@ -1,4 +1,4 @@
-"""Producers and owners that crash, queues that are moved, deleted or repaired while producers publish."""
+"""Crashes of producers and owners, and queues that are moved, deleted or repaired while producers publish."""
 
 from __future__ import annotations
 
@@ -42,8 +42,10 @@ from .test_producer import inbox, publish
 
 
 def test_adopted_and_not_renamed(directory: Path) -> None:
-    """An owner who is killed between the frame and the renames leaves files that the log says are segments: ``check``
-    finds them, and the next opening renames them."""
+    """If the owner is killed between the frame and the renames of an adoption, ``check`` counts the files as segments.
+
+    The next opening renames them.
+    """
 
     def failpoint(name: str) -> None:
         if name == "adopt.3 rename":
@@ -65,7 +67,7 @@ def test_adopted_and_not_renamed(directory: Path) -> None:
 
 
 def test_repair_keeps_what_is_published(directory: Path) -> None:
-    """A queue whose log is lost is repaired with what was adopted and what was not."""
+    """A queue whose log is lost is repaired with the files that were adopted and those that were not."""
     queue = PersistentQueue(directory)
     publish(directory, b"adopted")
     put(queue, b"own")
@@ -82,7 +84,7 @@ def test_repair_keeps_what_is_published(directory: Path) -> None:
 
 
 def test_moving_takes_it_along(directory: Path, tmp_path: Path) -> None:
-    """What is published when the segments are moved is published at the other place; who was about to, is told."""
+    """A move takes published files along; a producer that was about to publish must enqueue its items once more."""
     with Producer(directory) as producer, Producer(directory) as other:
         producer.enqueue(b"a")
         producer.flush()
@@ -106,7 +108,8 @@ def test_moving_takes_it_along(directory: Path, tmp_path: Path) -> None:
 
 
 def test_a_move_that_is_cut_short_opens_the_inbox_again(directory: Path, tmp_path: Path) -> None:
-    """While segments are moved nobody publishes; a move that is killed leaves it so until the next opening."""
+    """While segments are moved, no producer can publish; after a move that is killed, none can until the next
+    opening."""
 
     def failpoint(name: str) -> None:
         if name == "move.4 switch":
@@ -128,7 +131,7 @@ def test_a_move_that_is_cut_short_opens_the_inbox_again(directory: Path, tmp_pat
 
 
 def test_deleting_takes_it_along(directory: Path, tmp_path: Path) -> None:
-    """A queue that is deleted leaves nothing of what was published for it."""
+    """Deleting a queue deletes what was published for it, wherever its segments are."""
     for data_path in (None, tmp_path / "elsewhere"):
         PersistentQueue(directory, data_path=data_path).close()
         publish(directory, b"a")
@@ -138,7 +141,7 @@ def test_deleting_takes_it_along(directory: Path, tmp_path: Path) -> None:
 
 
 def test_published_files_are_private_and_tell_what_they_are(directory: Path) -> None:
-    """A published file is 0600, and says by itself under which name, with how many items, and which marker."""
+    """A published file has mode 0600, and holds its own name, its count of items and its marker."""
     publish(directory, b"a", b"bc", marker=("app", 7))
     (name,) = inbox(directory)
     path = directory / "inbox" / name
@@ -149,8 +152,10 @@ def test_published_files_are_private_and_tell_what_they_are(directory: Path) -> 
 
 
 def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
-    """Where the files have their new names, and the frame that said so is lost, they are published once more: no
-    producer loses what it was told is durable."""
+    """If the frame of an adoption is lost and the new names are not, the files are published once more.
+
+    So no producer loses what it reported as durable.
+    """
     with PersistentQueue(directory) as queue:
         put(queue, b"own")
     queue = PersistentQueue(directory)
@@ -173,7 +178,7 @@ def test_an_adoption_that_a_power_cut_took(directory: Path) -> None:
 
 
 def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
-    """A producer whose file cannot be locked leaves none behind."""
+    """A producer that cannot lock its file leaves none behind."""
 
     def lock(fd: int) -> bool:
         raise OSError(errno.ENOLCK, "No locks available")
@@ -203,7 +208,7 @@ def test_a_draft_that_cannot_be_locked(directory: Path) -> None:
 def test_a_frame_that_says_something_else(
     open_queue: QueueFactory, directory: Path, operations: list[Operation]
 ) -> None:
-    """A frame whose checksum is right and that is no publication's is refused."""
+    """A frame with a correct checksum that is not a publication's is refused."""
     queue = open_queue()
     publish(directory, b"x")
     (name,) = inbox(directory)
@@ -224,7 +229,7 @@ def test_a_frame_that_says_something_else(
 @pytest.mark.damages
 @pytest.mark.parametrize("length_bytes", [0, 63, 64, 120, 200])
 def test_a_published_file_that_was_cut(open_queue: QueueFactory, directory: Path, length_bytes: int) -> None:
-    """A published file that is shorter than it was is set aside, whatever it lacks."""
+    """A published file that was cut short is reported as damaged, wherever the cut is."""
     queue = open_queue()
     publish(directory, b"x")
     (name,) = inbox(directory)
@@ -234,7 +239,7 @@ def test_a_published_file_that_was_cut(open_queue: QueueFactory, directory: Path
 
 
 def test_markers_while_the_log_is_trimmed(open_queue: QueueFactory, directory: Path) -> None:
-    """Who reads the log while its owner replaces it looks again."""
+    """A producer that reads the log while its owner replaces it looks again."""
     queue = open_queue()
     with queue.session() as session:
         session.flush(("app", 5))
@@ -260,7 +265,10 @@ def test_markers_while_the_log_is_trimmed(open_queue: QueueFactory, directory: P
 
 
 def test_markers_of_a_log_that_cannot_be_read(directory: Path) -> None:
-    """Where the log cannot be read, however often one looks, the owner will tell; drafts of others tell nothing."""
+    """If the log cannot be read, the producer publishes, and the owner decides about the marker.
+
+    Drafts of other producers do not count.
+    """
     with PersistentQueue(directory) as queue:
         put(queue, b"x")
     failing = [False]
@@ -282,7 +290,10 @@ def test_markers_of_a_log_that_cannot_be_read(directory: Path) -> None:
 
 
 def test_closing_wakes_who_listens(open_queue: QueueFactory) -> None:
-    """Who waits, and listens for other processes, hears that the queue is closed; nothing of the bell is left open."""
+    """Closing a queue ends the wait of every waiter, including the one that listens for other processes.
+
+    No wake-up is left open.
+    """
     queue = open_queue()
     with ThreadPoolExecutor(3) as pool, queue.session() as session, queue.session() as other:
         waiting = [pool.submit(each.dequeue, None) for each in (session, other)]
@@ -301,7 +312,7 @@ def test_closing_wakes_who_listens(open_queue: QueueFactory) -> None:
 def test_where_the_system_has_less(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch, lacks: str
 ) -> None:
-    """Without ``inotify`` who waits looks every 50 ms, without ``eventfd`` a pipe does the same."""
+    """Without ``inotify`` a waiter looks every 50 ms; without ``eventfd`` a pipe takes its place."""
     if lacks == "inotify":
         monkeypatch.setattr("persistentqueue.system.wakeup._watch", lambda directory: -1)
     else:
@@ -317,7 +328,7 @@ def test_where_the_system_has_less(
 
 
 def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is nothing to watch the bell looks every 50 ms."""
+    """A wake-up that has nothing to watch returns every 50 ms."""
     bell = Wakeup(-1)
     bell.ring()
     bell.wait(60)
@@ -326,15 +337,17 @@ def test_a_directory_that_cannot_be_watched(tmp_path: Path, monkeypatch: pytest.
     assert time.monotonic() - begun >= 0.04
     bell.close()
     assert _watch(-1) == -1
-    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a system without it
+    monkeypatch.setattr("ctypes.CDLL", lambda *_, **__: object())  # a system without ``inotify``
     fd = os.open(tmp_path, os.O_RDONLY)
     assert _watch(fd) == -1
     os.close(fd)
 
 
 def test_what_cannot_be_read_stays(directory: Path) -> None:
-    """A file that the owner cannot read for now breaks nothing: what is before it is adopted, and who dequeues hears of
-    it until it can be read."""
+    """A file that the owner cannot read for now breaks nothing: earlier files are adopted.
+
+    A dequeue that finds no other item raises the error until the file can be read.
+    """
     unreadable: list[str] = []
 
     def opens(path: str, flags: int, mode: int) -> int:
@@ -364,7 +377,7 @@ def test_what_cannot_be_read_stays(directory: Path) -> None:
 
 
 def test_a_dropped_queue_leaves_no_bell(directory: Path) -> None:
-    """Who drops a queue that was waited on leaves no descriptor of it: the fixture of all tests looks."""
+    """A dropped queue leaves no descriptor of its wake-up; the fixture of all tests checks that."""
     queue = PersistentQueue(directory)
     with queue.session() as session:
         for _ in range(2):
@@ -375,7 +388,7 @@ def test_a_dropped_queue_leaves_no_bell(directory: Path) -> None:
 
 
 def test_a_queue_that_does_not_sync(directory: Path) -> None:
-    """What is published for a queue with ``sync=False`` is adopted, once, and is there after a kill."""
+    """A file that is published for a queue with ``sync=False`` is adopted once, and its items survive a kill."""
     queue = PersistentQueue(directory, sync=False)
     publish(directory, b"a", marker=("app", 1))
     assert queue.peek() == []
@@ -391,7 +404,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
         assert session.dequeue_many(9) == [b"a"]
         assert session.dequeue() is None
         session.rollback()
-    # The marker that stands for what is deleted must outlive the power first.
+    # Before the files are deleted, a trim makes the markers durable that they stand for.
     assert queue.stats().generation > generation
     assert inbox(directory) == []
     publish(directory, b"b")
@@ -407,7 +420,7 @@ def test_a_queue_that_does_not_sync(directory: Path) -> None:
 
 
 def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path) -> None:
-    """While a limit leaves no room for what is published, flushes do not read it again and again."""
+    """While a limit leaves no room for a published file, flushes do not read it again and again."""
     queue = open_queue(max_items=2)
     put(queue, b"a", b"b")
     publish(directory, b"c")
@@ -435,8 +448,8 @@ def test_a_full_queue_looks_no_further(open_queue: QueueFactory, directory: Path
 
 @pytest.mark.parametrize("call", ["lstat", "listdir"])
 def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
-    """Where the inbox cannot be looked into, a flush that is durable says so, and a dequeue that finds nothing else
-    says what is wrong."""
+    """If the inbox cannot be read, a flush succeeds all the same, and a dequeue that finds no other item raises the
+    error."""
     failing = [False]
 
     def fails(path: str) -> Any:
@@ -444,7 +457,7 @@ def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
             raise OSError(errno.EIO, "Input/output error", path)
         return getattr(DISK, call)(path)
 
-    times = iter(range(0, 10**15, 10**9))  # it looks each time
+    times = iter(range(0, 10**15, 10**9))  # each call is late enough to look again
     doors: dict[str, Any] = {call: fails, "time_ns": lambda: next(times)}
     disk = replace(DISK, **doors)
     with PersistentQueue(directory, disk=disk) as queue:
@@ -462,7 +475,8 @@ def test_a_look_that_fails_fails_no_flush(directory: Path, call: str) -> None:
 
 @pytest.mark.parametrize("wipe", [False, True])
 def test_what_was_published_is_not_written_to_again(open_queue: QueueFactory, directory: Path, wipe: bool) -> None:
-    """A drained file that was published does not go to the pool: without its new header it would seem to be waiting."""
+    """A drained file that was published does not go to the pool: without a new header it would seem to wait for
+    adoption."""
     queue = open_queue(pool_max_bytes=1 << 24, wipe=wipe)
     put(queue, b"own" * 1000)
     for _ in range(3):
@@ -477,7 +491,7 @@ def test_what_was_published_is_not_written_to_again(open_queue: QueueFactory, di
 
 @pytest.mark.damages
 def test_a_damaged_file_does_not_go_to_the_pool(open_queue: QueueFactory, directory: Path) -> None:
-    """Of a drained file without a header nobody can tell whether it was published."""
+    """A drained file without a valid header does not go to the pool, since it may have been published."""
     queue = open_queue(pool_max_bytes=1 << 24, segment_bytes=100_000, memory_bytes=0)
     put(queue, bytes(90_000))
     put(queue, bytes(90_000))

@@ -35,11 +35,12 @@ from tests.support.queues import crash, drain, log_file, put, wait_for
 
 from .test_producer import inbox, publish
 
-# --- what failed half way --------------------------------------------------------------------------------------------
+# --- failures half way -----------------------------------------------------------------------------------------------
 
 
 class Stumbling:
-    """A disk of which one call fails, or is interrupted, the ``at``-th that changes anything from ``begin`` on."""
+    """A disk on which the ``at``-th call that changes anything fails, or is interrupted, if it is within
+    ``stumbles``."""
 
     CALLS = ("open", "pwritev", "ftruncate", "fdatasync", "rename", "fsync", "close", "lock")
 
@@ -51,7 +52,7 @@ class Stumbling:
 
     @contextmanager
     def stumbles(self) -> Iterator[None]:
-        """Only here."""
+        """Allow the failure only in this context."""
         self._is_on = True
         try:
             yield
@@ -60,7 +61,7 @@ class Stumbling:
 
     def _door(self, real: Callable[..., Any]) -> Callable[..., Any]:
         def door(*arguments: Any) -> Any:
-            # A signal behind the opening of a file leaks its descriptor, in any program of Python.
+            # An interruption right behind ``open`` leaks the descriptor, in any program of Python.
             if not self._is_on or (self._errno is None and real is DISK.open):
                 return real(*arguments)
             self._left -= 1
@@ -68,11 +69,11 @@ class Stumbling:
                 return real(*arguments)
             self._is_on, self.has_failed = False, True
             if self._errno is None:
-                real(*arguments)  # a signal is noticed behind a call
+                real(*arguments)  # a signal handler runs behind the call
                 raise KeyboardInterrupt
             if real is DISK.close:
-                real(*arguments)  # it is closed all the same
-            elif real is DISK.pwritev:  # some of it is written
+                real(*arguments)  # the descriptor is closed all the same
+            elif real is DISK.pwritev:  # a part is written
                 fd, buffers, offset, flags = arguments
                 data = b"".join(buffers)
                 real(fd, [data[: len(data) // 2]], offset, flags)
@@ -84,8 +85,10 @@ class Stumbling:
 @pytest.mark.parametrize("error", [errno.ENOSPC, errno.EIO, None], ids=["full", "broken", "interrupted"])
 @pytest.mark.parametrize("ahead", [0, 6], ids=["in memory", "written ahead"])
 def test_whatever_fails_a_transaction_comes_once_or_not_at_all(tmp_path: Path, error: int | None, ahead: int) -> None:
-    """Wherever a flush fails, the producer keeps the whole transaction, or has dropped it, or it is published; flushed
-    again, also with a shorter marker, it comes as it was put in, once, and the producer goes on."""
+    """If a flush fails anywhere, the producer has kept the whole transaction, or dropped it, or published it.
+
+    A further flush, with a shorter marker, publishes a kept transaction once and unchanged, and the producer goes on.
+    """
     items = [bytes([n]) * 1024 * 1024 for n in range(ahead)] + [b"x" * 600_000, b"y" * 600_000, b"z"]
     outcomes = set()
     for at in range(1, 40):
@@ -122,7 +125,7 @@ def test_whatever_fails_a_transaction_comes_once_or_not_at_all(tmp_path: Path, e
 
 
 def test_waiting_for_very_long(open_queue: QueueFactory) -> None:
-    """A month, and for ever as a number, are times to wait like others."""
+    """A timeout may be as long as a month, or infinite."""
     queue = open_queue()
     for seconds in (30 * 86_400.0, 1e12, float("inf")):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
@@ -136,7 +139,7 @@ def test_waiting_for_very_long(open_queue: QueueFactory) -> None:
 def test_waiting_without_a_descriptor_left(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who finds no descriptor for a bell waits all the same, and looks every 50 ms."""
+    """A waiter that gets no descriptor for a wake-up waits all the same, and looks every 50 ms."""
 
     def no_more(*_: object) -> int:
         raise OSError(errno.EMFILE, "Too many open files")
@@ -154,7 +157,7 @@ def test_waiting_without_a_descriptor_left(
 
 @pytest.mark.damages
 def test_an_adoption_that_a_power_cut_took_of_a_damaged_file(directory: Path) -> None:
-    """Of a file that goes back to the inbox the end is damaged: it is set aside, and the queue opens."""
+    """A damaged file that would go back to the inbox is set aside instead, and the queue opens."""
     queue = PersistentQueue(directory)
     put(queue, b"own")
     log = log_file(directory)
@@ -175,16 +178,16 @@ def test_an_adoption_that_a_power_cut_took_of_a_damaged_file(directory: Path) ->
 
 
 def test_a_queue_that_is_just_being_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who wants to make a queue that its owner makes at the same time does not wait until he closes it."""
+    """A producer that makes a queue at the same time as its owner does not wait until the owner closes it."""
     with PersistentQueue(directory):
         looks = iter([[], *[find_generations(DISK, str(directory))] * 9])
         monkeypatch.setattr("persistentqueue.interprocess.producer.find_generations", lambda *_: next(looks))
         Producer(directory).close()
-    assert len(list(looks)) == 7  # one try found the lock taken; then `_create` and the producer look once each
+    assert len(list(looks)) == 7  # one try found the lock taken; then ``_create`` and the producer look once each
 
 
 def test_a_queue_that_is_never_made(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Who wants to make a queue that somebody has begun to make, and does not finish, is told who."""
+    """A producer that waits for a queue which another process never finishes making is told the id of that process."""
     monkeypatch.setattr("persistentqueue.interprocess.producer._CREATION_TRIES", 2)
     monkeypatch.setattr("persistentqueue.interprocess.producer._TRY_SECONDS", 0.001)
     with PersistentQueue(directory):
@@ -201,7 +204,7 @@ def test_what_somebody_takes_away(open_queue: QueueFactory, directory: Path) -> 
         publish(directory, item)
     with queue.session() as session:
         assert session.dequeue_many(9) == [b"a", b"b"]
-        assert session.dequeue() == b"c"  # and the others were listed, but there is no room for them
+        assert session.dequeue() == b"c"  # the others were listed, but there is no room for them
         (directory / "inbox" / inbox(directory)[0]).unlink()
         session.flush()
     assert drain(queue) == [b"e"]
@@ -210,7 +213,8 @@ def test_what_somebody_takes_away(open_queue: QueueFactory, directory: Path) -> 
 @pytest.mark.damages
 @pytest.mark.parametrize("make", [os.mkdir, os.mkfifo, lambda path: os.symlink("/dev/zero", path)])
 def test_what_is_no_file_is_set_aside(open_queue: QueueFactory, directory: Path, make: Callable[[Path], None]) -> None:
-    """A directory, a pipe and a link by the name of a publication are told of, once, and hold up nobody."""
+    """A directory, a pipe and a link with the name of a publication are reported once, and do not stop the adoption of
+    other files."""
     queue = open_queue()
     publish(directory, b"a")
     (name,) = inbox(directory)
@@ -227,7 +231,7 @@ def test_what_is_no_file_is_set_aside(open_queue: QueueFactory, directory: Path,
 
 
 def test_a_large_inbox_is_listed_a_few_times(directory: Path) -> None:
-    """To adopt ten frames' worth of publications takes a few listings, not some for each frame."""
+    """Adopting ten frames of publications takes a few listings of the inbox, and not some for each frame."""
     listings = [0]
 
     def listdir(path: str) -> list[str]:
@@ -249,7 +253,8 @@ def test_a_large_inbox_is_listed_a_few_times(directory: Path) -> None:
 
 
 def test_a_version_comes_before_the_next_whatever_the_clock_says(open_queue: QueueFactory, directory: Path) -> None:
-    """Who publishes the next version of a marker, with a clock that is behind, publishes it behind the one before."""
+    """The next version of a marker is published behind the one before it, even if the clock of its producer is
+    behind."""
     queue = open_queue()
     ahead = replace(DISK, time_ns=lambda: DISK.time_ns() + 3600 * 10**9)
     publish(directory, b"41", marker=("app", 41), disk=ahead)
@@ -260,7 +265,7 @@ def test_a_version_comes_before_the_next_whatever_the_clock_says(open_queue: Que
 
 
 def test_a_listing_that_misses_what_came_before(directory: Path) -> None:
-    """A look that has what came later, and not yet what came before from another producer, looks once more."""
+    """If a listing has a later publication and lacks an earlier one of another producer, the owner lists once more."""
     PersistentQueue(directory).close()
     answers: list[list[str]] = []
 
@@ -277,8 +282,10 @@ def test_a_listing_that_misses_what_came_before(directory: Path) -> None:
 
 
 def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
-    """That a version was reached is said of a frame in the owner's log only when that outlives the power: an owner may
-    be just about to make it durable."""
+    """A producer reports a marker in the owner's log as reached only when its frame is durable.
+
+    The owner may not have synced that frame yet.
+    """
     machine = SimulatedDisk()
     queue = PersistentQueue("/queues", "a", disk=machine.disk)
     for number in range(2):
@@ -310,7 +317,7 @@ def test_a_version_is_reached_only_durably(tmp_path: Path) -> None:
 
 
 def test_what_waits_is_read_once(directory: Path) -> None:
-    """However many flushes of a producer wait to be adopted, the next reads what is new of them, and no log again."""
+    """However many flushes of a producer wait to be adopted, each waiting file is read once."""
     PersistentQueue(directory).close()
     opened: list[str] = []
 
@@ -332,8 +339,10 @@ def test_what_waits_is_read_once(directory: Path) -> None:
 
 
 def test_what_was_read_and_is_adopted_is_in_the_log(open_queue: QueueFactory, directory: Path) -> None:
-    """A version that a producer has seen waiting is reached as well when its owner has adopted it; and not where it was
-    set aside, since it was damaged."""
+    """A version that a producer has seen waiting stays reached when the owner has adopted it.
+
+    It is not reached if the file has left the inbox without an adoption.
+    """
     queue = open_queue()
     with Producer(directory) as producer:
         for version in range(3):
@@ -351,8 +360,7 @@ def test_what_was_read_and_is_adopted_is_in_the_log(open_queue: QueueFactory, di
 
 @pytest.mark.damages
 def test_what_is_listed_beside_published_files(directory: Path) -> None:
-    """What is no publication, or is gone before it is read, or damaged, tells of no version; the log of a queue that is
-    not synced tells what it has."""
+    """Foreign, missing and damaged files in the inbox count for no version; the log of an unsynced queue counts."""
     queue = PersistentQueue(directory, sync=False)
     with queue.session() as session:
         session.flush(marker=("app", 1))
@@ -371,8 +379,8 @@ def test_what_is_listed_beside_published_files(directory: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_many_at_once_are_buffered_as_one_by_one(open_queue: QueueFactory, directory: Path, seed: int) -> None:
-    """However many items come at once, and however long, at most a few mebibytes of them are in memory, or one, and
-    they come out as they were put in."""
+    """However many items come at once, at most ``SPILL_BYTES`` of them or one item are in memory, and all come out
+    unchanged."""
     chance = random.Random(seed)
     queue = open_queue()
     put_in: list[bytes] = []
@@ -395,7 +403,7 @@ def test_many_at_once_are_buffered_as_one_by_one(open_queue: QueueFactory, direc
 
 
 def test_many_at_once_of_which_one_is_too_large(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing of the list is buffered."""
+    """If one item of a list is too large, no item of the list is buffered."""
     PersistentQueue(directory).close()
     monkeypatch.setattr("persistentqueue.core.items.ITEM_BYTES_MAX", 10)
     with Producer(directory) as producer:

@@ -1,4 +1,4 @@
-"""A view: a queue is looked at from outside, whoever owns it, and nothing on the disk tells of it."""
+"""Views: a queue is read from outside, with or without an owner, and nothing on the disk shows it."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Entry(NamedTuple):
 
 
 def entries(root: Path) -> dict[str, Entry]:
-    """Everything below, with every byte."""
+    """Return all files and directories below ``root``, with every byte."""
     found = {}
     for directory, names, files in os.walk(root):
         for name in [*names, *files]:
@@ -64,7 +64,7 @@ def entries(root: Path) -> dict[str, Entry]:
 
 
 def data_of(found: list[ViewedItem] | Iterator[ViewedItem]) -> list[bytes]:
-    """The items alone."""
+    """Return the data of the items."""
     return [item.data for item in found]
 
 
@@ -73,7 +73,7 @@ def items(count: int, length_bytes: int = 0) -> list[bytes]:
 
 
 def fill(queue: PersistentQueue) -> None:
-    """Items in some segments, in large flushes and small ones, with holes."""
+    """Put items into some segments, by large and small flushes, and consume some of them out of order."""
     for start in range(0, 600, 60):
         put(queue, *items(600, 1000)[start : start + 60])
     put_each(queue, [b"small %d" % number for number in range(10)])
@@ -85,7 +85,7 @@ def fill(queue: PersistentQueue) -> None:
 
 
 def test_a_snapshot_agrees_with_the_owner(open_queue: QueueFactory, directory: Path) -> None:
-    """What the owner's ``stats`` count, and what ``explain`` says of each file, is what is seen from outside."""
+    """A snapshot agrees with the owner's ``stats``, and for each segment with its ``explain``."""
     queue = open_queue(segment_bytes=100_000, pool_max_bytes=200_000)
     fill(queue)
     queue.trim()
@@ -116,7 +116,7 @@ def test_a_snapshot_agrees_with_the_owner(open_queue: QueueFactory, directory: P
 
 
 def test_the_view_of_an_open_queue_is_of_its_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Wherever the process has gone since; it goes on when the queue is closed."""
+    """The view of an open queue stays with its directory when the process changes its own; it outlives the queue."""
     monkeypatch.chdir(tmp_path)
     with PersistentQueue("queues", "orders") as queue:
         put(queue, b"a")
@@ -130,7 +130,7 @@ def test_the_view_of_an_open_queue_is_of_its_directory(tmp_path: Path, monkeypat
 
 
 def test_holes_and_what_was_overtaken(open_queue: QueueFactory, directory: Path) -> None:
-    """What is left is told by its runs: those behind which something was consumed were overtaken."""
+    """A snapshot has the runs that are left, and counts those items as overtaken behind which others were consumed."""
     queue = open_queue()
     view = View(directory)
     assert view.look().runs == ()
@@ -156,7 +156,7 @@ def test_holes_and_what_was_overtaken(open_queue: QueueFactory, directory: Path)
 
 
 def test_the_oldest_item_has_the_time_of_its_block(open_queue: QueueFactory, directory: Path) -> None:
-    """It was written at its flush, and the next one is the oldest when it is consumed."""
+    """The oldest item has the time of its flush; when it is consumed, the next item is the oldest."""
     queue = open_queue()
     view = View(directory)
     begin = DISK.time_ns()
@@ -176,7 +176,7 @@ def test_the_oldest_item_has_the_time_of_its_block(open_queue: QueueFactory, dir
 
 
 def test_a_file_that_is_missing_has_no_size(open_queue: QueueFactory, directory: Path) -> None:
-    """Of a queue whose machine stopped before its segment had a name, the log tells everything that was flushed."""
+    """If a segment file is missing after a crash, its size is 0, and the log has all items that were flushed."""
     queue = open_queue()
     put(queue, b"a")
     crash(queue)
@@ -188,7 +188,7 @@ def test_a_file_that_is_missing_has_no_size(open_queue: QueueFactory, directory:
 
 
 def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: QueueFactory, directory: Path) -> None:
-    """It is counted, and read, where it is, also when its owner was killed before the renaming."""
+    """An adopted file that was not renamed yet is counted, and is read under its old name."""
 
     def rename(source: str, target: str) -> None:
         if "/inbox/" in source and "/data/" in target:
@@ -210,7 +210,8 @@ def test_a_file_that_was_adopted_and_has_its_old_name(open_queue: QueueFactory, 
 
 
 def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: QueueFactory, directory: Path) -> None:
-    """``browse`` and ``peek`` have what is left, on hold or not, with sequences; nothing is consumed."""
+    """``browse`` and ``peek`` return the items that are left, on hold or not, with their sequences, and consume
+    nothing."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
     expected = items(600, 1000)[:5] + items(600, 1000)[205:] + [b"small %d" % number for number in range(10)]
@@ -231,7 +232,8 @@ def test_items_are_seen_in_their_order_with_what_the_log_carries(open_queue: Que
 
 
 def test_subscriptions_have_their_own_view(open_queue: QueueFactory, directory: Path) -> None:
-    """What each has left; of a queue with ``fan_out``, without a subscription, what any has."""
+    """A view shows what each subscription has left; without a name, a queue with ``fan_out`` shows what any of them has
+    left."""
     queue = open_queue(fan_out=True)
     put(queue, *items(10))
     one, two = queue.subscribe("one"), queue.subscribe("two")
@@ -250,7 +252,8 @@ def test_subscriptions_have_their_own_view(open_queue: QueueFactory, directory: 
 
 
 def test_who_owns_it(open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """This process while it does, nobody then: closed cleanly, or not."""
+    """A snapshot shows whether a process owns the queue, which process it is, and whether the queue was closed
+    cleanly."""
     queue = open_queue()
     view, lock = View(directory), str(directory / "lock")
     seen = view.look()
@@ -272,7 +275,10 @@ def test_who_owns_it(open_queue: QueueFactory, directory: Path, monkeypatch: pyt
 
 
 def test_locks_that_the_system_shows(tmp_path: Path) -> None:
-    """By the file, or by who signed it, where a file system shows another device; None where it shows none."""
+    """A lock is recognised by its file, or by the process that signed it if the file system shows another device.
+
+    The answer is None if the system shows no locks.
+    """
     path = tmp_path / "lock"
     path.write_text('{"pid": 4711, "host": "here", "since": "now"}')
     shown = tmp_path / "locks"
@@ -295,7 +301,7 @@ def test_locks_that_the_system_shows(tmp_path: Path) -> None:
 
 
 def test_a_lock_that_slips_through_is_seen(tmp_path: Path) -> None:
-    """The system shows locks page by page: one that a listing lacks is held if the next one has it."""
+    """The system shows locks page by page, so a lock that one listing lacks is held if the next listing has it."""
     path, shown = tmp_path / "lock", tmp_path / "locks"
     path.touch()
     stat = path.stat()
@@ -313,7 +319,8 @@ def test_a_lock_that_slips_through_is_seen(tmp_path: Path) -> None:
 
 
 def test_nothing_on_disk_tells_of_a_look(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
-    """Every file and directory is the same before and after: bytes, sizes, times; owned, crashed, or closed."""
+    """A look leaves all files and directories as they are, in bytes, sizes and times, whether the queue is owned or has
+    crashed."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
     with Producer(directory) as producer:
@@ -338,7 +345,7 @@ def test_nothing_on_disk_tells_of_a_look(open_queue: QueueFactory, directory: Pa
 
 
 def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
-    """It is an error, and is not made."""
+    """A look at a queue that does not exist raises an error, and makes nothing."""
     view = View(tmp_path / "nothing")
     assert repr(view) == f"View({str(tmp_path / 'nothing')!r})"
     with pytest.raises(QueueNotFoundError):
@@ -349,7 +356,7 @@ def test_a_queue_that_is_not_there(tmp_path: Path) -> None:
 
 
 def test_another_queue_of_the_same_name(tmp_path: Path) -> None:
-    """A view of a queue that was deleted does not serve the items of the one that was made in its place."""
+    """The view of a deleted queue does not serve the items of a queue that was made in its place."""
     with PersistentQueue(tmp_path, "a") as queue:
         put(queue, b"old")
     view = View(tmp_path, "a")
@@ -365,7 +372,10 @@ def test_another_queue_of_the_same_name(tmp_path: Path) -> None:
 
 
 def test_what_is_consumed_while_it_is_browsed(open_queue: QueueFactory, directory: Path) -> None:
-    """It is left out, once its file is gone; what stays comes in its order, wherever it is by then."""
+    """Items that are consumed during a ``browse`` are left out once their file is gone.
+
+    The items that stay come in order, even if they were compacted meanwhile.
+    """
     queue = open_queue(segment_bytes=50_000)
     put(queue, b"held")
     for start in range(0, 600, 20):
@@ -388,7 +398,7 @@ def test_what_is_consumed_while_it_is_browsed(open_queue: QueueFactory, director
 
 
 def test_what_is_moved_while_it_is_browsed(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
-    """The segments are read where they are then."""
+    """A ``browse`` finds the segments at their new place if they are moved meanwhile."""
     with open_queue(segment_bytes=50_000) as queue:
         for start in range(0, 200, 20):
             put(queue, *items(200, 1000)[start : start + 20])
@@ -401,7 +411,7 @@ def test_what_is_moved_while_it_is_browsed(open_queue: QueueFactory, directory: 
 
 
 def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: QueueFactory, directory: Path) -> None:
-    """Items are seen with the key, or through the open queue; everything else is seen by anybody."""
+    """Items of an encrypted queue need the key, or a view of the open queue; depth and ages need no key."""
     encryption = Encryption("key", lambda _: bytes(range(32)))
     queue = open_queue(compression="zstd", encryption=encryption)
     put(queue, *[b"secret" * 100] * 5)
@@ -421,7 +431,10 @@ def test_what_is_encrypted_needs_the_key_and_its_age_does_not(open_queue: QueueF
 
 @pytest.mark.damages
 def test_damage_is_told_and_nothing_wrong_is_served(open_queue: QueueFactory, directory: Path) -> None:
-    """What comes before the damaged block is seen; then its file and offset. A snapshot has no age then."""
+    """``browse`` returns the items before a damaged block, then raises an error with its offset.
+
+    If the oldest item is in a damaged block, its age is None.
+    """
     with open_queue(segment_bytes=100_000) as queue:
         for start in range(0, 60, 20):
             put(queue, *items(60, 1000)[start : start + 20])
@@ -441,7 +454,10 @@ def test_damage_is_told_and_nothing_wrong_is_served(open_queue: QueueFactory, di
 
 @pytest.mark.damages
 def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: QueueFactory, directory: Path) -> None:
-    """As the owner would hand it out: a damaged block costs its own items, a file that is missing all of its."""
+    """With ``damaged``, ``browse`` goes on behind damage, as the owner does.
+
+    A damaged block costs its own items; a missing file costs all of its items.
+    """
     with open_queue(segment_bytes=30_000) as queue:
         for start in range(0, 60, 5):
             put(queue, *items(60, 1000)[start : start + 5])
@@ -475,7 +491,7 @@ def test_what_lies_behind_damage_is_seen_where_that_is_asked_for(open_queue: Que
 
 @pytest.mark.damages
 def test_a_damaged_header_that_nobody_needs_is_passed_over(open_queue: QueueFactory, directory: Path) -> None:
-    """What is consumed may be damaged: what lies behind it is seen, as the owner sees it."""
+    """A damaged header of a consumed block is passed over, and the items behind it are seen."""
     with open_queue() as queue:
         for n in range(3):
             put(queue, b"%d" % n)
@@ -488,7 +504,7 @@ def test_a_damaged_header_that_nobody_needs_is_passed_over(open_queue: QueueFact
 def test_an_age_that_cannot_be_read_is_none(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where the disk refuses to read a data file, or its mode does, all else is to be seen."""
+    """If a data file cannot be read, its ages are None, and the rest of the snapshot can be seen."""
     with open_queue() as queue:
         put(queue, b"item")
 
@@ -503,7 +519,10 @@ def test_an_age_that_cannot_be_read_is_none(
 
 
 def test_a_transaction_in_doubt_is_named(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Of one over two queues, whose process was killed in between, the queue that knows; it is not counted."""
+    """After a kill within a transaction over two queues, a snapshot names the queue that knows the outcome.
+
+    The items of that transaction are not counted.
+    """
     a, _ = in_doubt(open_queue, decided=True)
     crash(a)
     seen = {name: View(tmp_path / "queues", name).look() for name in "ab"}
@@ -514,12 +533,12 @@ def test_a_transaction_in_doubt_is_named(open_queue: QueueFactory, tmp_path: Pat
 
 
 def rest_alone() -> None:
-    """In a process of its own: no maintenance comes by itself, so that a queue that rests stays as it is."""
+    """Turn off maintenance in this process, so that a queue at rest stays as it is."""
     Maintenance.maintain_soon = lambda self: None  # type: ignore[method-assign]
 
 
 def owner_body(pipe: Connection, path: str, seed: int) -> None:
-    """Own the queue, and work on it, until told to end: numbered items in, out, on hold, given back, compacted."""
+    """Own the queue until told to end: enqueue numbered items, dequeue, hold, release, compact and trim."""
     rest_alone()
     rng = random.Random(seed)
     number = 0
@@ -545,7 +564,7 @@ def owner_body(pipe: Connection, path: str, seed: int) -> None:
 
 
 def test_beside_another_process_that_works(tmp_path: Path) -> None:
-    """Whatever its owner does meanwhile, each look is of one moment, and each item is the one with its sequence."""
+    """Each look is of one moment, and each item is the one with its sequence, while the owner is at work."""
     path = tmp_path / "queue"
     with Child(owner_body, str(path), 7) as child:
         assert child.hear() == "begun"
@@ -587,7 +606,8 @@ def crashed_body(pipe: Connection, path: str) -> None:
 
 
 def test_an_owner_who_was_killed(tmp_path: Path) -> None:
-    """Nobody owns the queue, it was not closed, and what was flushed is seen, without a recovery."""
+    """After its owner was killed, a queue is shown as neither owned nor closed, with all flushed items, and without a
+    recovery."""
     path = tmp_path / "queue"
     with Child(crashed_body, str(path)) as child:
         assert child.hear() == "begun"

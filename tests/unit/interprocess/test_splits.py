@@ -1,4 +1,4 @@
-"""Splits: what a queue holds is read beside its owner, in pieces, without the lock."""
+"""Splits: the items of a queue are read in parts, beside its owner and without the lock."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ EVERYTHING: Run = (0, 2**62)
 
 
 def planned(directory: Path, *runs: Run, disk: Disk = DISK) -> list[Split]:
-    """The splits of these sequences, or of everything."""
+    """Return the splits of these sequences, or of everything."""
     places, recovered = look(disk, str(directory))
     return plan(disk, places, recovered, runs or (EVERYTHING,))
 
 
 def items_of(directory: Path, splits: list[Split], **options: Any) -> dict[int, bytes]:
-    """The items of these splits, by their sequences."""
+    """Return the items of these splits, by their sequences."""
     found: dict[int, bytes] = {}
     for split in splits:
         for part in read(DISK, str(directory), split, **options):
@@ -51,13 +51,14 @@ def items(count: int, length_bytes: int = 0) -> list[bytes]:
 
 
 def fill(queue: PersistentQueue) -> None:
-    """Sixty items of five kilobytes, six in each block."""
+    """Put sixty items of five kilobytes, six in each block."""
     for start in range(0, 60, 6):
         put(queue, *items(60, 5000)[start : start + 6])
 
 
 def test_everything_is_read_beside_the_owner(open_queue: QueueFactory, directory: Path) -> None:
-    """Small flushes, which only the log has so far, and large ones, which the segments have, in their order."""
+    """Items of small flushes, which only the log has so far, and of large flushes are read in order beside the
+    owner."""
     queue = open_queue(segment_bytes=200_000)
     expected: list[bytes] = []
     for number in range(40):
@@ -75,7 +76,7 @@ def test_everything_is_read_beside_the_owner(open_queue: QueueFactory, directory
 
 
 def test_what_the_log_carries_is_taken_along_only_where_it_has_to_be(open_queue: QueueFactory, directory: Path) -> None:
-    """A split brings the blocks that the file has not; once they are written there it brings none."""
+    """A split carries the blocks that its file does not have yet; once they are written there, it carries none."""
     queue = open_queue()
     put_each(queue, items(50))
     (split,) = planned(directory)
@@ -93,7 +94,7 @@ def test_what_the_log_carries_is_taken_along_only_where_it_has_to_be(open_queue:
 
 
 def test_a_segment_that_was_never_written(directory: Path) -> None:
-    """Of a queue whose machine stopped before the segment had a name, the log tells everything that was flushed."""
+    """If a segment file is missing after a crash, the log has all items that were flushed."""
     queue = PersistentQueue(directory)
     put(queue, *LISTS[0])
     put(queue, *LISTS[1])
@@ -105,7 +106,7 @@ def test_a_segment_that_was_never_written(directory: Path) -> None:
 
 
 def test_what_is_well_is_not_passed_over(open_queue: QueueFactory, directory: Path) -> None:
-    """Where the first block can be read nothing is said of what stands behind it."""
+    """``find_behind`` refuses to pass over a first block that can be read."""
     with open_queue() as queue:
         put(queue, *items(3))
     (split,) = planned(directory)
@@ -114,7 +115,7 @@ def test_what_is_well_is_not_passed_over(open_queue: QueueFactory, directory: Pa
 
 
 def test_what_is_consumed_is_left_out(open_queue: QueueFactory, directory: Path) -> None:
-    """Only what nobody has consumed is read, wherever it lies; what is on hold is there."""
+    """Exactly the items that are not consumed are read, including those on hold."""
     queue = open_queue(memory_bytes=0)
     put(queue, *items(100))
     with queue.session() as first, queue.session() as second:
@@ -129,7 +130,7 @@ def test_what_is_consumed_is_left_out(open_queue: QueueFactory, directory: Path)
 
 
 def test_some_of_the_sequences(open_queue: QueueFactory, directory: Path) -> None:
-    """Of the runs that are asked for, each item once; what is beyond the queue is nothing."""
+    """Each item of the requested runs is read once; runs beyond the queue are empty."""
     queue = open_queue(segment_bytes=100_000)
     put(queue, *items(100, 5000))
     for runs in ([(0, 1)], [(99, 5)], [(17, 3), (40, 30)], [(200, 5)]):
@@ -141,7 +142,8 @@ def test_some_of_the_sequences(open_queue: QueueFactory, directory: Path) -> Non
 def test_partitions_are_about_as_large_as_they_should_be(
     open_queue: QueueFactory, directory: Path, most_bytes: int
 ) -> None:
-    """Large extents are cut, small ones are read together, gaps or not; together they are everything, once."""
+    """Large extents are cut and small ones are grouped, with or without gaps; together the partitions have every item
+    once."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
     with queue.session() as session:
@@ -168,7 +170,7 @@ def test_partitions_are_about_as_large_as_they_should_be(
 
 @pytest.mark.parametrize("parts", range(1, 14))
 def test_gaps_are_cut_like_anything_else(parts: int) -> None:
-    """However a split with gaps is cut, the parts are what it was, in order, and about equal."""
+    """If a split with gaps is cut, its parts have the same sequences in order, in about equal numbers."""
     runs = ((0, 3), (10, 4), (19, 6))
     split = Split(("file",), 1, 2, 64, 64 + 2500, 0, 25, 0, runs, None)
     (group,) = partition([split], 10**6)
@@ -183,7 +185,7 @@ def test_gaps_are_cut_like_anything_else(parts: int) -> None:
 
 
 def test_blocks_that_were_written_ahead(open_queue: QueueFactory, directory: Path) -> None:
-    """What a session writes ahead, and others commit before, comes in the order of the commits."""
+    """Blocks that a session has spilled come in the order of the commits, behind items that were committed before."""
     queue = open_queue()
     large = [b"%d" % number + bytes(1024 * 1024) for number in range(20)]
     with queue.session() as session:
@@ -208,7 +210,8 @@ def test_the_time_of_a_block(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_published_and_adopted_and_not_renamed(directory: Path) -> None:
-    """What was adopted by an owner who was killed before the renames is read where it is, and where it is then."""
+    """Files that a killed owner has adopted and not renamed are read under their old names, and after the renames under
+    the new ones."""
 
     def failpoint(name: str) -> None:
         if name == "adopt.3 rename":
@@ -227,11 +230,14 @@ def test_published_and_adopted_and_not_renamed(directory: Path) -> None:
     assert list(items_of(directory, splits).values()) == expected
 
 
-# --- what happens meanwhile ------------------------------------------------------------------------------------------
+# --- changes meanwhile -----------------------------------------------------------------------------------------------
 
 
 def test_consumed_since_it_was_planned(open_queue: QueueFactory, directory: Path) -> None:
-    """What was consumed meanwhile comes all the same while its file is there; then it is told of, or left out."""
+    """Items that were consumed after planning are still read while their file is there.
+
+    Then they raise ``GoneError``, or are left out with ``skips``.
+    """
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
     splits = planned(directory)
@@ -249,7 +255,7 @@ def test_consumed_since_it_was_planned(open_queue: QueueFactory, directory: Path
 
 
 def test_consumed_while_it_is_read(open_queue: QueueFactory, directory: Path) -> None:
-    """A file that is given back, or recycled, while it is read makes no wrong items and no damage."""
+    """A file that is retired or reused while it is read yields neither wrong items nor damage."""
     queue = open_queue(segment_bytes=100_000, pool_max_bytes=10**7)
     fill(queue)
     (split, *_) = planned(directory)
@@ -269,7 +275,7 @@ def test_consumed_while_it_is_read(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_compacted_since_it_was_planned(open_queue: QueueFactory, directory: Path) -> None:
-    """What lies elsewhere by the time it is read is read there."""
+    """Items that were compacted after planning are read at their new place."""
     queue = open_queue(segment_bytes=100_000)
     fill(queue)
     with queue.session() as session:
@@ -287,12 +293,12 @@ def test_compacted_since_it_was_planned(open_queue: QueueFactory, directory: Pat
     before = set(segment_files(directory))
     assert queue.compact(below=1.0).segments
     queue.trim()
-    assert len(before & set(segment_files(directory))) <= 1  # the one that is written on
+    assert len(before & set(segment_files(directory))) <= 1  # the current one stays
     assert items_of(directory, splits) == expected
 
 
 def test_moved_since_it_was_planned(directory: Path, tmp_path: Path) -> None:
-    """A plan holds though the segments are elsewhere by then."""
+    """A plan stays valid when the segments are moved."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(10, 100))
     splits = planned(directory)
@@ -301,7 +307,7 @@ def test_moved_since_it_was_planned(directory: Path, tmp_path: Path) -> None:
 
 
 def test_another_queue_by_the_same_name(directory: Path) -> None:
-    """What is read is never another queue's, though its files have the same names."""
+    """A plan never yields items of another queue, even if its files have the same names."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(10, 100))
     splits = planned(directory)
@@ -320,7 +326,7 @@ def test_another_queue_by_the_same_name(directory: Path) -> None:
 @pytest.mark.damages
 @pytest.mark.parametrize("at", [0, 30, 80, 5000])
 def test_damage_is_told_of(directory: Path, at: int) -> None:
-    """A byte that flipped, in a header or in an item, is an error that names file and offset, and never an item."""
+    """A flipped byte in a header or an item raises an error with file and offset, and never yields an item."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(10, 1000))
     splits = planned(directory)
@@ -333,7 +339,7 @@ def test_damage_is_told_of(directory: Path, at: int) -> None:
 
 @pytest.mark.damages
 def test_fewer_items_than_the_log_says(directory: Path) -> None:
-    """Blocks that end before the items do are damage."""
+    """Blocks that end before the planned items do are damage."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(10, 1000))
     (split,) = planned(directory)
@@ -342,7 +348,7 @@ def test_fewer_items_than_the_log_says(directory: Path) -> None:
 
 
 def test_a_log_that_is_replaced_meanwhile(directory: Path) -> None:
-    """Who looks while the owner replaces the log looks again, though not for ever."""
+    """A look is repeated if the owner replaces the log meanwhile, but not for ever."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(3))
     looks = [0]
@@ -360,7 +366,7 @@ def test_a_log_that_is_replaced_meanwhile(directory: Path) -> None:
 
 
 def test_no_queue(tmp_path: Path) -> None:
-    """Where there is no queue there is nothing to look at."""
+    """A look at a queue that does not exist raises an error, and makes nothing."""
     with pytest.raises(QueueNotFoundError):
         look(DISK, str(tmp_path / "nowhere"))
     assert os.listdir(tmp_path) == []
@@ -368,7 +374,8 @@ def test_no_queue(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("seed", range(6))
 def test_whatever_was_consumed(open_queue: QueueFactory, directory: Path, seed: int) -> None:
-    """Beside an owner who puts in, takes out in any order, trims and compacts, what nobody has consumed is read."""
+    """Beside an owner that enqueues, dequeues out of order, trims and compacts, exactly the unconsumed items are
+    read."""
     chance = random.Random(seed)
     queue = open_queue(segment_bytes=chance.choice([2000, 100_000]), log_bytes=chance.choice([4096, 1 << 20]))
     expected: dict[int, bytes] = {}
@@ -394,11 +401,11 @@ def test_whatever_was_consumed(open_queue: QueueFactory, directory: Path, seed: 
         assert items_of(directory, planned(directory)) == expected
 
 
-# --- beside an owner who is quicker ----------------------------------------------------------------------------------
+# --- beside a quicker owner ------------------------------------------------------------------------------------------
 
 
 def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: QueueFactory) -> None:
-    """A log that its owner supersedes and cuts under the reader's hands is read no less than whole: the next one is."""
+    """If the owner supersedes and cuts a log while it is read, the next log is read, and nothing is missing."""
     queue = open_queue(log_bytes=4096)
     put_each(queue, items(300, 50))
     cut: list[int] = []
@@ -416,7 +423,7 @@ def test_a_log_that_is_cut_while_it_is_read(directory: Path, open_queue: QueueFa
 
 
 def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: QueueFactory) -> None:
-    """Who never gets to read a log to its end says so, after a while."""
+    """A look that never gets to the end of a log raises ``TimeoutError`` after a while."""
     queue = open_queue()
 
     def fstat(fd: int) -> os.stat_result:
@@ -429,8 +436,10 @@ def test_an_owner_who_begins_logs_again_and_again(directory: Path, open_queue: Q
 
 @pytest.mark.parametrize("sync", [True, False])
 def test_an_adoption_between_a_look_and_a_read(directory: Path, sync: bool) -> None:
-    """An adopted file that its owner renames at any moment is found, under either name: nothing seems damaged, nor lost
-    where the log is believed only as far as its blocks are there."""
+    """An adopted file that is renamed between a look and a read is found under either name.
+
+    Nothing seems damaged, and nothing is lost if the queue does not sync.
+    """
     killed = killed_before_the_rename(directory, sync)
     (published,) = (directory / "inbox").iterdir()
     renamed: list[str] = []
@@ -450,7 +459,7 @@ def test_an_adoption_between_a_look_and_a_read(directory: Path, sync: bool) -> N
 
 
 def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
-    """An owner who has adopted a file, by his log, and has not renamed it."""
+    """Return a queue that has adopted a file by its log, and was interrupted before the rename."""
 
     def failpoint(name: str) -> None:
         if name == "adopt.3 rename":
@@ -466,7 +475,7 @@ def killed_before_the_rename(directory: Path, sync: bool) -> PersistentQueue:
 
 
 def test_many_gaps(directory: Path) -> None:
-    """What is left of a split is read in time that grows with its gaps, and not with their square."""
+    """Reading the rest of a split takes time in proportion to its gaps, and not to their square."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(40_000))
     (split,) = planned(directory)
@@ -475,7 +484,7 @@ def test_many_gaps(directory: Path) -> None:
 
 
 def test_a_file_system_that_is_read_only(directory: Path) -> None:
-    """To look, to plan and to read takes no file that can be written to."""
+    """Looking, planning and reading open no file for writing."""
     with PersistentQueue(directory) as queue:
         put(queue, *items(3))
 
@@ -493,7 +502,7 @@ def test_a_file_system_that_is_read_only(directory: Path) -> None:
 
 
 class Counting:
-    """A disk that counts what is asked of it, and what it reads."""
+    """A disk that counts the calls, and the bytes that are read."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -511,13 +520,13 @@ class Counting:
         return door
 
     def told(self) -> tuple[list[str], int]:
-        """What there was since the last time."""
+        """Return the calls and bytes since the last call of ``told``."""
         told, self.calls, self.read_bytes = (self.calls, self.read_bytes), [], 0
         return told
 
 
 def test_looking_again_costs_little_where_nothing_is_new(open_queue: QueueFactory, directory: Path) -> None:
-    """What was looked at once is not read, nor synced, again; what is new is seen at once, in whatever way it came."""
+    """A further look reads and syncs nothing that was looked at before, and sees anything new at once."""
     queue = open_queue()
     put_each(queue, items(500))
     counting = Counting()
@@ -546,7 +555,7 @@ def test_looking_again_costs_little_where_nothing_is_new(open_queue: QueueFactor
 
 
 def test_looking_again_at_another_queue_of_the_same_name(directory: Path, tmp_path: Path) -> None:
-    """A queue that was deleted, made anew, or moved is not taken for what it was."""
+    """A queue that was deleted, made again or moved is not mistaken for what it was."""
     onlooker = Onlooker(DISK, str(directory))
     with pytest.raises(QueueNotFoundError):
         onlooker.look()
@@ -569,8 +578,10 @@ def test_looking_again_at_another_queue_of_the_same_name(directory: Path, tmp_pa
 
 
 def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
-    """A frame that was met while it was written is seen when it is whole; and a log that is superseded while it is
-    synced is looked at anew."""
+    """A frame that was met while it was being written is seen when it is whole.
+
+    A log that is superseded while it is synced is looked at again.
+    """
     queue = PersistentQueue(directory)
     put(queue, b"a")
     log = log_file(directory)
@@ -597,7 +608,7 @@ def test_looking_again_behind_what_was_half_written(directory: Path) -> None:
 
 
 def test_an_onlooker_travels_light(directory: Path) -> None:
-    """Who is sent to another process takes nothing along of what he has seen, and sees it there."""
+    """A pickled ``Onlooker`` carries nothing of what it has seen, and sees it in the other process."""
     with PersistentQueue(directory) as queue:
         put_each(queue, items(500))
         onlooker = Onlooker(DISK, str(directory))

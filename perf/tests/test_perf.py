@@ -182,7 +182,7 @@ def test_two_trees_are_compared(tmp_path: Path) -> None:
 
 
 def test_an_unknown_workload_is_named() -> None:
-    """The error lists the known names."""
+    """An unknown name is refused by an error that lists the known names."""
     done = subprocess.run(
         [sys.executable, "-m", "perf", "--only", "nothing"],
         capture_output=True,
@@ -347,7 +347,7 @@ def test_a_tree_without_folders_is_compared(tmp_path: Path) -> None:
 
 
 def test_imports_go_downward() -> None:
-    """A module imports only from the parts before its own part in this order. Tests may import anything."""
+    """A module imports only from those parts that come before its own part in this order; tests may import anything."""
     order = ["older_trees", "contenders", "workloads", "harness", "counts", "report", "studies", "compare", "__main__"]
     perf = ROOT / "perf"
     for path in perf.rglob("*.py"):

@@ -64,7 +64,7 @@ def test_a_line_is_judged_by_the_first_it_is_compared_with() -> None:
 
 
 def test_everybody_has_as_many_turns() -> None:
-    """Each round reverses the order."""
+    """The order of the contenders is reversed in each round."""
     assert list(programs.in_turn(3, 2)) == [2, 1, 0, 0, 1, 2]
 
 

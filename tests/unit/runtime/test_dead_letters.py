@@ -37,7 +37,7 @@ from .test_retries import DEAD, Clock, fail, letters, taken
 
 
 def test_requeue_brings_them_back(open_queue: QueueFactory) -> None:
-    """Dead letters come back to the end of their queue, in their order, with all their attempts before them."""
+    """``requeue`` puts dead letters at the end of their queue, in order, with all their attempts ahead of them."""
     queue = open_queue(**DEAD)
     put(queue, *[b"%d" % number for number in range(4)])
     with queue.session() as session:
@@ -57,7 +57,7 @@ def test_requeue_brings_them_back(open_queue: QueueFactory) -> None:
 
 
 def test_a_shared_queue_of_dead_letters(open_queue: QueueFactory) -> None:
-    """Several queues may have one; each takes back its own, and all else stays, in order."""
+    """Several queues may share a dead-letter queue: each takes back its own items, and all others stay, in order."""
     dead = open_queue("dead")
     queues = [open_queue(name, dead_letter=dead) for name in ("a", "b")]
     for number in range(600):
@@ -78,7 +78,7 @@ def test_a_shared_queue_of_dead_letters(open_queue: QueueFactory) -> None:
 
 
 def test_requeue_of_more_than_memory(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is brought back is written ahead where there is much of it; one that fails changes nothing."""
+    """A requeue of many items spills them, and a requeue that fails changes nothing."""
     monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
     dead = open_queue("dead")
     queue = open_queue(dead_letter=dead, max_items=50)
@@ -96,7 +96,8 @@ def test_requeue_of_more_than_memory(open_queue: QueueFactory, monkeypatch: pyte
 
 
 def test_settings_that_do_not_go_together(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """What cannot work is refused when the queue is opened, which is closed then, and says what to do."""
+    """Settings that cannot work are refused at the opening, with a message that says what to do, and no queue stays
+    open."""
     for settings, error, message in (
         ({"max_attempts": 3}, ValueError, "max_attempts needs dead_letter="),
         ({"max_attempts": 0, "dead_letter": "dead"}, ValueError, "at least 1"),
@@ -132,7 +133,10 @@ def test_settings_that_do_not_go_together(open_queue: QueueFactory, tmp_path: Pa
 
 
 def test_they_are_opened_and_closed_with_their_queue(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """The queue of the dead letters stands beside the other one, also where that has no name."""
+    """A dead-letter queue that is given by name stands beside its queue, and is opened and closed with it.
+
+    This holds for a queue without a name, too.
+    """
     queue = open_queue(None, path=tmp_path / "queues", dead_letter="dead")
     assert (tmp_path / "dead" / "lock").exists()
     queue.close()
@@ -141,7 +145,8 @@ def test_they_are_opened_and_closed_with_their_queue(open_queue: QueueFactory, t
 
 
 def test_dead_letters_that_were_closed(open_queue: QueueFactory) -> None:
-    """Where their queue was closed before, what is given up stays where it is, and the error says which queue it is."""
+    """If the dead-letter queue was closed before, items to give up stay in their queue, and the error names the closed
+    queue."""
     dead = open_queue("dead")
     queue = open_queue(max_attempts=1, dead_letter=dead)
     put(queue, b"item")
@@ -155,7 +160,7 @@ def test_dead_letters_that_were_closed(open_queue: QueueFactory) -> None:
 
 
 def test_what_is_encrypted_stays_so(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """Nothing of an encrypted item lies in clear because it was given up."""
+    """An encrypted item stays encrypted when it is given up, and so does the reason."""
     secret = Encryption("k", lambda _key_id: bytes(32))
     queue = open_queue(dead_letter="dead", encryption=secret, compression="zstd")
     put(queue, b"top secret")
@@ -167,8 +172,7 @@ def test_what_is_encrypted_stays_so(open_queue: QueueFactory, tmp_path: Path) ->
 
 
 def test_a_requeue_that_fails_holds_nothing(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where what is brought back finds no room while it is written ahead, all dead letters are there as before, also
-    those that were not looked at yet."""
+    """If a requeue finds no room while it spills, all dead letters are there as before, and none is on hold."""
     monkeypatch.setattr("persistentqueue.runtime.requeue.SPILL_BYTES", 1000)
     queue = open_queue(dead_letter="dead", max_disk_bytes=200_000, log_bytes=16_384)
     put(queue.dead_letters, b"foreign")
@@ -188,7 +192,7 @@ def test_a_requeue_that_fails_holds_nothing(open_queue: QueueFactory, monkeypatc
 
 
 def test_stats_and_explain(open_queue: QueueFactory) -> None:
-    """What is delayed, was rejected, or is dead, is told; what is delayed keeps its file."""
+    """``stats`` counts delayed, rejected and dead items, and ``explain`` counts the delayed items of a segment."""
     clock = Clock()
     queue = open_queue(disk=clock.disk, retry_delay_seconds=5, **DEAD)
     put(queue, b"a", b"b", b"c")
@@ -207,7 +211,8 @@ def test_stats_and_explain(open_queue: QueueFactory) -> None:
 
 
 def test_others_overtake_what_is_delayed(open_queue: QueueFactory) -> None:
-    """An item is not ready before its time, by the setting, what it makes of the attempts, or what reject says."""
+    """A rejected item is ready only after its delay: that of the setting, of a callable for its attempts, or of
+    ``reject``."""
     clock = Clock()
     queue = open_queue(disk=clock.disk, retry_delay_seconds=lambda attempts: 10.0 * attempts)
     put(queue, *b"abcd"[:0], b"a", b"b", b"c", b"d")
@@ -229,7 +234,7 @@ def test_others_overtake_what_is_delayed(open_queue: QueueFactory) -> None:
 
 
 def test_a_batch_is_delayed_as_one(open_queue: QueueFactory) -> None:
-    """Neighbours that are rejected together are one run in the log and in memory, for each delay; each comes again."""
+    """Adjacent items that are rejected with the same delay are one run in the log and in memory."""
     queue = open_queue(retry_delay_seconds=600)
     put(queue, *[b"%d" % number for number in range(100)])
     with queue.session() as session:
@@ -243,7 +248,8 @@ def test_a_batch_is_delayed_as_one(open_queue: QueueFactory) -> None:
 
 
 def test_clear_takes_what_is_due(open_queue: QueueFactory) -> None:
-    """What came back and is due is cleared as well, though nobody has looked since; what is not due yet stays."""
+    """``clear`` consumes rejected items that are due, even before another call has noticed; items that are not due
+    stay."""
     clock = Clock()
     queue = open_queue(disk=clock.disk, retry_delay_seconds=5)
     put(queue, b"a", b"b", b"c")
@@ -261,7 +267,10 @@ def test_clear_takes_what_is_due(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 def test_a_delay_survives_a_restart(open_queue: QueueFactory, end: Callable[..., None]) -> None:
-    """When it is due stands in the log; a clock that was set back holds it no longer than the delay."""
+    """The time at which an item is due survives a restart, in the log.
+
+    If the clock was set back, an item waits no longer than its delay.
+    """
     clock = Clock()
     settings = {"disk": clock.disk, "retry_delay_seconds": 60}
     queue = open_queue(**settings)
@@ -299,7 +308,7 @@ def test_a_delay_survives_a_restart(open_queue: QueueFactory, end: Callable[...,
 
 
 def test_who_waits_wakes_when_it_is_due(open_queue: QueueFactory) -> None:
-    """Who waits for ever, or for a while, gets it when its time has come, also if that was set while he waited."""
+    """A waiter gets a delayed item when it is due, even if the delay began during the wait."""
     queue = open_queue(retry_delay_seconds=0.05)
     put(queue, b"a")
     fail(queue, ValueError())
@@ -315,13 +324,13 @@ def test_who_waits_wakes_when_it_is_due(open_queue: QueueFactory) -> None:
 
 
 def wait_for_one(queue: PersistentQueue[bytes]) -> bytes | None:
-    """An item, whenever it comes."""
+    """Wait without a timeout for an item; return it."""
     with queue.transaction() as session:
         return session.dequeue(timeout=None)
 
 
 def test_a_timeout_that_ends_before(open_queue: QueueFactory) -> None:
-    """Who waits less than it takes gets nothing."""
+    """A wait that is shorter than the delay ends without an item."""
     queue = open_queue(retry_delay_seconds=600)
     put(queue, b"a")
     fail(queue, ValueError())
@@ -331,7 +340,7 @@ def test_a_timeout_that_ends_before(open_queue: QueueFactory) -> None:
 
 
 def test_a_delay_that_cannot_be_made(open_queue: QueueFactory) -> None:
-    """What the setting raises is raised, and the item comes again at once."""
+    """If the setting makes an invalid delay, the error is raised, and the item is ready again at once."""
     queue = open_queue(retry_delay_seconds=lambda attempts: float("nan"))
     put(queue, b"a")
     with queue.session() as session:
@@ -342,7 +351,7 @@ def test_a_delay_that_cannot_be_made(open_queue: QueueFactory) -> None:
 
 
 def test_what_has_no_attempts_left_is_not_delayed(open_queue: QueueFactory) -> None:
-    """There is nothing to wait for: who dequeues next finds it given up."""
+    """An item without attempts left is not delayed: the next dequeue gives it up."""
     queue = open_queue(max_attempts=1, dead_letter="dead", retry_delay_seconds=600)
     put(queue, b"a")
     with queue.session() as session:
@@ -354,7 +363,7 @@ def test_what_has_no_attempts_left_is_not_delayed(open_queue: QueueFactory) -> N
 
 
 def test_a_queue_that_ends_delays_nothing(open_queue: QueueFactory) -> None:
-    """A session that is closed with its queue, or after it, gives back without a word."""
+    """A session that is closed with its queue, or after it, releases its items without a delay and without an error."""
     queue = open_queue(retry_delay_seconds=600)
     put(queue, b"a")
     with queue.session() as session:
@@ -365,7 +374,7 @@ def test_a_queue_that_ends_delays_nothing(open_queue: QueueFactory) -> None:
 
 
 def test_a_delay_that_cannot_be_logged(open_queue: QueueFactory) -> None:
-    """Where the log is broken the item waits as long as the queue is open."""
+    """If the log is broken, a delay holds as long as the queue is open."""
     broken: list[bool] = []
 
     def failpoint(name: str) -> None:
@@ -386,8 +395,10 @@ def test_a_delay_that_cannot_be_logged(open_queue: QueueFactory) -> None:
 
 
 def test_many_threads(open_queue: QueueFactory) -> None:
-    """Whoever fails, rejects or waits meanwhile: each item is consumed once, or dead, and nobody has it once more than
-    it may be had."""
+    """With threads that fail, reject and wait, each item is consumed once or is dead.
+
+    No item is delivered more often than ``max_attempts`` allows.
+    """
     queue = open_queue(retry_delay_seconds=0.001, log_bytes=8192, segment_bytes=3000, **DEAD)
     numbers = range(150)
     put(queue, *[b"%d" % number for number in numbers])
@@ -422,7 +433,7 @@ def test_many_threads(open_queue: QueueFactory) -> None:
 
 
 def test_a_damaged_log_is_repaired(open_queue: QueueFactory, directory: Path) -> None:
-    """What a repair has of a log with deliveries goes on as it was counted; what was lost counts for nothing."""
+    """Counts of deliveries that a repair can read go on; lost ones count for nothing."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c")
     fail(queue, ValueError(), 2)
@@ -445,7 +456,7 @@ def test_a_damaged_log_is_repaired(open_queue: QueueFactory, directory: Path) ->
 
 
 def test_flushed_with_other_sessions(open_queue: QueueFactory) -> None:
-    """Of sessions that are flushed at once those that reject something do so; what was put back is not rejected."""
+    """``flush_all`` flushes the rejections of each session; an item that was put back is not rejected."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c", b"d")
     with queue.session() as one, queue.session() as other, queue.session() as third:
@@ -463,7 +474,7 @@ def test_flushed_with_other_sessions(open_queue: QueueFactory) -> None:
 
 
 def test_who_waits_for_others(open_queue: QueueFactory) -> None:
-    """``wait`` ends when something is due, and not before."""
+    """``wait`` ends when an item is due, and not before."""
     for delay_seconds, timeout_seconds, is_there in ((0.02, None, True), (600.0, 0.01, False)):
         queue = open_queue(f"{timeout_seconds}", retry_delay_seconds=delay_seconds)
         put(queue, b"a")
@@ -473,7 +484,10 @@ def test_who_waits_for_others(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("setting", [{"max_attempts": 3}, {"dead_letter": "dead"}, {"retry_delay_seconds": 1}])
 def test_they_are_not_for_faces_that_take_ahead(tmp_path: Path, setting: dict[str, Any]) -> None:
-    """What a face takes ahead would count as delivered: it says so before anything is opened."""
+    """Classes that take items ahead of their users refuse these settings before anything is opened.
+
+    The items that they take ahead would count as delivered.
+    """
     for made in (aio.PersistentQueue, aio.Queue, compat.Queue, compat.FifoQueue):
         with pytest.raises(ValueError, match="which takes items ahead of its users"):
             made(tmp_path, **setting)
@@ -481,7 +495,7 @@ def test_they_are_not_for_faces_that_take_ahead(tmp_path: Path, setting: dict[st
 
 
 def test_other_settings_are_for_all_faces(tmp_path: Path) -> None:
-    """Only those settings are refused."""
+    """Classes that take items ahead accept other settings."""
     with compat.Queue(tmp_path / "queue", max_items=10) as queue:
         queue.put(1)
         assert queue.get() == 1

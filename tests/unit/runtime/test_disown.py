@@ -22,8 +22,7 @@ from tests.unit.runtime.test_open_queue import Gate, Interruption
 
 
 def test_disowning_twice(tmp_path: Path) -> None:
-    """A queue that was disowned is closed; disowning or closing it again does nothing, and waits for no lock, which
-    nobody may be left to let go of."""
+    """Disowning or closing a disowned queue again does nothing, and waits for no lock: its holder may be gone."""
     queue = PersistentQueue(tmp_path / "q")
     crash(queue)
     crash(queue)
@@ -37,12 +36,15 @@ def test_disowning_twice(tmp_path: Path) -> None:
 def test_interrupted_when_its_turn_comes(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, is_heir: bool
 ) -> None:
-    """Who was taken along is committed, and who was to lead is not, and hands on to the next."""
+    """A follower that is interrupted when its group was written has its transaction committed.
+
+    A thread that was to lead the next group has not, and passes the lead on.
+    """
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
 
     class Turn:
-        """A lock whose waiting is interrupted just when it has ended."""
+        """A lock whose second ``acquire`` is interrupted just when it has succeeded."""
 
         def __init__(self) -> None:
             self.lock = threading.Lock()

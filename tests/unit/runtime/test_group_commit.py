@@ -1,4 +1,4 @@
-"""The line: who leads, who follows, and what an interruption leaves behind."""
+"""Group commit: the leader, its followers, and the effects of interruptions."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def line(write: Callable[[Sequence[Transaction]], None] = settle) -> GroupCommit
 
 
 def test_those_who_came_meanwhile_are_one_group() -> None:
-    """While one is written the others line up, and are written together, in order."""
+    """Transactions that arrive while a group is written are the next group, in their order."""
     groups: list[list[Transaction]] = []
     written, go_on = threading.Event(), threading.Event()
 
@@ -62,7 +62,7 @@ def test_those_who_came_meanwhile_are_one_group() -> None:
 
 
 def test_each_hears_of_its_own_failure() -> None:
-    """What fails as a group fails for each of it; what was refused alone fails alone."""
+    """A transaction that is refused raises its own error; if a whole group fails, its transaction raises that error."""
 
     def write(group: Sequence[Transaction]) -> None:
         settle(group[1:])
@@ -80,8 +80,8 @@ def test_each_hears_of_its_own_failure() -> None:
 
 @pytest.mark.parametrize("seed", range(20))
 def test_interrupted_anywhere_nobody_waits_for_ever(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of threads that are interrupted before and behind any waiting, and while they write, each transaction is written
-    once, and all of the others' go on."""
+    """Each transaction is written once, and no thread waits for ever, if threads are interrupted while they wait or
+    write."""
     chance = Random(seed)
 
     def interrupt(probability: float) -> None:
@@ -89,7 +89,7 @@ def test_interrupted_anywhere_nobody_waits_for_ever(seed: int, monkeypatch: pyte
             raise Interruption
 
     class Turn:
-        """A lock; whoever waits for it may be interrupted."""
+        """A lock that may interrupt a thread that waits for it."""
 
         def __init__(self) -> None:
             self._lock = threading.Lock()
@@ -99,7 +99,7 @@ def test_interrupted_anywhere_nobody_waits_for_ever(seed: int, monkeypatch: pyte
         def acquire(self) -> None:
             first, self._has_waited = not self._has_waited, True
             while not self._lock.acquire(timeout=0.0001):
-                if first:  # not when he withdraws: nobody is interrupted for ever
+                if first:  # a thread that withdraws is not interrupted: that could go on for ever
                     interrupt(0.03)
             if first:
                 interrupt(0.03)

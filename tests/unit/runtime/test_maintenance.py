@@ -1,4 +1,4 @@
-"""Giving space back behind the flush that made it free: who waits for it, and who does not."""
+"""Maintenance: how space is given back after the flush that freed it, and which calls wait for that."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class Deletions:
 
 
 def is_idle() -> bool:
-    """Whether nothing is due any more, ever; waits for the thread to end."""
-    with BACKGROUND._starting:  # else one may be found that is not started, and cannot be joined
+    """Wait until the background thread has ended; return whether nothing is due any more."""
+    with BACKGROUND._starting:  # without the lock, a thread might be found that is not started, and cannot be joined
         threads = [thread for thread in threading.enumerate() if thread.name == THREAD_NAME]
     for thread in threads:
         thread.join(SECONDS)
@@ -59,7 +59,7 @@ def is_idle() -> bool:
 
 
 def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: QueueFactory, directory: Path) -> None:
-    """The flush that drains large segments returns before they are deleted, and the queue goes on; then they go."""
+    """The flush that drains large segments returns before they are deleted, and the queue goes on meanwhile."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
     put(queue, *[bytes(MIB)] * 20)
@@ -75,7 +75,8 @@ def test_no_flush_waits_for_large_files_to_be_deleted(open_queue: QueueFactory, 
 
 
 def test_small_files_are_deleted_at_once(open_queue: QueueFactory, directory: Path) -> None:
-    """What is deleted faster than maintenance begins is deleted before the flush returns, in a shielded call."""
+    """Small drained segments are deleted in a shielded call before the flush returns: that is faster than
+    maintenance."""
     deletions = Deletions()
     deletions.allowed.set()
     queue = open_queue(segment_bytes=100, disk=deletions.disk)
@@ -87,7 +88,7 @@ def test_small_files_are_deleted_at_once(open_queue: QueueFactory, directory: Pa
 
 
 def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: QueueFactory, directory: Path) -> None:
-    """While the pool is filled flushes drain segments and go on; closing waits for the file that is being made."""
+    """While the pool is filled, flushes go on, and ``close`` waits only for the file that is being made."""
     began, allowed = threading.Event(), threading.Event()
     filler: list[int] = []
 
@@ -121,7 +122,7 @@ def test_nobody_waits_for_more_than_a_file_of_the_pool(open_queue: QueueFactory,
 
 
 def test_closing_waits_until_all_is_given_back(open_queue: QueueFactory, directory: Path) -> None:
-    """``close`` returns when maintenance has let go of the queue's files, and nothing drained is left."""
+    """``close`` returns when maintenance has finished with the files of the queue, and no drained segment is left."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
     put(queue, *[bytes(MIB)] * 20)
@@ -129,7 +130,7 @@ def test_closing_waits_until_all_is_given_back(open_queue: QueueFactory, directo
     assert deletions.began.wait(SECONDS)
     closer = threading.Thread(target=queue.close)
     closer.start()
-    closer.join(0.05)  # a wrong close would return within that, nearly always; a right one never does
+    closer.join(0.05)  # a ``close`` that does not wait would nearly always return within this time
     assert closer.is_alive()
     deletions.allowed.set()
     closer.join(SECONDS)
@@ -141,7 +142,7 @@ def test_closing_waits_until_all_is_given_back(open_queue: QueueFactory, directo
 def test_without_a_thread_closing_gives_back(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Where no thread can be started, flushing goes on, and the files go when the queue is closed."""
+    """If no thread can be started, flushes go on, and drained segments are deleted when the queue is closed."""
 
     def fail(_: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
@@ -157,7 +158,7 @@ def test_without_a_thread_closing_gives_back(
 
 
 def test_trim_returns_when_all_is_given_back(open_queue: QueueFactory, directory: Path) -> None:
-    """``trim`` called by hand deletes before it returns, whatever the size."""
+    """``trim`` deletes drained segments of any size before it returns."""
     queue = open_queue(segment_bytes=MIB)
     put(queue, *[bytes(MIB)] * 2)
     assert len(drain(queue)) == 2
@@ -170,7 +171,8 @@ def test_trim_returns_when_all_is_given_back(open_queue: QueueFactory, directory
 def test_what_a_crash_left_undeleted_is_swept(
     open_queue: QueueFactory, directory: Path, tmp_path: Path, is_torn: bool
 ) -> None:
-    """Retired segments that a crash left are swept, not kept as evidence, also where the log ends torn."""
+    """Retired segments that a crash left are swept, and not set aside as evidence, even if the log ends in a torn
+    tail."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
     put(queue, *[bytes(MIB)] * 20)
@@ -193,7 +195,7 @@ def test_what_a_crash_left_undeleted_is_swept(
 
 
 def test_the_thread_lives_only_while_there_is_work() -> None:
-    """The first job starts the thread, the last one ends it, and the next one starts another; jobs go in order."""
+    """The first job starts the thread, the last job ends it, and a later job starts another; jobs are done in order."""
     maintenance = BackgroundThread()
     gate = threading.Event()
     done: list[int] = []
@@ -218,7 +220,7 @@ def test_the_thread_lives_only_while_there_is_work() -> None:
 
 
 def test_what_is_due_later_is_done_later_or_forgotten() -> None:
-    """A job that is due does not wait behind one that is not; the thread ends when all that was left is forgotten."""
+    """A job that is due does not wait behind a later one, and the thread ends when all remaining jobs are forgotten."""
     maintenance, owner = BackgroundThread(), object()
     did, before = threading.Event(), set(threading.enumerate())
     maintenance.submit(lambda: pytest.fail("done an hour early"), 3600.0, owner)
@@ -237,7 +239,7 @@ def test_what_is_due_later_is_done_later_or_forgotten() -> None:
 
 
 def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """No job is meant to raise; if one does, this says so as threads do, and the next one has a thread again."""
+    """An error of a job is passed to ``threading.excepthook``, and the next job has a thread again."""
     heard: list[object] = []
     monkeypatch.setattr(threading, "excepthook", lambda args: heard.append(args.exc_type))
     maintenance, before = BackgroundThread(), set(threading.enumerate())
@@ -257,7 +259,7 @@ def test_a_job_that_fails_is_heard_of_and_others_are_done(monkeypatch: pytest.Mo
 
 
 def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
-    """Also while that very thread submits a job, or ends: nobody waits, and what was to be forgotten is."""
+    """A finalizer may call ``forget`` while its own thread submits a job, or ends: the call does not block."""
     maintenance, owner = BackgroundThread(), object()
     before = set(threading.enumerate())
     maintenance.submit(lambda: None, 3600.0, owner)
@@ -271,7 +273,7 @@ def test_a_finalizer_may_forget_wherever_it_interrupts_its_thread() -> None:
 
 
 def test_a_job_that_is_due_waits_for_nothing() -> None:
-    """The thread never waits with a timeout of 0, which may be for ever in some versions of Python."""
+    """The thread never waits with a timeout of 0, which may block for ever in some versions of Python."""
     waits: list[tuple[bool, float | None]] = []
 
     class Inbox(SimpleQueue[Any]):
@@ -287,7 +289,7 @@ def test_a_job_that_is_due_waits_for_nothing() -> None:
 
 
 def sparse(queue: PersistentQueue) -> Session:
-    """A session that holds one item of each of 20 segments, whose others were consumed."""
+    """Return a session that holds one item in each of 20 segments; the other items of these segments are consumed."""
     put_each(queue, [bytes(100)] * 200)
     keeper = queue.session()
     for _ in range(20):
@@ -299,15 +301,15 @@ def sparse(queue: PersistentQueue) -> Session:
 
 @pytest.mark.maintained
 def test_maintenance_comes_by_itself(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Behind a commit sparse segments are compacted and the pool is filled, and nobody has to ask for it."""
+    """After a commit sparse segments are compacted and the pool is filled, without a call of ``maintain``."""
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
     assert is_idle()
     stats = queue.stats()
-    # It came while the segments became sparse, a few at a time: what it copied together each time may be no more than
-    # the share of a segment from which on it is left alone.
+    # Maintenance ran while the segments became sparse, a few at a time. Each time its copy may be just as full as a
+    # segment that is left alone.
     most_full = int(20 * (BLOCK_HEADER_BYTES + LENGTH_BYTES + 100) / (0.3 * (1400 - HEADER_BYTES)))
     most_segments = most_full + SMALL_SEGMENTS + 1
     assert most_segments < 20
@@ -318,7 +320,7 @@ def test_maintenance_comes_by_itself(open_queue: QueueFactory, monkeypatch: pyte
 
 @pytest.mark.maintained
 def test_a_refused_flush_is_followed_by_maintenance(open_queue: QueueFactory) -> None:
-    """A flush that found no room brings maintenance, which may make some, like one that was committed."""
+    """A flush that was refused for want of room makes maintenance due, like a committed one: it may make room."""
     with open_queue() as before:
         put(before, b"a")
     queue = open_queue(max_items=1)
@@ -332,7 +334,8 @@ def test_a_refused_flush_is_followed_by_maintenance(open_queue: QueueFactory) ->
 def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
     open_queue: QueueFactory, directory: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The segment that is written on, drained, goes as well, if it has grown, and what the log has grown by."""
+    """An idle queue gives up its drained current segment if that has grown, and the bytes by which its log has
+    grown."""
     queue = open_queue(log_bytes=4096)
     for _ in range(3):
         put_each(queue, [bytes(50)] * 500)
@@ -350,14 +353,14 @@ def test_an_idle_queue_gives_up_what_only_a_busy_one_needs(
     assert queue.stats().disk_bytes <= 3 * 4096
     put(queue, b"goes on")
     assert queue.stats().disk_bytes <= 2 * MIB
-    assert is_idle()  # else maintenance frees the lock when it is done
+    assert is_idle()  # a running maintenance would keep the lock until its end
     crash(queue)
     assert drain(open_queue()) == [b"goes on"]
 
 
 @pytest.mark.maintained
 def test_a_busy_queue_keeps_what_it_needs(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While there are commits nothing is tidied: it is put off again and again."""
+    """While there are commits, tidying is put off again and again."""
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 4)
@@ -374,7 +377,7 @@ def test_a_busy_queue_keeps_what_it_needs(open_queue: QueueFactory, monkeypatch:
 
 
 def test_what_is_on_its_way_keeps_the_segment(open_queue: QueueFactory) -> None:
-    """Nothing lives in it, but a session has written ahead there."""
+    """A segment without live items stays while a session has spilled items to it."""
     queue = open_queue()
     put(queue, *[bytes(MIB)] * 2)
     with queue.session() as loader:
@@ -387,7 +390,7 @@ def test_what_is_on_its_way_keeps_the_segment(open_queue: QueueFactory) -> None:
 
 
 def test_by_hand_it_is_done_at_once(open_queue: QueueFactory) -> None:
-    """``maintain`` says what it did, and a second time there is nothing to do."""
+    """``maintain`` returns what it did, and a second call finds nothing to do."""
     queue = open_queue(segment_bytes=1400, pool_min_bytes=3000, pool_max_bytes=9000)
     keeper = sparse(queue)
     assert queue.maintain().compacted_segments > 15
@@ -397,7 +400,7 @@ def test_by_hand_it_is_done_at_once(open_queue: QueueFactory) -> None:
 
 
 def test_what_is_about_to_be_drained_is_not_compacted(open_queue: QueueFactory) -> None:
-    """A consumer who goes along leaves segments behind of which little lives, for a moment; ``compact`` takes those."""
+    """Maintenance does not compact segments that a consumer is about to drain; ``compact`` does."""
     queue = open_queue(segment_bytes=1400)
     put_each(queue, [bytes(100)] * 40)
     with queue.transaction() as session:
@@ -409,7 +412,8 @@ def test_what_is_about_to_be_drained_is_not_compacted(open_queue: QueueFactory) 
 @pytest.mark.maintained
 @pytest.mark.parametrize("how", ["closed", "dropped", "killed"])
 def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
-    """What was due for it is left undone."""
+    """Maintenance that is due for a queue is not done after the queue was closed, dropped or killed, and its thread
+    ends."""
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 3600.0)
     queue = PersistentQueue(tmp_path / "gone")
     put(queue, b"an item")
@@ -427,14 +431,14 @@ def test_a_queue_that_is_gone_keeps_no_thread(tmp_path: Path, monkeypatch: pytes
 
 @pytest.mark.maintained
 def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No file is closed under the hands of maintenance, which has no hold on the queue; then the lock is free."""
+    """If a queue is dropped while it is tidied, its files and its lock are released when maintenance has finished."""
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     reached, go_on, armed = threading.Event(), threading.Event(), threading.Lock()
     armed.acquire()
 
     def failpoint(name: str) -> None:
-        # Stopped while the queue is still in use, it would keep the writing that others wait for.
+        # It must not stop here while the queue is in use: it would block the writes that the loop below waits for.
         is_it = name.startswith("trim.2") and threading.current_thread().name == THREAD_NAME
         if is_it and armed.acquire(blocking=False):
             reached.set()
@@ -446,7 +450,7 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         drain(queue)
         armed.release()
         if reached.wait(0.1) or not armed.acquire(blocking=False):
-            break  # else it was tidied before
+            break  # otherwise the queue was tidied before
     assert reached.wait(SECONDS)
     with pytest.warns(ResourceWarning, match="without close"):
         del queue
@@ -461,7 +465,7 @@ def test_dropped_while_it_is_tidied(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.maintained
 def test_maintenance_meets_a_broken_queue(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It leaves it alone, and says nothing: the next flush does."""
+    """Maintenance leaves a broken queue alone without an error, and the next flush raises the error."""
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
 
     def fail(fd: int) -> None:
@@ -482,7 +486,7 @@ def test_maintenance_meets_a_broken_queue(open_queue: QueueFactory, monkeypatch:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
-    """A child that is forked while its parent deletes leaves the parent's files alone, and has its own deleted."""
+    """A child that is forked while its parent deletes segments leaves those alone, and has its own deleted."""
     deletions = Deletions()
     queue = open_queue(segment_bytes=MIB, disk=deletions.disk)
     put(queue, *[bytes(MIB)] * 20)
@@ -490,7 +494,7 @@ def test_a_forked_child_has_a_maintenance_of_its_own(open_queue: QueueFactory, d
     assert deletions.began.wait(SECONDS)
     before = segment_files(directory)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12: forking beside threads is what is tested
+        warnings.simplefilter("ignore", DeprecationWarning)  # since 3.12 Python warns of a fork beside threads
         pid = os.fork()
     if pid == 0:
         code = 1

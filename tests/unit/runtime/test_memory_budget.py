@@ -1,4 +1,4 @@
-"""A budget of memory that many queues share: how it is split, when it is split anew, and that it is never exceeded."""
+"""A memory budget that queues share: how it is split, when it is split anew, and that it is never exceeded."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ ITEM = bytes(1000)
 
 
 def shares(*queues: PersistentQueue) -> list[int]:
-    """What each queue may keep in memory."""
+    """Return the memory that each queue may use for pages."""
     return [queue.stats().memory_bytes for queue in queues]
 
 
 @contextmanager
 def watched(*queues: PersistentQueue) -> Iterator[list[int]]:
-    """Whenever one of the pages' bounds changes, the sum of all is noted."""
+    """Yield a list that gets the sum of all bounds of pages whenever one of them changes."""
     own = {
         id(queue._open_queue.store.pages): queue._open_queue.store.pages
         for queue in queues
@@ -53,14 +53,17 @@ def watched(*queues: PersistentQueue) -> Iterator[list[int]]:
 
 @given(st.integers(0, 10**12), st.lists(st.integers(0, 10**15), min_size=1, max_size=20))
 def test_shares_never_add_up_to_more_than_the_budget(total_bytes: int, depths: list[int]) -> None:
-    """Whatever the depths, the shares are at most the budget, and but for what does not divide all of it."""
+    """At any depths the shares add up to the budget, but for a remainder of division, and to no more."""
     sizes = split(total_bytes, depths)
     assert 0 <= total_bytes - sum(sizes) <= 2 * len(depths)
     assert min(sizes) >= total_bytes // 2 // len(depths)
 
 
 def test_sharing_is_half_equal_and_half_by_depth() -> None:
-    """The Java broker's rule: half to all alike, half by depth; a queue alone, and queues alike, share all of it."""
+    """By the rule of Qpid's Java broker, half of the budget is split equally, and half by depth.
+
+    A queue alone, and queues of equal depth, share all of it.
+    """
     assert split(1000, [0, 100, 300]) == [166, 166 + 125, 166 + 375]
     assert split(1000, [7]) == [1000]
     assert split(1000, [0]) == [1000]
@@ -69,7 +72,7 @@ def test_sharing_is_half_equal_and_half_by_depth() -> None:
 
 
 def test_queues_share_a_budget_equally_and_by_depth(open_queue: QueueFactory) -> None:
-    """A deep queue has half of the budget and its part of the other half; the empty ones have the rest of that."""
+    """A deep queue has its equal part of one half of the budget, and all of the other half if the others are empty."""
     budget = MemoryBudget(TOTAL_BYTES)
     assert (budget.total_bytes, repr(budget)) == (TOTAL_BYTES, "MemoryBudget(100000)")
     deep, *idle = [open_queue(name, memory_bytes=budget) for name in "abcde"]
@@ -81,7 +84,8 @@ def test_queues_share_a_budget_equally_and_by_depth(open_queue: QueueFactory) ->
 
 
 def test_a_queue_alone_has_all_of_the_budget(open_queue: QueueFactory) -> None:
-    """Until another joins, and again when that has left, however it left."""
+    """A queue alone has all of the budget, until another queue joins, and again when that queue has left, in any
+    way."""
     budget = MemoryBudget(TOTAL_BYTES)
     first = open_queue("a", memory_bytes=budget)
     assert shares(first) == [TOTAL_BYTES]
@@ -99,7 +103,7 @@ def test_a_queue_alone_has_all_of_the_budget(open_queue: QueueFactory) -> None:
 
 
 def test_a_share_that_shrinks_lets_go_at_once(open_queue: QueueFactory) -> None:
-    """When a queue joins, what the others hold beyond their new shares is gone before it has its own."""
+    """When a queue joins, the other queues drop what exceeds their new shares before it gets its own."""
     budget = MemoryBudget(TOTAL_BYTES)
     first = open_queue("a", memory_bytes=budget)
     put(first, *[ITEM] * 90)
@@ -113,7 +117,7 @@ def test_a_share_that_shrinks_lets_go_at_once(open_queue: QueueFactory) -> None:
 
 
 def test_small_changes_do_not_share_anew(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A queue that fits into its share tells nobody; a deep one does when its depth changed by an eighth."""
+    """A queue that fits into its share causes no new split; a deep one does when its depth has changed by an eighth."""
     budget = MemoryBudget(TOTAL_BYTES)
     small, deep = open_queue("a", memory_bytes=budget), open_queue("b", memory_bytes=budget)
     balances: list[int] = []
@@ -139,7 +143,8 @@ def test_small_changes_do_not_share_anew(open_queue: QueueFactory, monkeypatch: 
 
 
 def test_a_dropped_queue_leaves_its_share(tmp_path: Path) -> None:
-    """A queue that its user forgot gives its share to the others, at the latest when one of them commits."""
+    """A queue that was dropped without ``close`` leaves its share to the others, at the latest when one of them
+    commits."""
     budget = MemoryBudget(TOTAL_BYTES)
     with PersistentQueue(tmp_path, "a", memory_bytes=budget) as first:
         second = PersistentQueue(tmp_path, "b", memory_bytes=budget)
@@ -152,7 +157,7 @@ def test_a_dropped_queue_leaves_its_share(tmp_path: Path) -> None:
 
 
 def test_a_killed_queue_keeps_no_memory_for_its_sessions(open_queue: QueueFactory) -> None:
-    """What a queue that is given up held is gone, even if a session still refers to it."""
+    """A queue that was given up keeps no page and no share, even if a session still refers to it."""
     budget = MemoryBudget(TOTAL_BYTES)
     first, second = open_queue("a", memory_bytes=budget), open_queue("b", memory_bytes=budget)
     put(second, ITEM)
@@ -167,11 +172,11 @@ def test_a_killed_queue_keeps_no_memory_for_its_sessions(open_queue: QueueFactor
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_a_forked_child_has_the_budget_to_itself(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A child that was forked while the budget was being shared can use it for queues of its own."""
+    """A child that was forked while the budget was locked can use it for queues of its own."""
     budget = MemoryBudget(TOTAL_BYTES)
     parent = open_queue("a", memory_bytes=budget)
     with budget._lock, warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a warning that threads and fork do not mix
+        warnings.simplefilter("ignore")  # Python warns of a fork beside threads
         child = os.fork()
         if not child:
             code = 1
@@ -185,7 +190,7 @@ def test_a_forked_child_has_the_budget_to_itself(open_queue: QueueFactory, tmp_p
 
 
 def test_resizing_checks_like_the_constructor(open_queue: QueueFactory) -> None:
-    """A budget below 0 is refused, and a queue that refuses one setting changes none."""
+    """A budget below 0 or of a wrong type is refused, and a queue that refuses one setting changes none."""
     with pytest.raises(ValueError, match="total_bytes must be at least 0, got -1"):
         MemoryBudget(-1)
     queue = open_queue()
@@ -202,7 +207,7 @@ def test_resizing_checks_like_the_constructor(open_queue: QueueFactory) -> None:
 
 
 def test_many_threads_and_queues_stay_within_the_budget(tmp_path: Path) -> None:
-    """Queues that fill, drain, open and close at the same time never hold more than the budget, and lose nothing."""
+    """Queues that fill, drain, open and close at the same time never exceed the budget, and lose no item."""
     budget = MemoryBudget(TOTAL_BYTES)
     failures: list[BaseException] = []
 
@@ -234,7 +239,7 @@ def run_all(bodies: list[Callable[[], None]]) -> None:
 
 
 def test_hundreds_of_named_queues_share_a_budget(tmp_path: Path) -> None:
-    """However many queues there are, what they keep in memory in all stays below the budget."""
+    """However many queues share a budget, the memory of all of them stays within it."""
     budget = MemoryBudget(TOTAL_BYTES)
     with ExitStack() as stack:
         queues = [

@@ -1,4 +1,4 @@
-"""Histograms: what they say of values, of the time between two looks, and how they are made beside those who note."""
+"""Histograms: their buckets, quantiles and differences, and counting beside threads that note values."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ BOUNDS = (1, 2, 5)
 
 
 def of(*values: float) -> Histogram:
-    """The histogram of these values."""
+    """Return the histogram of these values."""
     meter = Meter(BOUNDS)
     for value in values:
         meter.note(value)
@@ -25,39 +25,41 @@ def of(*values: float) -> Histogram:
 
 
 def test_value_on_a_bound_is_below_it() -> None:
-    """A bucket holds what is at most its bound, and more than the one before; the last holds what is above all."""
+    """A bucket counts the values up to its bound and above the bound before; the last one counts those above all
+    bounds."""
     histogram = of(0, 1, 1.5, 2, 5, 5.5, 100)
     assert histogram == Histogram(BOUNDS, (2, 2, 1, 2), 115)
     assert (histogram.count, histogram.mean) == (7, 115 / 7)
 
 
 def test_quantiles() -> None:
-    """A quantile is the bound that so many values do not exceed; above the last bound it is infinite."""
+    """A quantile is the first bound that this part of the values does not exceed; above the last bound it is
+    infinite."""
     histogram = of(0.5, 1, 1.5, 4, 4, 4, 4, 4, 4, 9)
     assert [histogram.quantile(part) for part in (0, 0.2, 0.21, 0.3, 0.5, 0.9, 0.91, 1)] == [1, 1, 2, 2, 5, 5, inf, inf]
 
 
 @pytest.mark.parametrize("part", [-0.1, 1.1, float("nan")])
 def test_quantile_of_no_part(part: float) -> None:
-    """A part that is none is refused."""
+    """A part that is not from 0 to 1 is refused."""
     with pytest.raises(ValueError, match="from 0 to 1"):
         of(1).quantile(part)
 
 
 def test_no_values() -> None:
-    """Without values there is no mean and no quantile; nothing is divided by."""
+    """Without values the mean and the quantiles are NaN."""
     nothing = of()
     assert isnan(nothing.mean) and isnan(nothing.quantile(0.5))
     assert repr(nothing) == "Histogram(no values)"
 
 
 def test_it_can_be_read() -> None:
-    """Printed, it says how many values, their mean, and what half, 99 of 100 and all of them do not exceed."""
+    """The text has the number of values, their mean, and the bounds that half, 99% and all of them do not exceed."""
     assert repr(of(*[1] * 1000, 5)) == "Histogram(1,001 values, mean 1, half <= 1, 99% <= 1, all <= 5)"
 
 
 def test_later_minus_earlier() -> None:
-    """The difference of two looks is the histogram of what came between them."""
+    """The difference of two histograms of a meter is the histogram of the values in between."""
     meter = Meter(BOUNDS)
     meter.note(1)
     earlier = meter.histogram()
@@ -71,7 +73,7 @@ def test_later_minus_earlier() -> None:
 
 @given(st.lists(st.one_of(st.sampled_from(TRANSACTIONS), st.floats(0, 1e5))), st.integers(0, 50))
 def test_each_value_is_in_its_bucket(values: list[float], at: int) -> None:
-    """Counted at once or bit by bit, each value is in the one bucket that it belongs to."""
+    """Each value is in the one bucket that it belongs to, whether values are counted at once or in parts."""
     meter = Meter(TRANSACTIONS)
     for number, value in enumerate(values):
         meter.note(value)
@@ -85,7 +87,7 @@ def test_each_value_is_in_its_bucket(values: list[float], at: int) -> None:
 
 
 def test_threads_note_while_one_counts() -> None:
-    """Any number of threads note values while somebody counts: none is lost, none counted twice."""
+    """No value is lost or counted twice if some threads note values while another thread counts."""
     meters = Meters()
     meter = meters.group_size
 

@@ -1,4 +1,4 @@
-"""Threads: group commit, waiting, closing under way, interruptions."""
+"""Threads that share a queue: group commit, waiting, closing during other calls, and interruptions."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SECONDS = 30.0  # a limit for what should take milliseconds
 
 
 class Gate:
-    """Stops the first write of a frame until it is told to go on."""
+    """A failpoint that stops the first write of a frame until it is told to go on."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
@@ -32,7 +32,7 @@ class Gate:
         self.armed = False
 
     def failpoint(self, name: str) -> None:
-        """The disk's failpoint."""
+        """Stop once, at the write of a frame, if the gate is armed."""
         if name.startswith("commit.3") and self.armed:
             self.armed = False
             self.reached.set()
@@ -40,7 +40,7 @@ class Gate:
 
 
 def test_who_comes_meanwhile_shares_one_write(open_queue: QueueFactory) -> None:
-    """All transactions that come while one is being written are committed as the next group, in order."""
+    """All transactions that arrive while a group is written are committed as the next group."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True
@@ -64,7 +64,7 @@ def test_who_comes_meanwhile_shares_one_write(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("settings", [{}, {"segment_bytes": 300, "memory_bytes": 100, "log_bytes": 4096}], ids=str)
 def test_producers_and_consumers(open_queue: QueueFactory, settings: dict[str, Any]) -> None:
-    """Many threads on both ends: each item comes out once, each producer's items in their order."""
+    """With many producers and consumers at work, each item comes out once."""
     queue = open_queue(**settings)
     producers, count = 4, 200
     seen: list[list[bytes]] = [[] for _ in range(3)]
@@ -108,7 +108,7 @@ def test_producers_and_consumers(open_queue: QueueFactory, settings: dict[str, A
 
 
 def test_the_leader_follows_up_for_its_group(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group that is written is followed up once, by the thread that led it, however many flushes it is of."""
+    """The thread that led a group follows it up, once for the whole group."""
     queue = open_queue()
     put(queue, b"first")
     before, followed = queue.stats(), []
@@ -132,7 +132,7 @@ def test_the_leader_follows_up_for_its_group(open_queue: QueueFactory, monkeypat
 
 
 def test_waiting_wakes_on_a_commit(open_queue: QueueFactory) -> None:
-    """Who waits gets the item as soon as it is committed, with and without a limit to the waiting."""
+    """A waiting consumer gets an item as soon as it is committed, with and without a timeout."""
     queue = open_queue()
     for timeout in (None, SECONDS):
         with ThreadPoolExecutor(1) as pool, queue.session() as session:
@@ -144,7 +144,7 @@ def test_waiting_wakes_on_a_commit(open_queue: QueueFactory) -> None:
 
 
 def test_waiting_wakes_on_a_rollback(open_queue: QueueFactory) -> None:
-    """Who waits gets what another session gives back."""
+    """A waiting consumer gets an item that another session releases."""
     queue = open_queue()
     put(queue, b"x")
     with ThreadPoolExecutor(1) as pool, queue.session() as holder, queue.session() as session:
@@ -157,7 +157,7 @@ def test_waiting_wakes_on_a_rollback(open_queue: QueueFactory) -> None:
 
 
 def test_waiting_ends_in_time(open_queue: QueueFactory) -> None:
-    """Without an item the waiting ends after its timeout, with nothing."""
+    """A wait without an item ends after its timeout, with an empty result."""
     queue = open_queue()
     with queue.session() as session:
         assert session.dequeue(timeout=0.01) is None
@@ -165,7 +165,7 @@ def test_waiting_ends_in_time(open_queue: QueueFactory) -> None:
 
 
 def test_closing_wakes_who_waits(open_queue: QueueFactory) -> None:
-    """Closing the queue ends every waiting with ClosedError."""
+    """Closing the queue ends every wait with ``ClosedError``."""
     queue = open_queue()
     with ThreadPoolExecutor(3) as pool:
         sessions = [queue.session() for _ in range(3)]
@@ -178,7 +178,7 @@ def test_closing_wakes_who_waits(open_queue: QueueFactory) -> None:
 
 
 def test_closing_while_others_flush(open_queue: QueueFactory) -> None:
-    """Closing waits for the group that is being written; who is in line behind it is told, and nothing is lost."""
+    """``close`` waits for the group that is being written; a transaction in line behind it gets ``ClosedError``."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True
@@ -200,7 +200,7 @@ def test_closing_while_others_flush(open_queue: QueueFactory) -> None:
 
 
 def test_one_too_large_for_the_disk_fails_alone(open_queue: QueueFactory) -> None:
-    """In a group, only the transactions that find no room fail; dequeues never do."""
+    """Only those transactions of a group fail that find no room on the disk; dequeues never do."""
     gate = Gate()
     limit = [10**9]
 
@@ -237,7 +237,7 @@ def test_one_too_large_for_the_disk_fails_alone(open_queue: QueueFactory) -> Non
 
 
 def test_broken_group_breaks_all_of_it(open_queue: QueueFactory) -> None:
-    """When the write of a frame fails, every transaction of its group is told that the outcome is unknown."""
+    """If the write of a frame fails, its transaction and those in line behind it get ``BrokenQueueError``."""
     gate = Gate()
     failing = [False]
 
@@ -263,11 +263,11 @@ def test_broken_group_breaks_all_of_it(open_queue: QueueFactory) -> None:
 
 
 class Interruption(BaseException):
-    """Stands for KeyboardInterrupt, which threads of a test cannot get."""
+    """A stand-in for ``KeyboardInterrupt``, which threads of a test cannot get."""
 
 
 def test_interrupted_leader_hands_on(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader that is interrupted before it wrote anything leaves its followers to commit themselves."""
+    """If a leader is interrupted before it has written anything, its followers commit without it."""
     queue = open_queue()
     group = queue._open_queue
     assert group is not None
@@ -299,7 +299,7 @@ def test_interrupted_leader_hands_on(open_queue: QueueFactory, monkeypatch: pyte
 
 @pytest.mark.parametrize("step", ["commit.1", "commit.2", "commit.3", "commit.4"])
 def test_interrupted_in_the_middle_of_a_commit(open_queue: QueueFactory, step: str) -> None:
-    """A flush that is interrupted is undone or finished; the queue, and the session, go on, and nothing is doubled."""
+    """An interrupted flush is undone or finished; the queue and the session go on, and nothing is doubled."""
     armed = [False]
 
     def failpoint(name: str) -> None:
@@ -328,14 +328,14 @@ def test_interrupted_in_the_middle_of_a_commit(open_queue: QueueFactory, step: s
 
 
 def interrupted_behind_the_commit(queue: PersistentQueue, call: Callable[[], object]) -> None:
-    """Make the call, which is interrupted when its transaction is durable, and it does not know yet."""
+    """Make the call, and interrupt it when its transaction is durable and the session does not know that yet."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(Interruption):
         patch.setattr(queue._open(), "after_commit", Mock(side_effect=Interruption))
         call()
 
 
 def test_what_was_committed_is_not_given_back(open_queue: QueueFactory) -> None:
-    """Who is interrupted behind his commit, and rolls back, has consumed what he consumed: nobody gets it again."""
+    """Items stay consumed if the flush is interrupted behind its commit: a rollback does not give them back."""
     queue = open_queue()
     put(queue, b"a", b"b", b"c")
     with queue.session() as session:
@@ -348,7 +348,8 @@ def test_what_was_committed_is_not_given_back(open_queue: QueueFactory) -> None:
 
 
 def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: QueueFactory) -> None:
-    """What is enqueued after an interrupted flush, which was committed, is committed by the next one, and once."""
+    """Items that are enqueued after an interrupted flush, which was committed, are committed once, by the next
+    flush."""
     queue = open_queue()
     with queue.session() as session:
         session.enqueue(b"a")
@@ -367,15 +368,14 @@ def test_a_session_goes_on_behind_an_interrupted_commit(open_queue: QueueFactory
 
 @pytest.mark.parametrize("times", range(1, 9))
 def test_interrupted_around_the_mutex(open_queue: QueueFactory, times: int) -> None:
-    """Who is interrupted when he has just let go of the mutex, at whichever time, leaves no lead, line or seat behind
-    that others would wait for."""
+    """A thread that is interrupted when it has just released the mutex leaves no lead and no place in a line behind."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
     group = queue._open()
     mutex, this_thread, left = group.mutex, threading.get_ident(), [times]
 
     class Interrupting:
-        """The mutex, for whoever takes it in a ``with`` block."""
+        """The mutex, for code that takes it in a ``with`` block."""
 
         acquire, release, locked = mutex.acquire, mutex.release, mutex.locked
 
@@ -403,11 +403,11 @@ def test_interrupted_around_the_mutex(open_queue: QueueFactory, times: int) -> N
 
 
 def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The next one who waits in line for its turn is interrupted instead."""
+    """Interrupt the next thread that waits in line for its turn."""
     from persistentqueue.runtime import group_commit as module
 
     class Turn:
-        """A lock whose first waiting is interrupted."""
+        """A lock whose first wait is interrupted."""
 
         def __init__(self) -> None:
             self.lock = threading.Lock()
@@ -433,7 +433,7 @@ def interrupt_when_waiting(queue: PersistentQueue, monkeypatch: pytest.MonkeyPat
 
 
 def test_interrupted_follower_leaves_the_line(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower that is interrupted while it is still in line commits nothing, and can be flushed again."""
+    """A follower that is interrupted in line commits nothing, and its session can flush again."""
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))
     gate.armed = True

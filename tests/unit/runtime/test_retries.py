@@ -1,4 +1,5 @@
-"""Retries and dead letters: what fails is counted, comes again, alone and later, and is given up, whatever crashes."""
+"""Retries and dead letters: a failed item is counted, comes again, alone and later, and is given up, in spite of
+crashes."""
 
 from __future__ import annotations
 
@@ -49,26 +50,26 @@ with PersistentQueue(sys.argv[1], "orders", max_attempts=3, dead_letter="orders.
 
 
 class Clock:
-    """A disk whose clocks stand still until they are told."""
+    """A disk whose clocks stand still except for ``go_on``."""
 
     def __init__(self) -> None:
         self.wall_ns, self.seconds = 10**18, 50.0
         self.disk = replace(DISK, time_ns=lambda: self.wall_ns, monotonic=lambda: self.seconds)
 
     def go_on(self, seconds: float) -> None:
-        """Let both go on."""
+        """Move both clocks on."""
         self.wall_ns += int(seconds * 1e9)
         self.seconds += seconds
 
 
 def letters(queue: PersistentQueue[Any]) -> list[tuple[bytes, int, str]]:
-    """The dead letters: the item, how often it was delivered, and why it was given up."""
+    """Return the item, the number of deliveries and the reason of each dead letter."""
     found = [DeadLetter.decode(envelope) for envelope in queue.dead_letters.browse()]
     return [(letter.item, letter.attempts, letter.reason) for letter in found]
 
 
 def fail(queue: PersistentQueue[Any], error: BaseException, many: int = 1) -> list[Any]:
-    """Dequeue so many in a session whose block is left by this error; what they were."""
+    """Dequeue this many items in a session whose block is left by this error; return the items."""
     items: list[Any] = []
     with pytest.raises(type(error)), queue.session() as session:
         items = session.dequeue_many(many)
@@ -77,14 +78,14 @@ def fail(queue: PersistentQueue[Any], error: BaseException, many: int = 1) -> li
 
 
 def taken(session: Session[bytes], many: int = 100) -> list[bytes]:
-    """What a session is given, and flushes."""
+    """Dequeue items and flush; return the items."""
     items = session.dequeue_many(many)
     session.flush()
     return items
 
 
 def failing(step: str, error: BaseException) -> Disk:
-    """A disk on which a step fails whenever it is taken."""
+    """Return a disk on which a step fails whenever it is taken."""
 
     def failpoint(name: str) -> None:
         if name == step:
@@ -98,7 +99,7 @@ def failing(step: str, error: BaseException) -> Disk:
 
 @pytest.mark.parametrize("end", [PersistentQueue.close, crash])
 def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: QueueFactory, end: Callable[..., None]) -> None:
-    """Whoever rolls back, and however the process ends: the third delivery is the last one."""
+    """The third delivery is the last one, over rollbacks, trims and restarts, after a close or a crash."""
     queue = open_queue(**DEAD)
     put(queue, b"bad", b"good")
     with queue.session() as session:
@@ -123,7 +124,10 @@ def test_attempts_are_counted_over_rollbacks_and_restarts(open_queue: QueueFacto
 
 
 def test_the_exception_is_the_reason(open_queue: QueueFactory) -> None:
-    """What leaves the block of a session with an item that has no attempts left says why it was given up, at once."""
+    """If an exception leaves the block of a session, its item without attempts left is given up at once.
+
+    The exception is the reason.
+    """
     queue = open_queue(**DEAD)
     put(queue, b"bad", b"good")
     for left in (2, 2, 1):
@@ -134,7 +138,8 @@ def test_the_exception_is_the_reason(open_queue: QueueFactory) -> None:
 
 
 def test_no_short_way_passes_by_the_count(open_queue: QueueFactory) -> None:
-    """Where deliveries are counted none is made that is not logged: ``dequeue_cached`` leaves all to ``dequeue``."""
+    """While deliveries are counted, each one is logged: ``dequeue_cached`` returns nothing, and leaves all items to
+    ``dequeue``."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c")
     for attempt in range(3):
@@ -151,7 +156,8 @@ def test_no_short_way_passes_by_the_count(open_queue: QueueFactory) -> None:
 
 
 def test_the_exception_is_the_reason_in_any_transaction(open_queue: QueueFactory) -> None:
-    """So it does in a transaction, over one queue or over several; what was enqueued there is dropped."""
+    """An exception that leaves a transaction over one queue or several is the reason, too; items enqueued there are
+    dropped."""
     queue, other = open_queue(max_attempts=1, dead_letter="dead"), open_queue("other")
     put(queue, b"one", b"two")
     with pytest.raises(OSError), queue.transaction() as session:
@@ -165,7 +171,7 @@ def test_the_exception_is_the_reason_in_any_transaction(open_queue: QueueFactory
 
 
 def test_an_interruption_is_no_reason(open_queue: QueueFactory) -> None:
-    """Who presses Ctrl-C says nothing of the item: it is given up when it would be delivered once more."""
+    """A ``KeyboardInterrupt`` is no reason: the item is given up when it would be delivered once more."""
     queue = open_queue(max_attempts=1, dead_letter="dead")
     put(queue, b"item")
     fail(queue, KeyboardInterrupt())
@@ -175,8 +181,8 @@ def test_an_interruption_is_no_reason(open_queue: QueueFactory) -> None:
 
 
 def test_interrupted_while_it_is_given_up(open_queue: QueueFactory) -> None:
-    """Who presses Ctrl-C while an exception moves an item to the dead letters leaves nothing on hold: the session is
-    closed all the same."""
+    """An interruption while an exception moves an item to the dead letters leaves nothing on hold, and closes the
+    session."""
     pressed: list[bool] = []
 
     def failpoint(name: str) -> None:
@@ -194,7 +200,7 @@ def test_interrupted_while_it_is_given_up(open_queue: QueueFactory) -> None:
 
 
 def test_interrupted_beside_its_burial(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whenever it comes, the item is here, to be delivered or buried, or there: never given back when it is there."""
+    """If that move is interrupted, the item is in one of the two queues, and never in both."""
 
     def interrupted(*_: object) -> None:
         raise KeyboardInterrupt
@@ -209,8 +215,10 @@ def test_interrupted_beside_its_burial(open_queue: QueueFactory, monkeypatch: py
 
 
 def test_a_broken_queue_puts_nothing_off(open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What an interruption in the middle of a change has left in memory is not looked at: who rolls back, or fails,
-    gives back what he holds, and hears nothing of it."""
+    """A session of a broken queue that fails or is rolled back releases its items without a delay and without an error.
+
+    It does not look at state in memory that an interruption has left half changed.
+    """
 
     def half(*_: object) -> None:
         raise IndexError("half a change")
@@ -229,7 +237,8 @@ def test_a_broken_queue_puts_nothing_off(open_queue: QueueFactory, monkeypatch: 
 
 
 def test_a_batch_does_not_share_the_fate_of_one(open_queue: QueueFactory) -> None:
-    """What was delivered before comes alone, in its place; the others of the batch go through, in order."""
+    """Items of a failed batch come alone and in their place; the good ones are consumed, and only the bad one fails
+    again."""
     queue = open_queue(**DEAD)
     put(queue, *[b"%d" % number for number in range(5)])
     assert len(fail(queue, ValueError("3"), 4)) == 4
@@ -244,7 +253,7 @@ def test_a_batch_does_not_share_the_fate_of_one(open_queue: QueueFactory) -> Non
 
 
 def test_a_batch_ends_before_what_was_delivered(open_queue: QueueFactory) -> None:
-    """What is ready around such an item comes in batches, what another session holds is passed over."""
+    """A batch ends before an item that was delivered before, and passes over items that another session holds."""
     queue = open_queue(**DEAD)
     put(queue, *[b"%d" % number for number in range(6)])
     with queue.session() as session, queue.session() as other:
@@ -262,8 +271,10 @@ def test_a_batch_ends_before_what_was_delivered(open_queue: QueueFactory) -> Non
 
 
 def test_the_last_attempt_is_made_alone(open_queue: QueueFactory) -> None:
-    """Who holds something is not given what has one attempt left, and who has that gets nothing else, and waits for
-    nothing: so nothing is given up with it."""
+    """A session that holds something does not get an item with one attempt left.
+
+    A session that holds such an item gets nothing else, and does not wait; so no other item is given up with it.
+    """
     queue = open_queue(max_attempts=2, dead_letter="dead")
     put(queue, b"a", b"b", b"c")
     fail(queue, ValueError(), 2)
@@ -285,7 +296,7 @@ def test_the_last_attempt_is_made_alone(open_queue: QueueFactory) -> None:
 
 
 def test_who_holds_something_gets_no_last_attempt(open_queue: QueueFactory) -> None:
-    """It is given back at once, to whoever holds nothing."""
+    """An item with one attempt left is released at once, for a session that holds nothing."""
     queue = open_queue(max_attempts=2, dead_letter="dead")
     put(queue, b"a", b"b")
     with queue.session() as session, queue.session() as other:
@@ -298,7 +309,7 @@ def test_who_holds_something_gets_no_last_attempt(open_queue: QueueFactory) -> N
 
 
 def test_one_attempt_means_one_at_a_time(open_queue: QueueFactory) -> None:
-    """With max_attempts=1 the first attempt is the last one, and each is made alone."""
+    """With ``max_attempts=1`` the first attempt is the last one, and each is made alone."""
     queue = open_queue(max_attempts=1, dead_letter="dead")
     put(queue, b"a", b"b")
     assert fail(queue, ValueError(), 10) == [b"a"]
@@ -306,7 +317,8 @@ def test_one_attempt_means_one_at_a_time(open_queue: QueueFactory) -> None:
 
 
 def test_each_subscription_counts_for_itself(open_queue: QueueFactory) -> None:
-    """What one subscription gives up it alone has consumed; the letter says whose it is."""
+    """An item that one subscription gives up is consumed for that one alone, and its dead letter names the
+    subscription."""
     queue = open_queue(**DEAD)
     audit = queue.subscribe("audit")
     put(queue, b"item")
@@ -325,7 +337,7 @@ def test_each_subscription_counts_for_itself(open_queue: QueueFactory) -> None:
 
 
 def test_a_subscription_that_goes_meanwhile(open_queue: QueueFactory) -> None:
-    """Who is removed between holding an item and its delivery hears it; nothing is logged of him."""
+    """If a subscription is removed between hold and delivery, the dequeue raises ``SubscriptionNotFoundError``."""
     step = threading.Event()
 
     def failpoint(name: str) -> None:
@@ -342,7 +354,8 @@ def test_a_subscription_that_goes_meanwhile(open_queue: QueueFactory) -> None:
 
 
 def test_nothing_is_logged_without_the_settings(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue that counts nothing logs no deliveries; what another opening has counted is kept, and goes with it."""
+    """A queue that counts nothing logs no deliveries; counts of an earlier opening stay until their items are
+    consumed."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b")
     fail(queue, ValueError(), 2)
@@ -362,7 +375,7 @@ def test_nothing_is_logged_without_the_settings(open_queue: QueueFactory, direct
 
 @pytest.mark.parametrize("many", [1, 100])
 def test_a_process_that_kills_itself(tmp_path: Path, many: int) -> None:
-    """Who is killed by an item, and started again, has it three times; all others are consumed once, in order."""
+    """An item that kills its process is delivered three times; all others are consumed once, in order."""
     with PersistentQueue(tmp_path, "orders") as queue:
         put(queue, *[b"%d" % number if number != 7 else b"poison" for number in range(20)])
     printed, kills = "", 0
@@ -383,8 +396,10 @@ def test_a_process_that_kills_itself(tmp_path: Path, many: int) -> None:
 
 
 def test_an_interrupted_delivery_gives_back(open_queue: QueueFactory) -> None:
-    """Where the log cannot be written, nothing is handed out; where the interruption came behind that, it is counted
-    and comes again."""
+    """If a delivery cannot be logged, no item is handed out.
+
+    If a delivery is interrupted after it was logged, it counts, and the item comes again.
+    """
     queue = open_queue(**DEAD)
     put(queue, b"item")
     queue.close()
@@ -409,7 +424,7 @@ def test_an_interrupted_delivery_gives_back(open_queue: QueueFactory) -> None:
 
 
 def test_what_is_rejected_comes_again(open_queue: QueueFactory) -> None:
-    """It comes again, in its place, when the others are consumed; nothing is rejected without a flush."""
+    """A rejected item comes again, in its place, when the others are consumed; without a flush nothing is rejected."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"c")
     with queue.session() as session:
@@ -425,14 +440,14 @@ def test_what_is_rejected_comes_again(open_queue: QueueFactory) -> None:
         assert queue.stats().rejected == 1
         assert list(queue.browse()) == [b"b"]
         assert session.dequeue() == b"b"
-        session.reject(bytearray(b"b"), "never")  # type: ignore[arg-type]  # what equals it is meant
+        session.reject(bytearray(b"b"), "never")  # type: ignore[arg-type]  # an equal item is meant
         session.flush()
     assert (len(queue), queue.stats().held) == (0, 0)
     assert letters(queue) == [(b"b", 3, "never")]
 
 
 def test_what_is_not_to_be_tried_again(open_queue: QueueFactory) -> None:
-    """retry=False gives it up at once, in the transaction that does what else the session has done."""
+    """``retry=False`` gives an item up at once, in the transaction with all other work of the session."""
     queue = open_queue(dead_letter="dead")
     put(queue, b"a", b"b", b"c")
     with queue.session() as session:
@@ -448,7 +463,7 @@ def test_what_is_not_to_be_tried_again(open_queue: QueueFactory) -> None:
 
 
 def test_all_that_it_holds_is_rejected(open_queue: QueueFactory) -> None:
-    """Then there is nothing to commit, and all comes again."""
+    """If a session rejects all that it holds, its flush succeeds, and all items come again."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b")
     with queue.session() as session:
@@ -459,7 +474,7 @@ def test_all_that_it_holds_is_rejected(open_queue: QueueFactory) -> None:
 
 
 def test_equal_items_are_rejected_one_by_one(open_queue: QueueFactory) -> None:
-    """The first that equals it is meant, then the next, until there is none left."""
+    """A rejection means the first equal item that is not rejected yet; if none is left, it is refused."""
     queue = open_queue(**DEAD)
     put(queue, b"a", b"b", b"a")
     with queue.session() as session:
@@ -473,7 +488,7 @@ def test_equal_items_are_rejected_one_by_one(open_queue: QueueFactory) -> None:
 
 
 def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: QueueFactory) -> None:
-    """Of items that are equal the one that fails is behind what was rejected before; where there is none, before it."""
+    """A rejection means the first equal item behind the one that was rejected last; if there is none, one before it."""
     queue = open_queue(**DEAD)
     put(queue, b"same", b"other", b"same", b"first")
     with queue.transaction() as session:
@@ -487,7 +502,7 @@ def test_who_goes_through_a_batch_rejects_in_its_order(open_queue: QueueFactory)
 
 
 def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
-    """What cannot be is refused before anything is changed."""
+    """A rejection that makes no sense is refused before anything is changed, with a message that says what to do."""
     plain, late = open_queue("plain"), open_queue("late", retry_delay_seconds=1)
     for queue in (plain, late):
         put(queue, b"a")
@@ -512,7 +527,7 @@ def test_wrong_rejections_say_what_to_do(open_queue: QueueFactory) -> None:
 
 
 def test_a_flush_that_fails_keeps_rejections(open_queue: QueueFactory) -> None:
-    """Where the dead letters have no room, nothing was committed, and the session can flush again."""
+    """If the dead letters have no room, nothing is committed, and the session can flush again."""
     dead = open_queue("dead", max_items=1)
     queue = open_queue(max_attempts=3, dead_letter=dead)
     put(dead, b"other")
@@ -530,7 +545,7 @@ def test_a_flush_that_fails_keeps_rejections(open_queue: QueueFactory) -> None:
     assert (list(queue.browse()), letters(queue)) == ([b"b"], [(b"a", 1, "bad")])
     put(dead, b"other") if not len(dead) else None
     assert fail(queue, ValueError()) == [b"b"]
-    assert fail(queue, ValueError()) == [b"b"]  # the last time: there is no room for it, and it stays
+    assert fail(queue, ValueError()) == [b"b"]  # the last attempt: there is no room to give it up, and it stays
     assert list(queue.browse()) == [b"b"]
     with queue.session() as session, pytest.raises(QueueFullError):
         session.dequeue()
@@ -541,8 +556,11 @@ def test_a_flush_that_fails_keeps_rejections(open_queue: QueueFactory) -> None:
 
 
 def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: QueueFactory) -> None:
-    """Where the dead letters have no room, others overtake what has no attempts left, also to make room; who finds
-    nothing else hears why, at once. It stays in its place, and is moved when there is room."""
+    """If the dead letters have no room, other items overtake an item without attempts left.
+
+    A dequeue that finds no other item raises ``QueueFullError`` at once. The item stays in its place until there is
+    room.
+    """
     dead = open_queue("dead", max_items=1)
     queue = open_queue(max_attempts=1, dead_letter=dead)
     put(dead, b"other")
@@ -565,7 +583,7 @@ def test_what_cannot_be_given_up_keeps_nobody_up(open_queue: QueueFactory) -> No
 
 
 def test_a_marker_that_was_reached(open_queue: QueueFactory) -> None:
-    """Work that was done before rejects nothing: the session is rolled back."""
+    """A flush whose marker was reached before rejects nothing: the session is rolled back."""
     queue = open_queue(**DEAD)
     with queue.session() as session:
         session.enqueue_many([b"a", b"b"])
@@ -579,7 +597,7 @@ def test_a_marker_that_was_reached(open_queue: QueueFactory) -> None:
 
 @pytest.mark.parametrize("step", ["several.1 write ahead", "several.2 prepare", "several.3 decide", "several.4 apply"])
 def test_a_crash_moves_it_as_a_whole(open_queue: QueueFactory, step: str) -> None:
-    """Wherever the process ends, the item is here, or there, with all else that its transaction has done."""
+    """Wherever the process ends, the transaction with the rejection took effect in both queues, or in neither."""
     queue = open_queue(disk=failing(step, KeyboardInterrupt()), **DEAD)
     put(queue, b"a", b"b", b"c")
     with queue.session() as session:
@@ -600,7 +618,7 @@ def test_a_crash_moves_it_as_a_whole(open_queue: QueueFactory, step: str) -> Non
 
 
 def test_rejected_in_a_transaction_over_several(open_queue: QueueFactory) -> None:
-    """Sessions of several queues reject in the transaction of all, also where the dead letters are one of them."""
+    """Sessions of several queues reject in their common transaction, even if the dead letters take part in it."""
     queue, other = open_queue(**DEAD), open_queue("other", dead_letter="other.dead")
     put(queue, b"a", b"b", b"c")
     put(other, b"x")
@@ -614,7 +632,7 @@ def test_rejected_in_a_transaction_over_several(open_queue: QueueFactory) -> Non
     assert (list(queue.browse()), list(other.browse())) == ([b"b"], [b"x"])
     by_hand, letter = queue.dead_letters.browse()
     assert (by_hand, DeadLetter.decode(letter).item) == (b"by hand", b"a")
-    with transaction(queue, other) as (source, target):  # nothing is left of one, and something of the other
+    with transaction(queue, other) as (source, target):  # the first session has nothing left, the second has
         source.dequeue()
         source.reject(b"b")
         target.enqueue(b"y")
@@ -635,7 +653,7 @@ def test_rejected_in_a_transaction_over_several(open_queue: QueueFactory) -> Non
 
 
 def test_rejected_by_a_typed_session(open_queue: QueueFactory) -> None:
-    """An item is named as it was dequeued; what could not be decoded, by its bytes."""
+    """A typed session rejects an item by its value, and an item that could not be decoded by its bytes."""
     queue: Any = open_queue(codec=JSON, **DEAD)
     with queue.transaction() as session:
         session.enqueue_many([{"n": 1}, {"n": 2}])
@@ -661,7 +679,7 @@ def test_rejected_by_a_typed_session(open_queue: QueueFactory) -> None:
 
 @pytest.mark.damages
 def test_what_cannot_be_read_any_more(open_queue: QueueFactory, directory: Path) -> None:
-    """Who rejects what was damaged meanwhile hears it; what an exception leaves stays for the next."""
+    """Rejecting an item that was damaged meanwhile raises ``CorruptionError``, and makes no dead letter."""
     queue = open_queue(max_attempts=1, dead_letter="dead", memory_bytes=0, inline_bytes=0)
     put(queue, b"item" * 100)
     with pytest.raises(CorruptionError), queue.session() as session:

@@ -1,4 +1,4 @@
-"""Writers that wait for room: their order, their patience, and who wakes them."""
+"""Flushes that wait for room: their order, their timeouts, and the events that wake them."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_flush_waits_for_room(open_queue: QueueFactory, threads: ThreadPoolExecu
 
 @pytest.mark.parametrize("timeout", [0, 0.0, 0.01])
 def test_timeout(open_queue: QueueFactory, timeout: float) -> None:
-    """Who waited long enough, or does not wait at all, is refused, and can flush the same session later."""
+    """A flush whose timeout is over, or is 0, is refused, and its session can flush again later."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
     with queue.session() as session:
@@ -63,7 +63,7 @@ def test_timeout(open_queue: QueueFactory, timeout: float) -> None:
 
 
 def test_timeouts_that_make_no_sense(open_queue: QueueFactory) -> None:
-    """A time below 0 is refused, and so is any time to wait in a queue that never does."""
+    """A timeout below 0 is refused, and so is any timeout above 0 for a queue that never waits."""
     blocking, raising = open_queue(max_items=1, full="block"), open_queue("other", max_items=1)
     with blocking.session() as session, pytest.raises(ValueError, match="at least 0"):
         session.flush(timeout=-1)
@@ -76,7 +76,7 @@ def test_timeouts_that_make_no_sense(open_queue: QueueFactory) -> None:
 
 
 def test_first_come_first_served(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Writers get room in the order in which they came; a small one does not overtake a large one that waits."""
+    """Flushes get room in the order in which they came; a small one does not overtake a large one that waits."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c", b"d")
     waiting: list[Future[None]] = []
@@ -96,7 +96,7 @@ def test_first_come_first_served(open_queue: QueueFactory, threads: ThreadPoolEx
 
 
 def test_who_does_not_wait_overtakes_nobody(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """While a large one waits, a small one for which there would be room is refused when its time is up."""
+    """While a large flush waits, a small one is refused at its timeout, even if there would be room for it."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
     large = threads.submit(flush, queue, b"1", b"2", b"3")
@@ -113,7 +113,7 @@ def test_who_does_not_wait_overtakes_nobody(open_queue: QueueFactory, threads: T
 
 
 def test_who_gives_up_lets_the_next_one_try(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """When a large one ends waiting, a small one behind it, for which there is room, goes on at once."""
+    """When a large flush ends its wait, a small one behind it goes on at once if there is room for it."""
     queue = open_queue(max_items=4, full="block")
     put(queue, b"a", b"b", b"c")
     large = threads.submit(flush, queue, b"1", b"2", timeout=0.5)
@@ -125,8 +125,10 @@ def test_who_gives_up_lets_the_next_one_try(open_queue: QueueFactory, threads: T
 
 
 def test_queue_full_blocks_dequeues(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """The legacy store's full journal had no room for a dequeue. Here consumers are let by, however many wait, and
-    those who answer what they take as well."""
+    """In Qpid's legacy store a full journal had no room for a dequeue.
+
+    Here consumers do not wait, however many flushes do, and nor do sessions that enqueue only as much as they dequeue.
+    """
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
     waiting = [threads.submit(flush, queue, b"%d" % n) for n in range(8)]
@@ -145,7 +147,8 @@ def test_queue_full_blocks_dequeues(open_queue: QueueFactory, threads: ThreadPoo
 
 
 def test_session_that_waits_for_itself(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """One that enqueues more than it dequeued waits for others, up to its timeout, and stops nobody."""
+    """A session that enqueues more than it has dequeued waits for others, up to its timeout, and blocks no other
+    session."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")
     with queue.session() as session:
@@ -165,7 +168,7 @@ def test_session_that_waits_for_itself(open_queue: QueueFactory, threads: Thread
 
 
 def test_marker_reached_meanwhile(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """Who waits for room, and whose marker somebody else reaches, is told so when it is his turn."""
+    """A flush that waits for room returns False at its turn if another session has reached its marker meanwhile."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
 
@@ -185,7 +188,7 @@ def test_marker_reached_meanwhile(open_queue: QueueFactory, threads: ThreadPoolE
 
 
 def test_closing_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
-    """All who wait for room hear that the queue was closed; nothing of theirs is in it."""
+    """If the queue is closed, each flush that waits for room gets ``ClosedError``, and nothing of it is committed."""
     queue = open_queue(max_items=1, full="block")
     put(queue, b"a")
     waiting = [threads.submit(flush, queue, b"x") for _ in range(5)]
@@ -199,7 +202,7 @@ def test_closing_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolEx
 
 @pytest.mark.parametrize("how", ["commit", "trim"])
 def test_breaking_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolExecutor, how: str) -> None:
-    """All who wait for room, or for an item, hear that the queue is broken."""
+    """If the queue breaks, each wait for room or for an item ends with ``BrokenQueueError``."""
     failing = [False]
 
     def fail(call: Callable[..., Any]) -> Callable[..., Any]:
@@ -230,7 +233,7 @@ def test_breaking_wakes_who_waits(open_queue: QueueFactory, threads: ThreadPoolE
 
 @pytest.mark.parametrize("how", ["dequeue", "browse"])
 def test_damage_makes_room(open_queue: QueueFactory, directory: Path, threads: ThreadPoolExecutor, how: str) -> None:
-    """Items that turn out to be damaged count no more: who waits for room hears of it at once."""
+    """Items that turn out to be damaged no longer count, and a flush that waits for room goes on at once."""
     queue = open_queue(max_items=2, memory_bytes=0, full="block")
     put(queue, b"a" * 1000)
     put(queue, b"b")
@@ -251,8 +254,10 @@ def test_damage_makes_room(open_queue: QueueFactory, directory: Path, threads: T
 def test_waiting_for_room_does_nothing(
     open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who waits for room tries when he comes and when he sits down; maintenance, which follows, makes him try no more,
-    unless it made room, and then comes to rest."""
+    """A flush that waits for room tries when it comes, and when it takes its place.
+
+    Maintenance, which follows, causes no further attempt unless it made room, and then comes to rest.
+    """
     monkeypatch.setattr(maintenance, "MAINTENANCE_SECONDS", 0.0)
     monkeypatch.setattr(maintenance, "IDLE_SECONDS", 0.0)
     tried = []
@@ -278,7 +283,7 @@ def test_waiting_for_room_does_nothing(
 def test_interrupted_while_it_waits(
     open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who is interrupted while he waits leaves the line, keeps his session, and lets the next one try."""
+    """A flush that is interrupted while it waits leaves the line, keeps its session, and lets the next one try."""
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a")
     group = queue._open_queue
@@ -307,7 +312,7 @@ def test_interrupted_while_it_waits(
 
 @pytest.mark.parametrize("limit", [{"max_items": 7}, {"max_bytes": 1000}, {"max_disk_bytes": 60_000}], ids=str)
 def test_producers_and_consumers_at_the_limit(open_queue: QueueFactory, directory: Path, limit: dict[str, int]) -> None:
-    """Many producers that wait and a few consumers: all comes out once, each producer's in order, the limit holds."""
+    """With producers that wait and a consumer, each item comes once, each producer's in order, and the limit holds."""
     queue = open_queue(full="block", log_bytes=4096, segment_bytes=4000, disk=IN_CACHE, **limit)
     count = 60
     produced, seen = [], list[bytes]()
@@ -352,8 +357,10 @@ def test_producers_and_consumers_at_the_limit(open_queue: QueueFactory, director
 
 @pytest.mark.parametrize("how", ["dequeues", "rollback", "trim"])
 def test_waiting_for_the_disk(open_queue: QueueFactory, threads: ThreadPoolExecutor, how: str) -> None:
-    """Who waits for room on the disk gets it when dequeues drained a segment, when somebody gave up what he had written
-    ahead, and when a trim gave a segment back."""
+    """A flush that waits for disk space gets it when dequeues have drained a segment or a trim has given one back.
+
+    It also gets it when a session gives up the items that it has spilled.
+    """
     queue = open_queue(max_disk_bytes=100_000, log_bytes=4096, segment_bytes=10_000, full="block")
     items = [b"%d" % n * 4000 for n in range(10)]
     blocked = b"x" * (30_000 if how == "trim" else 20_000)
@@ -379,7 +386,7 @@ def test_waiting_for_the_disk(open_queue: QueueFactory, threads: ThreadPoolExecu
             assert group is not None
             assert holder.dequeue_many(100) and holder._transaction is not None
             drained, holder._transaction = holder._transaction, Transaction()
-            with group._group_commit.writing:  # past the group, so that nobody is told
+            with group._group_commit.writing:  # past the queue, so that it tells no waiter
                 group.store.commit([drained])
             assert not waiting.done()
             queue.trim()
@@ -390,7 +397,7 @@ def test_waiting_for_the_disk(open_queue: QueueFactory, threads: ThreadPoolExecu
 def test_given_back_behind_the_flush_wakes_who_waits(
     open_queue: QueueFactory, threads: ThreadPoolExecutor, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who found no room because segments were just being deleted by another thread tries again when they are."""
+    """A flush that found no room while another thread deleted segments tries again when they are deleted."""
     began, allowed = threading.Event(), threading.Event()
 
     def unlink(path: str) -> None:

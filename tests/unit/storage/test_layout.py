@@ -1,4 +1,4 @@
-"""Named queues in a directory: listing, deleting, and deleting cut short."""
+"""Queues in a directory: listing, deletion whole and cut short, ``check``, links and relative paths."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_queues_of_one_directory_are_independent(open_queue: QueueFactory) -> No
 
 
 def test_delete(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """A deleted queue is gone with all its files; the name can be used again."""
+    """A deleted queue is gone with all its files, and its name can be used again."""
     put(open_queue(), b"x" * 1000)
     root = tmp_path / "queues"
     with pytest.raises(QueueLockedError):
@@ -66,7 +66,7 @@ def test_delete(open_queue: QueueFactory, tmp_path: Path) -> None:
 
 
 def test_delete_leaves_what_is_not_the_queues(tmp_path: Path) -> None:
-    """Foreign files stay where they are, and their directories with them."""
+    """``delete_queue`` leaves foreign files where they are, and the directories that hold them."""
     with PersistentQueue(tmp_path, "q") as queue:
         put(queue, b"x")
     keep = [tmp_path / "q" / name for name in ("notes.txt", "data/mine.bin", "log/000000000001.log.bak", "pool/x")]
@@ -82,7 +82,7 @@ def test_delete_leaves_what_is_not_the_queues(tmp_path: Path) -> None:
 
 
 def test_delete_a_queue_without_a_name(tmp_path: Path) -> None:
-    """A queue without a name is deleted, its directory stays."""
+    """If a queue without a name is deleted, its directory stays."""
     with PersistentQueue(tmp_path / "plain") as queue:
         put(queue, b"x")
     delete_queue(tmp_path / "plain")
@@ -90,13 +90,13 @@ def test_delete_a_queue_without_a_name(tmp_path: Path) -> None:
 
 
 class DeathError(BaseException):
-    """The process dies here."""
+    """The death of the process at this call."""
 
 
 @pytest.mark.parametrize("call", range(1, 12))
 @pytest.mark.parametrize("then", ["open", "delete"])
 def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
-    """A deletion that dies anywhere leaves either the whole queue or none, and whoever comes next finishes it."""
+    """A deletion that dies anywhere leaves the whole queue or none, and the next opening or deletion finishes it."""
     queue = PersistentQueue(tmp_path, "q", segment_bytes=100, log_bytes=4096)
     put_each(queue, [b"x" * 60] * 4)
     queue.close()
@@ -136,7 +136,8 @@ def test_delete_cut_short(tmp_path: Path, call: int, then: str) -> None:
 
 
 def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
-    """Who waits for the lock of a queue that is deleted meanwhile gets a new queue, not the lost file's lock."""
+    """If a queue is deleted while an opening waits for its lock, the opening makes a new queue, with a lock that
+    counts."""
     with PersistentQueue(tmp_path, "q") as queue:
         put(queue, b"old")
     deleted: list[bool] = []
@@ -160,7 +161,7 @@ def test_waiting_for_a_queue_that_is_deleted(tmp_path: Path) -> None:
 
 
 def test_check_of_a_queue_that_is_well(open_queue: QueueFactory, directory: Path) -> None:
-    """All is well: open, crashed or closed; the report says how many items were read."""
+    """``check`` finds nothing wrong with an open, a crashed and a closed queue, and counts the items that it read."""
     queue = open_queue(segment_bytes=500)
     put_each(queue, [b"x" * 100] * 20)
     put(queue, b"y" * 100_000)
@@ -176,7 +177,7 @@ def test_check_of_a_queue_that_is_well(open_queue: QueueFactory, directory: Path
 
 
 def test_check_changes_nothing(open_queue: QueueFactory, directory: Path) -> None:
-    """Inspecting a crashed queue leaves every byte as it was."""
+    """``check`` leaves every byte of a crashed queue as it was."""
     queue = open_queue()
     put_each(queue, [b"x", b"y"])
     crash(queue)
@@ -186,14 +187,14 @@ def test_check_changes_nothing(open_queue: QueueFactory, directory: Path) -> Non
 
 
 def test_check_where_nothing_is(tmp_path: Path) -> None:
-    """A directory without a queue cannot be checked."""
+    """``check`` of a directory without a queue is refused."""
     with pytest.raises(QueueNotFoundError):
         check(tmp_path)
 
 
 @pytest.mark.damages
 def test_check_names_what_is_wrong(open_queue: QueueFactory, directory: Path) -> None:
-    """Each damage is named with file and offset."""
+    """``check`` names each damage, with file and offset."""
     queue = open_queue(segment_bytes=500)
     put_each(queue, [b"x" * 100] * 20)
     queue.close()
@@ -214,7 +215,7 @@ def test_check_names_what_is_wrong(open_queue: QueueFactory, directory: Path) ->
 
 @pytest.mark.parametrize("part", ["path", "above", "data_path"])
 def test_a_queue_where_a_link_leads(tmp_path: Path, part: str) -> None:
-    """Only the queue's own directories, and its files, must be no links: /tmp is one on macOS, /var/run on Linux."""
+    """Only a queue's own directories and files must be no links: /tmp is a link on macOS, /var/run on Linux."""
     (tmp_path / "real").mkdir()
     (tmp_path / "link").symlink_to("real")
     path = {"path": tmp_path / "link", "above": tmp_path / "link" / "a" / "b", "data_path": tmp_path / "real"}[part]
@@ -234,7 +235,10 @@ def test_a_queue_where_a_link_leads(tmp_path: Path, part: str) -> None:
 def test_the_process_may_go_elsewhere(
     open_queue: QueueFactory, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A queue that was opened by a relative path stays where it is, and another one at that path stays as it is."""
+    """A queue that was opened by a relative path stays where it is when the process changes its directory.
+
+    Another queue at that path stays as it is.
+    """
     (tmp_path / "else").mkdir()
     monkeypatch.chdir(tmp_path / "else")
     with PersistentQueue("queues", "orders") as other:

@@ -1,7 +1,7 @@
-"""Segments on other media than the log: where they are, what is refused, moving them.
+"""Segments at another location than the log: where they are, what is refused, and moves.
 
-The partitions of the linearstore, which never fully worked, had limits that these tests are named after: one file
-system for all of a queue, a partition that is missing, one that is another broker's, one that is full, no way to move.
+The tests are named after the limits that the partitions of Qpid's linearstore had, which never fully worked: one file
+system for all of a queue, no way to move, and partitions that are missing, full, or another broker's.
 """
 
 from __future__ import annotations
@@ -55,18 +55,18 @@ SMALL: dict[str, Any] = {"segment_bytes": 1000}
 
 @pytest.fixture
 def root(tmp_path: Path) -> Path:
-    """What the queues are in."""
+    """Return the directory of the queues."""
     return tmp_path / "queues"
 
 
 @pytest.fixture
 def media(tmp_path: Path) -> Path:
-    """Where their segments go."""
+    """Return the directory for their segments."""
     return tmp_path / "media"
 
 
 def fill(root: Path, name: str | None = "q", items: list[bytes] = ITEMS, **settings: Any) -> None:
-    """A closed queue with the items, in many segments, and a marker."""
+    """Make a queue with these items, in many segments, and a marker; close it."""
     with PersistentQueue(root, name, **{**SMALL, **settings}) as queue:
         put_each(queue, items)
         with queue.session() as session:
@@ -74,23 +74,23 @@ def fill(root: Path, name: str | None = "q", items: list[bytes] = ITEMS, **setti
 
 
 def content(root: Path, name: str | None = "q", **settings: Any) -> list[bytes]:
-    """What the queue holds, which must have its marker; nothing is taken."""
+    """Return the items of the queue, which must have its marker, without consuming any."""
     with PersistentQueue(root, name, create=False, **settings) as queue:
         assert queue.marker("reports") == 7
         return list(queue.browse())
 
 
 def tree(*directories: Path) -> dict[str, bytes]:
-    """All files, but for locks, whose owner names itself in them."""
+    """Return all files and their bytes, except for locks, since their owners sign them."""
     files = (path for each in directories for path in each.rglob("*") if path.is_file() and path.name != "lock")
     return {str(path): path.read_bytes() for path in files}
 
 
-# --- where things are ------------------------------------------------------------------------------------------------
+# --- the places of the files -----------------------------------------------------------------------------------------
 
 
 def test_segments_are_elsewhere(root: Path, media: Path) -> None:
-    """Segments are under ``data_path``; log, lock and spare log stay; an opening without ``data_path`` finds them."""
+    """Segments are under ``data_path``, while log, lock and spare stay; an opening without ``data_path`` finds them."""
     with PersistentQueue(root, "q", data_path=media, **SMALL) as queue:
         put_each(queue, ITEMS)
         assert queue.data_path == str(media / "q")
@@ -108,7 +108,8 @@ def test_segments_are_elsewhere(root: Path, media: Path) -> None:
 
 
 def test_relative_path_is_recorded_as_an_absolute_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever opens the queue from another directory finds its segments."""
+    """A relative ``data_path`` is recorded as an absolute one, so that an opening from another directory finds the
+    segments."""
     monkeypatch.chdir(tmp_path)
     fill(Path("queues"), data_path="media")
     (tmp_path / "else").mkdir()
@@ -118,7 +119,7 @@ def test_relative_path_is_recorded_as_an_absolute_one(tmp_path: Path, monkeypatc
 
 
 def test_queue_without_a_name(root: Path, media: Path) -> None:
-    """Without a name the segments are in ``data_path`` itself, which stays when the queue is deleted."""
+    """The segments of a queue without a name are in ``data_path`` itself, which stays when the queue is deleted."""
     fill(root, None, data_path=media)
     assert segment_files(media)
     assert content(root, None) == ITEMS
@@ -127,14 +128,14 @@ def test_queue_without_a_name(root: Path, media: Path) -> None:
 
 
 def test_data_path_of_the_queue_itself_is_none(root: Path) -> None:
-    """A ``data_path`` that is where the queue is anyway records nothing."""
+    """A ``data_path`` that is the queue's own place records nothing."""
     fill(root, data_path=root)
     assert not (root / "q" / "data.path").exists()
     assert content(root, data_path=root) == ITEMS
 
 
 def test_named_queues_share_a_data_path(root: Path, media: Path) -> None:
-    """Queues of one directory have their segments side by side, and a shared pool beside these."""
+    """Named queues have their segments side by side under a common ``data_path``, with a shared pool beside them."""
     settings: dict[str, Any] = {"data_path": media, "shared_pool": True, "pool_max_bytes": MIB, **SMALL}
     for name in "ab":
         with PersistentQueue(root, name, **settings) as queue:
@@ -155,7 +156,7 @@ def test_named_queues_share_a_data_path(root: Path, media: Path) -> None:
 
 
 def test_pool_recycles_elsewhere(root: Path, media: Path) -> None:
-    """Drained segments go to a pool on their own file system, and come from there again."""
+    """Drained segments go to a pool at the location of the segments, and are used again from there."""
     with PersistentQueue(root, "q", data_path=media, pool_min_bytes=4000, **SMALL) as queue:
         for _ in range(3):
             put_each(queue, ITEMS)
@@ -169,7 +170,7 @@ def test_pool_recycles_elsewhere(root: Path, media: Path) -> None:
 
 
 def test_existing_queue_costs_no_call_more(root: Path) -> None:
-    """A queue with its segments inside is opened without a call for the files that tell of segments elsewhere."""
+    """A queue with its segments inside is opened without a call for the files that record another location."""
     fill(root)
     opened: list[str] = []
 
@@ -186,7 +187,10 @@ def test_existing_queue_costs_no_call_more(root: Path) -> None:
 
 
 def test_another_data_path_is_refused(root: Path, media: Path, tmp_path: Path) -> None:
-    """A given path that is not the recorded one is an error that names both, and the command; nothing is made."""
+    """A ``data_path`` other than the recorded one is refused by an error that names both, and the command to move.
+
+    Nothing is made.
+    """
     fill(root, data_path=media)
     before = tree(root, media)
     with pytest.raises(DataPathError, match=f"{tmp_path}/new/q.*{media}/q.*persistentqueue move PATH"):
@@ -201,7 +205,7 @@ def test_another_data_path_is_refused(root: Path, media: Path, tmp_path: Path) -
 
 
 def test_another_name_of_the_place_is_the_place(root: Path, media: Path, tmp_path: Path) -> None:
-    """A path that leads to the recorded place through a link is no other one; a copy of it is."""
+    """A path that leads to the recorded location through a link is accepted; a copy of the location is not."""
     fill(root, data_path=media)
     (tmp_path / "link").symlink_to(media)
     assert content(root, data_path=tmp_path / "link") == ITEMS
@@ -211,7 +215,7 @@ def test_another_name_of_the_place_is_the_place(root: Path, media: Path, tmp_pat
 
 
 def test_place_that_is_mounted_elsewhere(root: Path, media: Path, tmp_path: Path) -> None:
-    """A place that went elsewhere is recorded anew by an opening that says so, since it bears the id."""
+    """A location that was mounted elsewhere is recorded anew if an opening names it, since it has the id."""
     fill(root, data_path=media)
     media.rename(tmp_path / "mnt")
     with pytest.raises(DataMissingError):
@@ -221,7 +225,7 @@ def test_place_that_is_mounted_elsewhere(root: Path, media: Path, tmp_path: Path
 
 
 def test_place_is_no_queue(root: Path, media: Path) -> None:
-    """Who takes a place of segments for a queue is told whose it is."""
+    """Opening the location of segments as a queue is refused by an error that names their queue."""
     fill(root, data_path=media)
     with pytest.raises(DataPathError, match=f"the location of the segments of {root}/q"):
         PersistentQueue(media, "q")
@@ -232,7 +236,7 @@ def test_place_is_no_queue(root: Path, media: Path) -> None:
 
 
 def refused(root: Path, media: Path, **expected: object) -> None:
-    """Everybody is told that the place is missing; nothing is made, swept or set aside."""
+    """Check that every call reports the missing location, and makes, sweeps and sets aside nothing."""
     before = tree(root, media)
     for call in (PersistentQueue, delete_queue, repair):
         with pytest.raises(DataMissingError, match=f"{media}/q.*mount") as caught:
@@ -251,7 +255,7 @@ def refused(root: Path, media: Path, **expected: object) -> None:
 @pytest.mark.damages
 @pytest.mark.parametrize("mounted", [True, False])
 def test_missing_place(root: Path, media: Path, tmp_path: Path, mounted: bool) -> None:
-    """A disk that is not mounted, where its directory is empty or is not there, is never taken for an empty one."""
+    """A location that is not mounted is not mistaken for an empty one, whether its directory is empty or missing."""
     fill(root, data_path=media)
     media.rename(tmp_path / "away")
     if mounted:
@@ -266,7 +270,7 @@ def test_missing_place(root: Path, media: Path, tmp_path: Path, mounted: bool) -
 
 @pytest.mark.damages
 def test_foreign_place(root: Path, media: Path, tmp_path: Path) -> None:
-    """Another queue's place, where this queue's should be, is left alone."""
+    """Another queue's location, found at the recorded path, is left alone."""
     fill(root, data_path=media)
     fill(tmp_path / "others", data_path=tmp_path / "theirs")
     media.rename(tmp_path / "away")
@@ -276,7 +280,8 @@ def test_foreign_place(root: Path, media: Path, tmp_path: Path) -> None:
 
 @pytest.mark.damages
 def test_record_that_is_damaged(root: Path, media: Path) -> None:
-    """A flipped bit in ``data.path`` or in ``queue.id`` is damage; a newer version is for a newer release."""
+    """A flipped bit in ``data.path`` or in ``queue.id`` is damage; a newer version raises
+    ``UnsupportedFormatError``."""
     fill(root, data_path=media)
     for path in (root / "q" / "data.path", media / "q" / "queue.id"):
         whole = path.read_bytes()
@@ -293,7 +298,8 @@ def test_record_that_is_damaged(root: Path, media: Path) -> None:
 
 @pytest.mark.damages
 def test_places_that_are_taken(root: Path, media: Path, tmp_path: Path) -> None:
-    """Neither another queue's place, nor its directory, nor segments of nobody, can be taken, new or by a move."""
+    """No location of another queue, directory of a queue or unknown segments can be taken, by a new queue or by a
+    move."""
     fill(root, data_path=media)
     fill(tmp_path / "theirs")
     (tmp_path / "found" / "q" / "data").mkdir(parents=True)
@@ -314,7 +320,7 @@ def test_places_that_are_taken(root: Path, media: Path, tmp_path: Path) -> None:
 
 
 def test_move_there_and_back(root: Path, media: Path, tmp_path: Path) -> None:
-    """Items, markers and what was set aside go along; what is not the queue's stays, everywhere."""
+    """A move takes items, markers and files that were set aside along; foreign files stay where they are."""
     fill(root, pool_min_bytes=2000)
     aside = "data/000000000099.seg.damaged"
     mine = [root / "q" / "data" / "mine.txt", media / "q" / "mine.txt"]
@@ -339,7 +345,7 @@ def test_move_there_and_back(root: Path, media: Path, tmp_path: Path) -> None:
 
 
 def test_move_to_where_it_is(root: Path, media: Path) -> None:
-    """Nothing is copied."""
+    """A move to the present location copies nothing."""
     fill(root, data_path=media)
     before = tree(root, media)
     moved = move_data(root, "q", data_path=media)
@@ -348,7 +354,7 @@ def test_move_to_where_it_is(root: Path, media: Path) -> None:
 
 
 def test_move_of_what_cannot_be_moved(root: Path, media: Path) -> None:
-    """Only closed queues are moved, and only queues."""
+    """A queue that is open or does not exist is not moved."""
     fill(root)
     with PersistentQueue(root, "q"), pytest.raises(QueueLockedError):
         move_data(root, "q", data_path=media)
@@ -361,7 +367,7 @@ def test_move_of_what_cannot_be_moved(root: Path, media: Path) -> None:
 
 
 def test_move_after_a_crash(root: Path, media: Path) -> None:
-    """A queue whose owner was killed is moved as it is, and recovers there."""
+    """A queue whose owner was killed is moved as it is, and recovers at its new location."""
     queue = PersistentQueue(root, "q", **SMALL)
     put_each(queue, ITEMS)
     crash(queue)
@@ -372,7 +378,7 @@ def test_move_after_a_crash(root: Path, media: Path) -> None:
 
 
 def dies(disk: SimulatedDisk, at: int, work: Callable[[], object]) -> bool:
-    """Whether the work dies at its so many-th call of the disk that changes something; else it is done."""
+    """Do the work; return whether it died at the ``at``-th call of the disk that changes something."""
     last = disk.ticks + at
 
     def on_tick() -> None:
@@ -391,7 +397,7 @@ def dies(disk: SimulatedDisk, at: int, work: Callable[[], object]) -> bool:
 
 @pytest.mark.parametrize("way", ["there", "on", "back"])
 def test_move_interrupted_at_every_call(way: str) -> None:
-    """Whatever a kill or a power cut at any call of the disk leaves: all items at one place, nothing at the other."""
+    """After a kill or a power cut at any call of a move, all items are at one location, and nothing is at the other."""
     source, target = {"there": (None, "/other"), "on": ("/other", "/third"), "back": ("/other", None)}[way]
 
     def opened(disk: SimulatedDisk) -> Store:
@@ -423,14 +429,15 @@ def test_move_interrupted_at_every_call(way: str) -> None:
 
 
 def test_random_programs_move() -> None:
-    """Random programs whose segments are moved between their lives, with disks that are not mounted in between."""
+    """Random programs keep their promises if segments are moved between their lives, and disks are not always
+    mounted."""
     for seed in range(3):
         Explorer(seed, style="moves").run()
 
 
 @pytest.mark.parametrize("call", range(1, 40))
 def test_full_target_anywhere(call: int) -> None:
-    """A move that finds no room leaves the queue as it was, and nothing at the target; it can be tried again."""
+    """A move that finds no room leaves the queue as it was and nothing at the target, and can be tried again."""
     disk = SimulatedDisk()
     settings = Settings(segment_bytes=300, log_bytes=700)
     store = open_store(disk.disk, DIRECTORY, settings, True, 0.0, nullcontext(), nullcontext())
@@ -460,7 +467,7 @@ def test_full_target_anywhere(call: int) -> None:
 @pytest.mark.parametrize("step", ["move.1", "move.2", "move.3", "move.4", "move.5"])
 @pytest.mark.parametrize("then", ["open", "move", "check"])
 def test_move_that_dies(root: Path, media: Path, step: str, then: str) -> None:
-    """The next opening, or the next move, sweeps what a move left behind; ``check`` names it."""
+    """The next opening or move sweeps the files that an interrupted move has left; ``check`` names them."""
     fill(root)
 
     def failpoint(name: str) -> None:
@@ -484,7 +491,7 @@ def test_move_that_dies(root: Path, media: Path, step: str, then: str) -> None:
 def test_old_place_that_cannot_be_swept(
     root: Path, media: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """A place that is gone when it is to be swept stays recorded, is reported, and is swept once it is there again."""
+    """An old location that is missing when it is to be swept stays recorded, is reported, and is swept later."""
     fill(root, data_path=media)
     fill(root, "r", data_path=media)
 
@@ -505,7 +512,8 @@ def test_old_place_that_cannot_be_swept(
 
 
 def test_old_place_while_the_disk_of_the_log_is_full(root: Path, media: Path) -> None:
-    """What is swept, and cannot be recorded for want of room, keeps nobody from opening; a later opening does it."""
+    """If the sweep of an old location cannot be recorded for want of room, the queue opens, and a later opening records
+    it."""
     fill(root, data_path=media)
 
     def failpoint(name: str) -> None:
@@ -526,7 +534,7 @@ def test_old_place_while_the_disk_of_the_log_is_full(root: Path, media: Path) ->
 
 
 def test_other_place_that_became_another_queues(root: Path, media: Path) -> None:
-    """What is recorded as another place and bears another id is forgotten, and left alone."""
+    """A recorded old location that has another id is forgotten and left alone."""
     fill(root)
     fill(root, "r", data_path=media)
     write_places(DISK, Places(str(root / "q"), others=(Place(str(media / "r"), "0" * 32),)))
@@ -538,7 +546,7 @@ def test_other_place_that_became_another_queues(root: Path, media: Path) -> None
 
 
 def test_new_queue_interrupted_at_every_call() -> None:
-    """A queue that is being made with its segments elsewhere opens after a crash at any call, there."""
+    """A new queue with its segments elsewhere can be opened there after a crash at any call of its making."""
 
     def opened(disk: SimulatedDisk, data_path: str = "/other/q") -> Store:
         free = nullcontext()
@@ -563,7 +571,7 @@ def test_new_queue_interrupted_at_every_call() -> None:
 
 
 def test_new_queue_may_still_choose(root: Path, media: Path, tmp_path: Path) -> None:
-    """Where its maker was killed before there was a queue, the next one may want its segments elsewhere."""
+    """If a new queue was killed before it existed, the next opening may choose another location for its segments."""
 
     def failpoint(name: str) -> None:
         raise KeyboardInterrupt(name)
@@ -581,7 +589,7 @@ def test_new_queue_may_still_choose(root: Path, media: Path, tmp_path: Path) -> 
 
 
 def test_log_that_is_gone(root: Path, media: Path) -> None:
-    """Segments elsewhere of a queue without a log are damage, like segments beside it."""
+    """Segments at a location, without the log of their queue, are damage, like segments beside the log."""
     fill(root, data_path=media)
     shutil.move(root / "q" / "log", root / "log")
     with pytest.raises(CorruptionError, match="a log, since there is"):
@@ -591,7 +599,7 @@ def test_log_that_is_gone(root: Path, media: Path) -> None:
 
 @pytest.mark.parametrize("then", ["open", "delete"])
 def test_deletion_interrupted_at_every_call(then: str) -> None:
-    """A deletion that is cut short leaves the queue as it was, or none, whose place can be taken again."""
+    """A deletion that is cut short leaves the whole queue or none, and its location can be taken again."""
     chance, at = Random(then), 0
     settings = Settings(segment_bytes=300, log_bytes=700)
 
@@ -620,7 +628,7 @@ def test_deletion_interrupted_at_every_call(then: str) -> None:
 
 
 def test_deletion_elsewhere_leaves_what_is_not_the_queues(root: Path, media: Path) -> None:
-    """Foreign files in the place stay, and the place with them; it can be taken again."""
+    """A deletion leaves foreign files at the location, and their directories; the location can be taken again."""
     fill(root, data_path=media, pool_min_bytes=2000)
     mine = media / "q" / "data" / "mine.txt"
     mine.write_text("mine")
@@ -633,7 +641,7 @@ def test_deletion_elsewhere_leaves_what_is_not_the_queues(root: Path, media: Pat
 
 @pytest.mark.damages
 def test_check_and_repair_elsewhere(root: Path, media: Path) -> None:
-    """Damage elsewhere is found where it is, and repaired there, without and with a log that is of use."""
+    """Damage at the location of the segments is found and repaired there, with and without a log that can be used."""
     fill(root, data_path=media)
     (media / "q" / "data" / "stray").write_text("not ours")
     assert check(root, "q").leftovers == ("data/stray",)
@@ -657,13 +665,13 @@ def test_check_and_repair_elsewhere(root: Path, media: Path) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """Another file system, of 4 MiB."""
+    """Yield the path of another file system, of 4 MiB."""
     with tmpfs(tmp_path / "small", 4 * MIB) as path:
         yield path
 
 
 def test_queue_over_two_file_systems(root: Path, small_disk: Path) -> None:
-    """Log and segments are on two file systems, for whole lives: roll, recycle, crash, recover, close, move back."""
+    """A queue with log and segments on two file systems works: roll, reuse, crash, recovery, close, and move back."""
     for end in (crash, PersistentQueue.close):
         with PersistentQueue(root, "q", data_path=small_disk, pool_max_bytes=10_000, **SMALL) as queue:
             assert os.stat(queue.data_path).st_dev != os.stat(root / "q" / "log").st_dev
@@ -687,7 +695,7 @@ def test_queue_over_two_file_systems(root: Path, small_disk: Path) -> None:
 
 
 def test_full_target(root: Path, small_disk: Path) -> None:
-    """A disk that is too small for the segments leaves the queue where it was, and has its room back."""
+    """A move to a disk that is too small leaves the queue where it was, and gives the room there back."""
     fill(root, items=[b"x" * 100_000] * 60)
     before = tree(root)
     with pytest.raises(DiskFullError, match="move again"):
@@ -698,7 +706,7 @@ def test_full_target(root: Path, small_disk: Path) -> None:
 
 
 def test_full_data_disk(root: Path, small_disk: Path) -> None:
-    """Where the disk of the segments is full, enqueues are refused, and dequeueing goes on."""
+    """If the disk of the segments is full, enqueues are refused, and dequeues go on."""
     with PersistentQueue(root, "q", data_path=small_disk, segment_bytes=MIB) as queue:
         count = 0
         with queue.session() as session:
@@ -715,7 +723,8 @@ def test_full_data_disk(root: Path, small_disk: Path) -> None:
 
 
 def test_limits_count_both_places(root: Path, media: Path) -> None:
-    """``max_disk_bytes`` counts the segments elsewhere; ``min_free_bytes`` looks where the file is that has to grow."""
+    """``max_disk_bytes`` counts the segments elsewhere; ``min_free_bytes`` looks at the file system of the file that
+    grows."""
     with PersistentQueue(root, "q", data_path=media, max_disk_bytes=100 * KIB, log_bytes=8192, **SMALL) as queue:
         with pytest.raises(QueueFullError, match="max_disk_bytes"):
             put_each(queue, [b"x" * 900] * 200)
@@ -734,7 +743,7 @@ def test_limits_count_both_places(root: Path, media: Path) -> None:
 
 
 def test_command_line(root: Path, media: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """``move`` moves the named queues there and back, and says what it did; 2 where it did not go."""
+    """``move`` moves the named queues there and back, and reports it; a move that fails has status 2."""
     fill(root, "a")
     fill(root, "b")
     assert main(["move", str(root), "a", "b", "--data-path", str(media)]) == 0

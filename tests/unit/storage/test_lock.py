@@ -1,4 +1,4 @@
-"""The lock file: who owns it, and whether it still has its name."""
+"""The lock file: its signature, and a file that has lost its name."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from persistentqueue.system.disk import DISK
 
 
 def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:
-    """A full disk keeps nobody from the lock; an owner that could not sign is one that has not named itself."""
+    """A full disk does not prevent a lock; an owner that could not sign is reported as one that has not named
+    itself."""
 
     def refuse(*_: Any) -> int:
         raise OSError(28, "No space left on device")
@@ -34,7 +35,7 @@ def test_lock_that_cannot_be_signed_or_read(tmp_path: Path) -> None:
 
 
 def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:
-    """A lock on a file whose name is gone, or is another file's, is no lock: it is taken again."""
+    """A lock on a file whose name is gone does not count: the lock is taken again."""
     calls = [0]
 
     def lstat(path: str) -> Any:
@@ -46,4 +47,4 @@ def test_lock_file_that_lost_its_name(tmp_path: Path) -> None:
     lock = Lock(replace(DISK, lstat=lstat), str(tmp_path / "lock"))
     lock.acquire(1)
     lock.release()
-    assert calls[0] == 3  # of the file twice, and of its directory
+    assert calls[0] == 3  # twice for the file, once for its directory

@@ -1,4 +1,4 @@
-"""The transaction log: frames whose checksums are right and whose content cannot be."""
+"""The transaction log: frames with correct checksums and impossible content."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ EMPTY = Checkpoint(0, 0, 1, 0, 0, [], [], [], [])
 
 
 def forge_log(path: Path, *bodies: bytes, numbers: list[int] | None = None, flags: int = SYNCED) -> None:
-    """A queue whose log has these frames, each with a right checksum."""
+    """Write a queue whose log has these frames, each with a correct checksum."""
     (path / "log").mkdir(parents=True)
     data = encode_header(LOG_MAGIC, Header(flags, 1, SALT, 0, 0))
     previous = 0
@@ -57,7 +57,7 @@ def forge_log(path: Path, *bodies: bytes, numbers: list[int] | None = None, flag
     ],
 )
 def test_forged_logs(tmp_path: Path, bodies: list[bytes], numbers: list[int] | None, expected: str) -> None:
-    """A log whose checksums are right and whose content cannot be is refused, naming where."""
+    """A log with correct checksums and impossible content is refused, with file and offset."""
     forge_log(tmp_path / "q", *bodies, numbers=numbers)
     with pytest.raises(CorruptionError, match=expected) as caught:
         PersistentQueue(tmp_path / "q")
@@ -66,7 +66,7 @@ def test_forged_logs(tmp_path: Path, bodies: list[bytes], numbers: list[int] | N
 
 
 def test_block_of_an_older_attempt_cannot_stand_in(tmp_path: Path) -> None:
-    """With ``sync=False``, a valid block that is not the one the frame names ends the log there."""
+    """With ``sync=False``, the log ends before a frame that names another block than the valid one at its place."""
     path = tmp_path / "q"
     blocks = encode_block([b"old"], SALT, HEADER_BYTES, 0, 0)
     enqueue = Enqueue(0, 1, 1, HEADER_BYTES, blocks.length_bytes, 0, 12345)

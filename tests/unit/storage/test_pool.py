@@ -1,4 +1,4 @@
-"""The pool of empty files: what goes in, what comes out, what is not trusted, what is wiped."""
+"""The pool of empty files: which files it takes in, hands out and does not trust, and how files are wiped."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ SECRET = b"to be forgotten " * 8
 
 @pytest.fixture
 def pool(tmp_path: Path) -> Pool:
-    """An empty one, of up to 10 KiB."""
+    """Return an empty pool of up to 10 KiB."""
     return Pool(DISK, str(tmp_path), 10 * KIB)
 
 
 def sizes(pool: Pool) -> list[int]:
-    """The lengths of its files."""
+    """Return the lengths of the files in the pool."""
     return [each.size_bytes for each in pool.files()]
 
 
 def empty(pool: Pool, size_bytes: int, number: int = 1) -> Path:
-    """A sound file in the pool."""
+    """Put a sound file into the pool; return its path."""
     path = Path(pool.directory) / f"{size_bytes:012d}-{number:016x}.free"
     path.write_bytes(bytes(size_bytes))
     return path
 
 
 def made(tmp_path: Path, size_bytes: int, name: str = "retired") -> str:
-    """A file outside of the pool."""
+    """Write a file outside of the pool; return its path."""
     path = tmp_path / name
     path.write_bytes(b"x" * size_bytes)
     return str(path)
 
 
 def files_in(directory: Path) -> dict[Path, int]:
-    """All files below the directory, but for the lock, and their lengths."""
+    """Return all files below the directory, except for the lock, with their lengths."""
     return {path: path.stat().st_size for path in directory.rglob("*") if path.is_file() and path.name != "lock"}
 
 
 def test_the_largest_file_within_the_bounds_is_taken(pool: Pool, tmp_path: Path) -> None:
-    """``take`` looks at sizes only, and leaves what is too large or too small."""
+    """``take`` takes the largest file within the bounds, and leaves files that are too large or too small."""
     for size_bytes in (100, 200, 300, 400):
         empty(pool, size_bytes)
     assert pool.take(str(tmp_path / "mine"), 150, 350) == 300
@@ -67,7 +67,7 @@ def test_the_largest_file_within_the_bounds_is_taken(pool: Pool, tmp_path: Path)
 
 
 def test_what_is_given_is_there_to_be_taken(pool: Pool, tmp_path: Path) -> None:
-    """A file goes in under a name of its own and comes out again."""
+    """A file that was given gets a name of its own, and can be taken."""
     assert pool.give(made(tmp_path, 300))
     assert pool.give(made(tmp_path, 300))
     assert sizes(pool) == [300, 300]
@@ -75,7 +75,7 @@ def test_what_is_given_is_there_to_be_taken(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_the_upper_bound_holds(pool: Pool, tmp_path: Path) -> None:
-    """Smaller files make room for a larger one, which is more useful; else it is not taken in."""
+    """Smaller files make room for a larger one, which is more useful; a file that does not fit is not taken in."""
     assert [pool.give(made(tmp_path, 3 * KIB)) for _ in range(4)] == [True, True, True, False]
     assert pool.give(made(tmp_path, 8 * KIB))
     assert sizes(pool) == [8 * KIB]
@@ -84,7 +84,7 @@ def test_the_upper_bound_holds(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_fill_goes_up_to_the_lower_bound_and_never_over_the_upper_one(pool: Pool) -> None:
-    """Files are made until there are enough bytes; a second time there is nothing to do."""
+    """``fill`` makes files up to the lower bound and not above the upper one; a second call finds nothing to do."""
     assert list(pool.fill(5 * KIB, 2 * KIB)) == [2 * KIB] * 3
     assert list(pool.fill(5 * KIB, 2 * KIB)) == []
     assert list(pool.fill(100 * KIB, 2 * KIB)) == [2 * KIB] * 2
@@ -92,7 +92,7 @@ def test_fill_goes_up_to_the_lower_bound_and_never_over_the_upper_one(pool: Pool
 
 
 def test_what_fill_made_was_written(pool: Pool) -> None:
-    """The blocks of a pooled file are there, so that writing to it changes no map of blocks."""
+    """The blocks of a file that ``fill`` made are allocated, so that a write to it changes no map of blocks."""
     (size_bytes,) = pool.fill(1, 8 * KIB)
     (file,) = Path(pool.directory).iterdir()
     assert file.stat().st_blocks * 512 >= size_bytes
@@ -100,7 +100,7 @@ def test_what_fill_made_was_written(pool: Pool) -> None:
 
 
 def test_shrink_gives_back_the_largest_first(pool: Pool) -> None:
-    """Down to the bound that is asked for."""
+    """``shrink`` deletes the largest files first, down to the given bound."""
     for size_bytes in (100, 200, 300):
         empty(pool, size_bytes)
     assert pool.shrink(350) == 300
@@ -110,7 +110,10 @@ def test_shrink_gives_back_the_largest_first(pool: Pool) -> None:
 
 
 def test_a_file_with_another_name_is_never_taken(pool: Pool, tmp_path: Path) -> None:
-    """After a power cut a live segment may have its old name in the pool: only that name goes."""
+    """A pooled file with a second name is not taken: after a power cut it may be a live segment.
+
+    Only the name in the pool is removed.
+    """
     file = empty(pool, 300)
     live = tmp_path / "live.seg"
     os.link(file, live)
@@ -121,7 +124,10 @@ def test_a_file_with_another_name_is_never_taken(pool: Pool, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("kind", ["shorter", "longer", "link", "directory"])
 def test_junk_with_a_name_of_ours_is_not_taken_but_cleaned(pool: Pool, tmp_path: Path, kind: str) -> None:
-    """Wrong sizes and links have no use; what a link leads to stays as it is."""
+    """A file of a wrong size, a link or a directory under a name of the pool is not taken.
+
+    ``clean`` deletes the file or the link, and the target of a link stays as it is.
+    """
     path, target = Path(pool.directory) / f"{300:012d}-{1:016x}.free", tmp_path / "target"
     target.write_bytes(bytes(300))
     if kind == "link":
@@ -140,7 +146,10 @@ def test_junk_with_a_name_of_ours_is_not_taken_but_cleaned(pool: Pool, tmp_path:
 
 @pytest.mark.parametrize("kind", ["shorter", "link", "forbidden"])
 def test_junk_is_removed_when_it_would_be_taken(tmp_path: Path, kind: str) -> None:
-    """Also where nobody cleaned before; what was filled as another user may be renamed, but not written to."""
+    """``take`` removes a file that it cannot use, even if ``clean`` was not called before.
+
+    Such a file may belong to another user: it may be renamed, but not written to.
+    """
 
     def forbid(path: str, flags: int, mode: int) -> int:
         if kind == "forbidden":
@@ -157,7 +166,7 @@ def test_junk_is_removed_when_it_would_be_taken(tmp_path: Path, kind: str) -> No
 
 
 def test_what_cannot_be_deleted_gives_nothing_back(pool: Pool, tmp_path: Path) -> None:
-    """A directory with a name of ours makes no room, whoever asks for some: else he would ask for ever."""
+    """A directory under a name of the pool makes no room, so that no call asks for its room for ever."""
     (tmp_path / f"{9 * KIB:012d}-{1:016x}.free").mkdir()
     empty(pool, 500)
     assert pool.shrink(0) == 500
@@ -167,7 +176,7 @@ def test_what_cannot_be_deleted_gives_nothing_back(pool: Pool, tmp_path: Path) -
 
 @pytest.mark.parametrize("kind", ["directory", "forbidden"])
 def test_a_pool_that_cannot_be_used_breaks_no_flush(open_queue: QueueFactory, directory: Path, kind: str) -> None:
-    """A segment is made instead: a directory with a name of ours, or a pool that may not be looked into."""
+    """If the pool has a directory under a name of its own, or cannot be listed, flushes make new segments instead."""
     forbidden = [kind == "forbidden"]
 
     def listdir(path: str) -> list[str]:
@@ -186,7 +195,7 @@ def test_a_pool_that_cannot_be_used_breaks_no_flush(open_queue: QueueFactory, di
 
 
 def test_files_of_others_are_left_alone(pool: Pool) -> None:
-    """Only names of ours are looked at."""
+    """Files with foreign names are left alone."""
     other = Path(pool.directory) / "notes.free"
     other.write_bytes(b"mine")
     assert pool.clean() == []
@@ -196,7 +205,8 @@ def test_files_of_others_are_left_alone(pool: Pool) -> None:
 
 
 def test_a_half_made_file_goes_unless_somebody_is_at_it(pool: Pool) -> None:
-    """The lock on a part tells a killed process from one that is filling the pool."""
+    """A partial file of a killed process is deleted; the lock on it shows whether a process is still filling the
+    pool."""
     filling = pool.fill(4 * KIB, 2 * KIB)
     parts: list[Path] = []
 
@@ -215,7 +225,7 @@ def test_a_half_made_file_goes_unless_somebody_is_at_it(pool: Pool) -> None:
 
 
 def test_a_full_disk_leaves_no_half_of_a_file(pool: Pool) -> None:
-    """What could not be written is gone, and the error is the system's."""
+    """A full disk raises ``DiskFullError`` and leaves no partial file."""
 
     def refuse(fd: int, buffers: Buffers, offset: int, flags: int) -> int:
         raise OSError(errno.ENOSPC, "full")
@@ -227,7 +237,7 @@ def test_a_full_disk_leaves_no_half_of_a_file(pool: Pool) -> None:
 
 
 def test_another_process_may_be_faster(pool: Pool, tmp_path: Path) -> None:
-    """A file that is gone when it is to be taken was taken by somebody else."""
+    """If a file is gone when it is to be taken, another process has taken it, and the next file is used."""
     for size_bytes in (100, 200):
         empty(pool, size_bytes)
 
@@ -245,7 +255,7 @@ def test_another_process_may_be_faster(pool: Pool, tmp_path: Path) -> None:
 
 
 def test_drained_segments_are_written_to_again(open_queue: QueueFactory, directory: Path) -> None:
-    """A queue with a pool runs on the same files; their sizes do not change."""
+    """A queue with a pool reuses its files, and stays within the bound of the pool."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB)
     for _ in range(10):
         put_each(queue, [bytes(KIB)] * 20)
@@ -261,7 +271,7 @@ def test_drained_segments_are_written_to_again(open_queue: QueueFactory, directo
 
 
 def test_without_a_pool_drained_segments_are_deleted(open_queue: QueueFactory, directory: Path) -> None:
-    """The default keeps nothing."""
+    """By default the pool keeps no segment."""
     queue = open_queue(segment_bytes=8 * KIB)
     put_each(queue, [bytes(KIB)] * 20)
     drain(queue)
@@ -271,7 +281,7 @@ def test_without_a_pool_drained_segments_are_deleted(open_queue: QueueFactory, d
 
 
 def test_every_file_is_in_use_or_in_the_pool(open_queue: QueueFactory, directory: Path) -> None:
-    """The leak check: what lies in the directory is what ``stats`` counts, to the byte."""
+    """The files in the directory are exactly those that ``stats`` counts, to the byte: nothing leaks."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=64 * KIB, log_bytes=8 * KIB)
     for round_ in range(30):
         put_each(queue, [bytes(97 * (round_ + 1))] * 10)
@@ -281,13 +291,14 @@ def test_every_file_is_in_use_or_in_the_pool(open_queue: QueueFactory, directory
     stats = queue.stats()
     found = files_in(directory)
     assert sum(found.values()) == stats.disk_bytes
-    assert len(found) == stats.segments + stats.pool_files + 2  # and the log, and its spare
+    assert len(found) == stats.segments + stats.pool_files + 2  # with the log and its spare
     queue.close()
     assert check(str(directory)).leftovers == ()
 
 
 def test_the_size_of_segments_can_change_between_runs(open_queue: QueueFactory) -> None:
-    """Pooled files that are larger than a segment may be now are not used, smaller ones only down to a half."""
+    """If segments are larger in the pool than they may be now, they are not used; smaller ones are used down to a
+    half."""
     queue = open_queue(segment_bytes=32 * KIB, pool_max_bytes=200 * KIB)
     put_each(queue, [bytes(KIB)] * 100)
     drain(queue)
@@ -304,7 +315,7 @@ def test_the_size_of_segments_can_change_between_runs(open_queue: QueueFactory) 
 
 
 def test_maintenance_fills_the_pool_to_its_minimum(open_queue: QueueFactory) -> None:
-    """``maintain`` makes files of the size of the next segment, once."""
+    """``maintain`` fills the pool to its minimum with files of the size of the next segment, once."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=20 * KIB, pool_max_bytes=40 * KIB)
     assert queue.stats().pool_files == 0
     assert queue.maintain().pooled_bytes == 3 * 8 * KIB
@@ -314,7 +325,7 @@ def test_maintenance_fills_the_pool_to_its_minimum(open_queue: QueueFactory) -> 
 
 
 def test_two_queues_can_share_a_pool(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """What one has drained the other writes to."""
+    """Two queues with a shared pool use each other's drained segments."""
     settings = {"segment_bytes": 8 * KIB, "pool_max_bytes": 100 * KIB, "shared_pool": True}
     first, second = open_queue("first", **settings), open_queue("second", **settings)
     put_each(first, [bytes(KIB)] * 40)
@@ -330,7 +341,7 @@ def test_two_queues_can_share_a_pool(open_queue: QueueFactory, tmp_path: Path) -
 
 
 def test_deleting_a_queue_deletes_its_pool(open_queue: QueueFactory, directory: Path, tmp_path: Path) -> None:
-    """Nothing of it stays."""
+    """Deleting a queue deletes its pool with it."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB)
     queue.maintain()
     queue.close()
@@ -339,13 +350,13 @@ def test_deleting_a_queue_deletes_its_pool(open_queue: QueueFactory, directory: 
 
 
 def test_a_bound_below_the_other_is_refused(open_queue: QueueFactory) -> None:
-    """The upper bound must not be below the lower one."""
+    """A ``pool_max_bytes`` below ``pool_min_bytes`` is refused."""
     with pytest.raises(ValueError, match="pool_max_bytes must be at least pool_min_bytes, 5, got 4"):
         open_queue(pool_min_bytes=5, pool_max_bytes=4)
 
 
 def test_a_crash_while_a_file_changes_hands_loses_nothing(open_queue: QueueFactory, directory: Path) -> None:
-    """A segment made of a pooled file that no frame tells of is swept; what was committed is there."""
+    """A segment from the pool that no frame names is swept after a crash, and committed items are there."""
     queue = open_queue(segment_bytes=8 * KIB, pool_min_bytes=40 * KIB)
     queue.maintain()
     put(queue, bytes(6 * KIB))
@@ -364,22 +375,22 @@ def test_a_crash_while_a_file_changes_hands_loses_nothing(open_queue: QueueFacto
 
 
 def holding(directory: Path, secret: bytes = SECRET) -> list[str]:
-    """The files in which the secret can be read."""
+    """Return the names of the files in which the secret can be read."""
     return sorted(path.name for path in files_in(directory) if secret in path.read_bytes())
 
 
 @pytest.mark.parametrize("pool_max_bytes", [0, 100 * KIB])
 def test_what_was_dequeued_is_wiped(open_queue: QueueFactory, directory: Path, pool_max_bytes: int) -> None:
-    """Once it is given back no file has it any more, read raw: no pooled one, no log, no spare."""
+    """Once its segment is given back, no file holds a dequeued item any more: no pooled file, log or spare."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True, pool_max_bytes=pool_max_bytes)
     put_each(queue, [SECRET] * 100)
     assert len(drain(queue)) == 100
     queue.trim()
-    assert holding(directory) == [segment_files(directory)[-1].name]  # it is written on in that one
+    assert holding(directory) == [segment_files(directory)[-1].name]  # the current segment
     assert bool(queue.stats().pool_files) == bool(pool_max_bytes)
     put(queue, b"another")
     queue.close()
-    assert holding(directory) == [segment_files(directory)[0].name]  # there is an item that lives
+    assert holding(directory) == [segment_files(directory)[0].name]  # it has a live item
     queue = open_queue(segment_bytes=4 * KIB, wipe=True)
     assert drain(queue) == [b"another"]
     queue.close()
@@ -387,7 +398,7 @@ def test_what_was_dequeued_is_wiped(open_queue: QueueFactory, directory: Path, p
 
 
 def test_without_wiping_it_can_be_read(open_queue: QueueFactory, directory: Path) -> None:
-    """What the test above looks for would be found."""
+    """Without ``wipe`` the secret is found, so that the test above would notice it."""
     queue = open_queue(segment_bytes=4 * KIB, pool_max_bytes=100 * KIB)
     put_each(queue, [SECRET] * 100)
     drain(queue)
@@ -396,7 +407,7 @@ def test_without_wiping_it_can_be_read(open_queue: QueueFactory, directory: Path
 
 
 def test_nothing_is_wiped_before_its_dequeue_is_durable(open_queue: QueueFactory, directory: Path) -> None:
-    """What is only on hold comes back after a crash."""
+    """Items that are only on hold are not wiped, and come back after a crash."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True, pool_max_bytes=100 * KIB)
     put_each(queue, [SECRET] * 20)
     session = queue.session()
@@ -409,7 +420,7 @@ def test_nothing_is_wiped_before_its_dequeue_is_durable(open_queue: QueueFactory
 
 
 def test_what_a_crash_left_is_wiped_by_the_next_opening(open_queue: QueueFactory, directory: Path) -> None:
-    """A segment that was retired and not given back is swept, overwritten before."""
+    """A segment that a crash left behind is overwritten before the next opening sweeps it."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True)
     put(queue, SECRET)
     crash(queue)
@@ -423,7 +434,7 @@ def test_what_a_crash_left_is_wiped_by_the_next_opening(open_queue: QueueFactory
 
 
 def test_a_file_with_another_name_is_not_wiped(open_queue: QueueFactory, directory: Path) -> None:
-    """What else refers to it may need it."""
+    """A file with a second name is not wiped, since that name may still need it."""
     queue = open_queue(segment_bytes=4 * KIB, wipe=True)
     put_each(queue, [SECRET] * 40)
     segment = segment_files(directory)[0]
@@ -439,13 +450,13 @@ def test_a_file_with_another_name_is_not_wiped(open_queue: QueueFactory, directo
 
 
 def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """``python -m persistentqueue pool``."""
+    """Run ``python -m persistentqueue pool`` with these arguments."""
     command = [sys.executable, "-m", "persistentqueue", "pool", *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def test_the_pool_is_filled_from_outside_while_the_queue_is_in_use(open_queue: QueueFactory, tmp_path: Path) -> None:
-    """The utility that the linearstore never had."""
+    """``pool fill`` fills the pool of a queue in use, with the utility that Qpid's linearstore never had."""
     queue = open_queue(segment_bytes=8 * KIB, pool_max_bytes=100 * KIB)
     done = run("fill", str(tmp_path / "queues"), "orders", "--bytes", "30000", "--file-bytes", str(8 * KIB))
     assert done.returncode == 0, done.stderr
@@ -456,7 +467,7 @@ def test_the_pool_is_filled_from_outside_while_the_queue_is_in_use(open_queue: Q
 
 
 def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -> None:
-    """Names of queues cannot begin with a dot, so that nothing is in its way."""
+    """The shared pool can be filled before there is a queue: names of queues cannot begin with a dot."""
     done = run("fill", str(tmp_path), "--shared", "--bytes", "1000", "--file-bytes", "500")
     assert done.stdout.splitlines() == ["made: 500 bytes"] * 2 + ["2 files, 1000 bytes"]
     assert run("show", str(tmp_path), "--shared").stdout.splitlines() == ["2 files, 1000 bytes"]
@@ -475,14 +486,14 @@ def test_the_shared_pool_can_be_filled_before_there_is_a_queue(tmp_path: Path) -
 def test_sizes_that_a_pool_cannot_have(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], sizes: list[str], said: str
 ) -> None:
-    """The command says which, and makes nothing: not files without end that are never enough."""
+    """Sizes that a pool cannot have are refused by name, and no file is made."""
     assert main(["pool", "fill", str(tmp_path), "--shared", *sizes]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
 
 
 def test_where_there_is_no_queue_there_is_no_pool(tmp_path: Path) -> None:
-    """The command says so, and makes nothing."""
+    """``pool show`` for a queue that does not exist fails, and makes nothing."""
     done = run("show", str(tmp_path), "nobody")
     assert done.returncode == 2
     assert "QueueNotFoundError" in done.stderr
@@ -493,13 +504,13 @@ def test_where_there_is_no_queue_there_is_no_pool(tmp_path: Path) -> None:
 
 @pytest.fixture(autouse=True)
 def no_half_made_files(tmp_path: Path) -> Iterator[None]:
-    """Whatever a test does, no part of a file stays in a pool."""
+    """Check after each test that no partial file is left in a pool."""
     yield
     assert not list(tmp_path.rglob("*.part"))
 
 
 def test_files_are_listed_smallest_first(pool: Pool) -> None:
-    """By size, then by name."""
+    """Files are listed by size, then by name."""
     first, second = empty(pool, 200, 2), empty(pool, 200, 1)
     third = empty(pool, 100)
     assert pool.files() == [Empty(100, third.name), Empty(200, second.name), Empty(200, first.name)]
@@ -507,7 +518,7 @@ def test_files_are_listed_smallest_first(pool: Pool) -> None:
 
 
 def test_a_queue_stays_usable_when_its_pool_cannot_be_made(tmp_path: Path) -> None:
-    """A file in the place of the pool is somebody else's: the opening says so and changes nothing."""
+    """If a foreign file stands in the place of the pool, the opening is refused, and changes nothing."""
     (tmp_path / ".pool").write_bytes(b"mine")
     with pytest.raises(NotADirectoryError):
         PersistentQueue(tmp_path, "orders", shared_pool=True)

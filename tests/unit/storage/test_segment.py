@@ -1,4 +1,4 @@
-"""One data file: blocks that do not fit where they stand, and what lies behind damage."""
+"""One segment: blocks that do not fit where they stand, and items behind damage."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from tests.support.queues import put_each, segment_files
 
 @pytest.mark.damages
 def test_segments_that_were_swapped(open_queue: QueueFactory, directory: Path) -> None:
-    """A segment under another's name is reported, and none of its items is served for the other's."""
+    """A segment with another one's name is reported, and none of its items is served for the other's."""
     queue = open_queue(segment_bytes=10)
     put_each(queue, [b"a", b"b"])
     queue.close()
@@ -42,7 +42,7 @@ def test_segments_that_were_swapped(open_queue: QueueFactory, directory: Path) -
 
 
 def forge_header(salt: int, offset: int, count: int, ordinal: int, body_bytes: int) -> bytes:
-    """A block header with a right checksum."""
+    """Return a block header with a correct checksum."""
     fields = struct.pack("<4sIIIQQQ", b"PQBk", 1, count, 0, ordinal, body_bytes, 0)
     return fields + struct.pack("<I", crc32(fields, seed(salt, offset)))
 
@@ -51,7 +51,7 @@ def forge_header(salt: int, offset: int, count: int, ordinal: int, body_bytes: i
     ("count", "ordinal", "body_bytes"), [(1, 9, 5), (1, 0, 10_000), (7, 0, 5)], ids=["ordinal", "length", "count"]
 )
 def test_block_header_outside_its_extent(tmp_path: Path, count: int, ordinal: int, body_bytes: int) -> None:
-    """A valid header that does not fit where it stands is damage, and what is behind it is found."""
+    """A valid header that does not fit where it stands is damage, and the block behind it is found."""
     segment = Segment.create(DISK, str(tmp_path / "s"), 1, 4096)
     bad = forge_header(segment.salt, HEADER_BYTES, count, ordinal, body_bytes) + bytes(5)
     behind = HEADER_BYTES + len(bad)
@@ -67,11 +67,11 @@ def test_block_header_outside_its_extent(tmp_path: Path, count: int, ordinal: in
 
 
 def test_damage_that_hides_everything_behind_it(tmp_path: Path) -> None:
-    """Without a valid header behind the damage, all that is behind it in the extent is lost."""
+    """Without a valid header behind the damage, all items behind it in the extent are lost."""
     segment = Segment.create(DISK, str(tmp_path / "s"), 1, 4096)
     outside = encode_block([b"x"], segment.salt, 200, 9, 0)
     segment.write([bytes(136), *outside.buffers], 136 + outside.length_bytes, 3)
     loaded = segment.load(HEADER_BYTES, 0, 1000, 3, 0)
     assert loaded.lost == 3
-    assert segment.load(HEADER_BYTES, 0, 2**60, 3, 0).lost == 3  # without looking at what is not there
+    assert segment.load(HEADER_BYTES, 0, 2**60, 3, 0).lost == 3  # without reading beyond the end of the file
     segment.close()

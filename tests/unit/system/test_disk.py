@@ -1,4 +1,4 @@
-"""The door to the operating system: short writes and reads, many buffers, names, the portable way, low descriptors."""
+"""The access to the operating system: short reads and writes, paths, links, the portable disk, and low descriptors."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ DISKS = {"this system's": DISK, "portable": PORTABLE}
 
 @pytest.fixture
 def path(tmp_path: Path) -> str:
-    """A file to be."""
+    """Return the path of a file that does not exist."""
     return str(tmp_path / "file")
 
 
@@ -42,7 +42,7 @@ def path(tmp_path: Path) -> str:
 @pytest.mark.parametrize("flags", [0, DSYNC])
 @pytest.mark.parametrize("at_once", [None, 1, 3, 1000])
 def test_write_all_writes_all(disk: Disk, flags: int, at_once: int | None, path: str) -> None:
-    """Every byte is written, in order, however little one call takes, and however many buffers there are."""
+    """Every byte is written, in order, however few bytes one call takes, and however many buffers there are."""
     buffers: list[bytes | memoryview] = [
         b"",
         b"abc",
@@ -65,7 +65,7 @@ def test_write_all_writes_all(disk: Disk, flags: int, at_once: int | None, path:
 
 
 def test_write_that_accepts_nothing_is_an_error(path: str) -> None:
-    """A device that takes no byte and reports no error must not hang the writer."""
+    """A write that takes no byte and reports no error raises an error, so that the writer does not hang."""
     fd = DISK.open(path, door.CREATE, 0o600)
     with pytest.raises(OSError, match="accepted no bytes"):
         write_all(replace(DISK, pwritev=lambda *_: 0), fd, [b"abc"], 3, 0)
@@ -74,7 +74,7 @@ def test_write_that_accepts_nothing_is_an_error(path: str) -> None:
 
 @pytest.mark.parametrize("at_once", [1, 3, 1000])
 def test_read_all_reads_all(at_once: int, path: str) -> None:
-    """A read returns less only at the end of the file."""
+    """``read_all`` returns fewer bytes than requested only at the end of the file."""
     Path(path).write_bytes(b"0123456789")
     fd = DISK.open(path, door.READ, 0)
     reading = replace(DISK, pread=lambda fd, length, offset: os.pread(fd, min(length, at_once), offset))
@@ -86,7 +86,7 @@ def test_read_all_reads_all(at_once: int, path: str) -> None:
 
 @pytest.mark.parametrize("disk", DISKS.values(), ids=DISKS)
 def test_fallocate_extends_and_never_shrinks(disk: Disk, path: str) -> None:
-    """Reserved room counts into the size and reads as zeros; what is longer stays."""
+    """Reserved bytes count into the size and read as zeros; a longer file stays as long as it is."""
     fd = disk.open(path, door.CREATE, 0o600)
     disk.fallocate(fd, 0, 100)
     assert (disk.fstat(fd).st_size, disk.pread(fd, 200, 0)) == (100, bytes(100))
@@ -97,7 +97,7 @@ def test_fallocate_extends_and_never_shrinks(disk: Disk, path: str) -> None:
 
 @pytest.mark.parametrize("code", [errno.EOPNOTSUPP, errno.EIO])
 def test_file_system_without_fallocate(code: int, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where room cannot be reserved the file is extended all the same; any other failure is reported."""
+    """A file is extended even if the file system cannot reserve space; any other failure is raised."""
 
     def refuse(*_: int) -> None:
         raise OSError(code, "refused")
@@ -115,7 +115,8 @@ def test_file_system_without_fallocate(code: int, path: str, monkeypatch: pytest
 
 @pytest.mark.parametrize("code", [None, errno.ENOTSUP, errno.EIO])
 def test_full_sync_of_macos(code: int | None, path: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the system has a call that empties the drive's cache it is used; without support a plain sync follows."""
+    """A call that empties the cache of the drive is used if the system has one; if it is not supported, a plain sync
+    follows."""
     calls: list[str] = []
 
     def full_sync(fd: int, command: int) -> int:
@@ -139,7 +140,7 @@ def test_full_sync_of_macos(code: int | None, path: str, monkeypatch: pytest.Mon
     ("arguments", "said"), [((), None), (("why",), "why"), (("why", OSError(errno.ENOLCK, "no locks")), "no locks")]
 )
 def test_lock_that_is_refused(arguments: tuple[object, ...], said: str | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A lock that nobody has, and that the system refuses all the same, is an ``OSError``, with what is known of it."""
+    """A lock that no process holds, and that the system refuses all the same, raises ``OSError`` with its reason."""
 
     def lock(*_: object) -> None:
         raise portalocker.LockException(*arguments)
@@ -181,7 +182,7 @@ def test_directories_are_private_and_durable(tmp_path: Path) -> None:
 
 
 def test_directory_made_by_somebody_else_meanwhile(tmp_path: Path) -> None:
-    """Two who make the same directory at the same time both succeed."""
+    """``make_directory`` succeeds if another process makes the directory at the same time."""
 
     def mkdir(path: str, mode: int) -> None:
         os.mkdir(path, mode)
@@ -192,7 +193,7 @@ def test_directory_made_by_somebody_else_meanwhile(tmp_path: Path) -> None:
 
 
 def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A path without any directory in it is one in the working directory."""
+    """A path of a single name is taken to be in the working directory."""
     monkeypatch.chdir(tmp_path)
     make_directory(DISK, "here")
     assert (tmp_path / "here").is_dir()
@@ -200,12 +201,12 @@ def test_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.mark.parametrize("directory", ["", ".", "/", "//", "a", "a/", "/a/b", "../a b/"])
 def test_paths_are_those_of_the_system(directory: str) -> None:
-    """A name in a directory has the path that the operating system's own library gives it."""
+    """``join`` makes the path that the standard library makes."""
     assert join(directory, "name") == os.path.join(directory, "name")
 
 
 def test_queue_on_the_portable_disk(open_queue: QueueFactory) -> None:
-    """A queue works the same through the portable door, and across doors."""
+    """A queue works through the portable disk, and can be opened through the other disk in between."""
     queue = open_queue(disk=PORTABLE, log_bytes=4096, segment_bytes=1000)
     put_each(queue, [b"%d" % n for n in range(100)])
     crash(queue)
@@ -217,7 +218,7 @@ def test_queue_on_the_portable_disk(open_queue: QueueFactory) -> None:
 
 
 def test_standard_streams_are_never_a_queues_file(tmp_path: Path) -> None:
-    """With descriptors 0 to 2 closed, no file of a queue takes their numbers."""
+    """With descriptors 0 to 2 closed, no file of a queue gets their numbers."""
     program = f"""
 import os, sys
 sys.path.insert(0, {str(Path(door.__file__).parents[2])!r})

@@ -1,4 +1,4 @@
-"""What the program's log hears: recovery at INFO, what a crash leaves at WARNING, damage at ERROR, each once."""
+"""Messages to the program's log: recovery at INFO, remains of a crash at WARNING, damage at ERROR, each once."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Heard = Callable[[], list[tuple[str, str]]]
 
 @pytest.fixture
 def heard(caplog: pytest.LogCaptureFixture) -> Heard:
-    """What the one logger has heard since this was last asked: the level, and the message."""
+    """Return a function that returns the levels and messages logged since its last call."""
     caplog.set_level(logging.DEBUG)
 
     def hear() -> list[tuple[str, str]]:
@@ -38,7 +38,7 @@ def heard(caplog: pytest.LogCaptureFixture) -> Heard:
 
 
 def failing(name: str, error: BaseException, armed: list[bool]) -> Disk:
-    """A disk of which this call fails once it is armed."""
+    """Return a disk on which this call fails once it is armed."""
 
     def call(*arguments: Any) -> Any:
         if armed:
@@ -52,7 +52,7 @@ def failing(name: str, error: BaseException, armed: list[bool]) -> Disk:
 
 
 def test_a_queue_that_is_well_is_silent(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """To make, use, maintain, close and reopen a queue says nothing at all."""
+    """Making, using, maintaining, closing and reopening a sound queue logs nothing."""
     queue = open_queue(**LITTLE)
     sparse(queue)
     queue.compact()
@@ -65,7 +65,7 @@ def test_a_queue_that_is_well_is_silent(open_queue: QueueFactory, directory: Pat
 
 
 def test_recovery_is_reported_at_info(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """After a crash the report of the recovery is said at INFO, and nothing above it."""
+    """After a crash the report of the recovery is logged at INFO, and nothing above that level."""
     queue = open_queue()
     put(queue, b"a")
     crash(queue)
@@ -74,7 +74,7 @@ def test_recovery_is_reported_at_info(open_queue: QueueFactory, directory: Path,
 
 
 def test_a_torn_tail_is_no_damage(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """What was being written when the owner ended is dropped with a WARNING that says where the log is kept."""
+    """A torn tail is dropped with a WARNING that names the file in which it is kept."""
     queue = open_queue()
     put_each(queue, [b"a", b"b"])
     log = log_file(directory)
@@ -92,7 +92,7 @@ def test_a_torn_tail_is_no_damage(open_queue: QueueFactory, directory: Path, hea
 
 @pytest.mark.damages
 def test_a_log_that_was_cut_is_damage(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """No crash makes a log shorter than it was made."""
+    """A log that was cut short is damage and logged at ERROR: no crash makes a log shorter."""
     queue = open_queue()
     put(queue, b"a")
     end = queue.stats().log_bytes
@@ -105,7 +105,7 @@ def test_a_log_that_was_cut_is_damage(open_queue: QueueFactory, directory: Path,
 
 @pytest.mark.damages
 def test_a_log_that_cannot_be_read(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """An opening that fails for damage says where it is, beside raising that; to check, or to repair, says nothing."""
+    """An opening that fails for damage logs the error that it raises; ``check`` and ``repair`` log nothing."""
     put(queue := open_queue(), b"a")
     queue.close()
     flip(log_file(directory), HEADER_BYTES + 5)
@@ -120,7 +120,7 @@ def test_a_log_that_cannot_be_read(open_queue: QueueFactory, directory: Path, he
 
 @pytest.mark.damages
 def test_a_file_that_is_moved_aside(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """A file that nothing refers to and that cannot be read is named, whether there was a crash or not."""
+    """An unreadable file that nothing refers to is named at ERROR when it is set aside, with or without a crash."""
     for end in (PersistentQueue.close, crash):
         queue = open_queue()
         put(queue, b"x")
@@ -136,8 +136,7 @@ def test_a_file_that_is_moved_aside(open_queue: QueueFactory, directory: Path, h
 
 @pytest.mark.damages
 def test_a_block_that_cannot_be_read(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """The items that are set aside are told of once, with file and offset, however many consumers meet the damage;
-    ``stats()`` counts the place once, too."""
+    """Damage is logged once, with file and offset, however many consumers meet it; ``stats`` counts it once."""
     queue = open_queue()
     queue.subscribe("other")
     put(queue, b"damaged" * 10)
@@ -162,7 +161,7 @@ def test_a_block_that_cannot_be_read(open_queue: QueueFactory, directory: Path, 
 @pytest.mark.damages
 @pytest.mark.parametrize("at", [30, HEADER_BYTES + 60], ids=["header", "block"])
 def test_a_compaction_that_meets_damage(open_queue: QueueFactory, directory: Path, heard: Heard, at: int) -> None:
-    """What a compaction leaves as it is, since it cannot be read, is told of at once; who dequeues it adds nothing."""
+    """Damage that a compaction meets is logged at once, and the dequeue that meets it later logs nothing."""
     queue = open_queue(**LITTLE)
     sparse(queue)
     queue.close()
@@ -179,7 +178,7 @@ def test_a_compaction_that_meets_damage(open_queue: QueueFactory, directory: Pat
 
 @pytest.mark.damages
 def test_a_publication_that_does_not_check_out(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """It is told of when it is moved aside, and counted."""
+    """A damaged publication is logged and counted when it is set aside."""
     queue = open_queue()
     publish(directory, b"x")
     (name,) = inbox(directory)
@@ -190,11 +189,11 @@ def test_a_publication_that_does_not_check_out(open_queue: QueueFactory, directo
     assert queue.stats().damage_found == 1
 
 
-# --- what fails ------------------------------------------------------------------------------------------------------
+# --- failures --------------------------------------------------------------------------------------------------------
 
 
 def test_a_sync_that_fails(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """A queue that is broken says so once, with its path and what failed; not each time that it is asked."""
+    """A queue that breaks logs this once, with its path and the failure, and not at each later call."""
     armed: list[bool] = []
     queue = open_queue(disk=failing("pwritev", OSError(errno.EIO, "Input/output error"), armed))
     put(queue, b"a")
@@ -209,7 +208,7 @@ def test_a_sync_that_fails(open_queue: QueueFactory, directory: Path, heard: Hea
 
 
 def test_an_interrupted_commit(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """So does one that is broken since a commit was interrupted."""
+    """A queue that breaks because a commit was interrupted logs this once, too."""
     armed: list[bool] = []
     queue = open_queue(disk=failing("pwritev", Interruption(), armed))
     put(queue, b"a")
@@ -221,7 +220,7 @@ def test_an_interrupted_commit(open_queue: QueueFactory, directory: Path, heard:
 
 
 def test_maintenance_that_fails(open_queue: QueueFactory, directory: Path, heard: Heard) -> None:
-    """What fails while nobody asks for it is a WARNING, once for each cause, though it is tried again."""
+    """A failure of maintenance is logged at WARNING, once for each cause, although maintenance is tried again."""
     armed: list[bool] = []
     error = OSError(errno.EACCES, "Permission denied")
     queue = open_queue(pool_min_bytes=1, pool_max_bytes=2**20, disk=failing("listdir", error, armed))

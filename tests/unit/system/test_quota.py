@@ -1,4 +1,4 @@
-"""How much of the disk a queue may take: its own limit, and what must be left free."""
+"""Limits on the disk space of a queue: ``max_disk_bytes``, and the bytes that must stay free."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from tests.support.queues import IN_CACHE, crash, drain, put, put_each, segment_
 KIB, MIB = 1024, 1024 * 1024
 
 
-# --- how much of the disk ---------------------------------------------------------------------------------------------
+# --- the limit of the queue ------------------------------------------------------------------------------------------
 
 
 class Watch:
-    """Looks at what the files take at each call of the disk."""
+    """A simulated disk that checks the size of all files at each call."""
 
     def __init__(self, most_bytes: int) -> None:
         self.machine = SimulatedDisk()
@@ -60,8 +60,10 @@ class Watch:
     ],
 )
 def test_files_never_exceed_max_disk_bytes(log_bytes: int, segment_bytes: int, size_bytes: int) -> None:
-    """Whatever is enqueued, held, consumed in any order, spilled and rolled back, at no call do the files take more;
-    consuming is never refused, and a queue that was drained takes as much again."""
+    """The files never exceed ``max_disk_bytes`` at any call of the disk, for any enqueues, holds, spills and rollbacks.
+
+    Dequeues are never refused, and a drained queue takes as many items again.
+    """
     most = LOGS_LEAST * log_bytes + 150_000
     watch, draw = Watch(most), random.Random(log_bytes + segment_bytes + size_bytes)
     settings: dict[str, Any] = {
@@ -114,7 +116,7 @@ def test_files_never_exceed_max_disk_bytes(log_bytes: int, segment_bytes: int, s
 
 
 def test_quota_counts_what_is_there(open_queue: QueueFactory, directory: Path) -> None:
-    """What the queue believes to take of the disk is what its files take, whatever it did."""
+    """The disk space that the queue counts is what its files take, after any calls."""
     settings = {"max_disk_bytes": 400_000, "log_bytes": 4096, "segment_bytes": 10_000}
     queue = open_queue(**settings)
     group = queue._open_queue
@@ -133,12 +135,13 @@ def test_quota_counts_what_is_there(open_queue: QueueFactory, directory: Path) -
             queue = open_queue(**settings)
             group = queue._open_queue
             assert group is not None
-        queue.trim()  # and what was retired is deleted
+        queue.trim()  # also deletes retired segments
         assert group.store.quota.used_bytes == queue.stats().disk_bytes == files_bytes(directory)
 
 
 def test_transaction_larger_than_the_disk(open_queue: QueueFactory, directory: Path) -> None:
-    """What can never fit is refused at once, also by a queue that blocks; what it tried to write is room again."""
+    """A transaction that can never fit is refused at once, even with ``full="block"``, and its written bytes are
+    freed."""
     queue = open_queue(max_disk_bytes=200_000, log_bytes=4096, full="block")
     for _ in range(3):
         with pytest.raises(QueueFullError, match="never fits: flush less at once") as caught:
@@ -150,7 +153,7 @@ def test_transaction_larger_than_the_disk(open_queue: QueueFactory, directory: P
 
 
 def test_smaller_segment_at_the_limit(open_queue: QueueFactory, directory: Path) -> None:
-    """Where a whole segment would exceed the limit, a smaller one is made, as long as it holds the transaction."""
+    """If a whole segment would exceed the limit, a smaller one is made, as long as it holds the transaction."""
     queue = open_queue(max_disk_bytes=5 * MIB + 500 * KIB)
     put(queue, bytes(900 * KIB))
     put(queue, bytes(400 * KIB))
@@ -159,7 +162,7 @@ def test_smaller_segment_at_the_limit(open_queue: QueueFactory, directory: Path)
 
 
 def test_drained_segments_go_before_a_smaller_one_is_made(open_queue: QueueFactory, directory: Path) -> None:
-    """At the limit what is drained is given back first, so that segments keep their size."""
+    """At the limit drained segments are given back first, so that segments keep their size."""
     queue = open_queue(max_disk_bytes=8 * MIB, segment_bytes=MIB, memory_bytes=0)
     for n in range(40):
         put(queue, bytes(900 * KIB))
@@ -170,7 +173,7 @@ def test_drained_segments_go_before_a_smaller_one_is_made(open_queue: QueueFacto
 
 
 def test_log_does_not_take_the_room_of_the_items(open_queue: QueueFactory) -> None:
-    """However many commits there are, the log of a limited queue stays a small part of it."""
+    """However many commits there are, the log of a limited queue stays small."""
     queue = open_queue(max_disk_bytes=128 * KIB, log_bytes=4096, disk=IN_CACHE)
     for _ in range(2000):
         put(queue, b"x" * 50)
@@ -179,7 +182,7 @@ def test_log_does_not_take_the_room_of_the_items(open_queue: QueueFactory) -> No
 
 
 def test_log_grows_for_who_dequeues_out_of_order() -> None:
-    """What is kept for the log lets it grow for a state that out-of-order dequeues make large, within the limit."""
+    """Space is kept so that the log can grow, within the limit, for a state that out-of-order dequeues make large."""
     most = 400_000
     watch = Watch(most)
     with opened(watch.machine.disk, max_disk_bytes=most, log_bytes=4096, sync=False) as store:
@@ -201,8 +204,10 @@ def test_log_grows_for_who_dequeues_out_of_order() -> None:
 
 
 def test_gaps_that_take_more_than_is_kept_do_not_end_dequeueing(open_queue: QueueFactory) -> None:
-    """Every second of so many small items is dequeued, which the log takes more for than the limit has left; then the
-    others, and the files are within the limit again."""
+    """Dequeues go on when their gaps take more space in the log than the limit has left.
+
+    When the gaps are gone, the files are within the limit again.
+    """
     queue = open_queue(log_bytes=4096, segment_bytes=4096, max_disk_bytes=5 * 4096, disk=IN_CACHE)
     with pytest.raises(QueueFullError):
         while True:
@@ -226,7 +231,7 @@ def test_gaps_that_take_more_than_is_kept_do_not_end_dequeueing(open_queue: Queu
 
 
 def test_rolled_back_blocks_are_given_back_at_the_limit() -> None:
-    """A disk full of what sessions wrote ahead and gave up is not full."""
+    """Spilled blocks of rolled-back sessions are given back at the limit."""
     machine = SimulatedDisk()
     with opened(machine.disk, max_disk_bytes=100_000, log_bytes=4096, segment_bytes=5000) as store:
         kept, dropped = transaction(bytes(4000)), []
@@ -248,7 +253,7 @@ def test_rolled_back_blocks_are_given_back_at_the_limit() -> None:
 
 
 def test_unlogged_segment_that_cannot_be_deleted() -> None:
-    """What cannot be deleted is left for the next opening to sweep."""
+    """A segment that cannot be deleted is left for the next opening to sweep."""
     machine = SimulatedDisk()
 
     def unlink(path: str) -> None:
@@ -273,8 +278,8 @@ def test_unlogged_segment_that_cannot_be_deleted() -> None:
 
 
 def test_who_is_written_alone_keeps_what_others_wrote() -> None:
-    """When a group does not fit and each is tried alone, what one wrote to a drained segment is not given back for the
-    next."""
+    """If a group does not fit and its transactions are tried one by one, a segment that one has written to is not
+    retired."""
     machine = SimulatedDisk()
     with opened(machine.disk, log_bytes=4096, segment_bytes=1000, max_disk_bytes=40_000, inline_bytes=0) as store:
         store.commit([transaction(b"a" * 300)])
@@ -290,8 +295,7 @@ def test_who_is_written_alone_keeps_what_others_wrote() -> None:
 
 
 def test_trim_in_the_middle_of_a_commit_keeps_what_the_group_wrote() -> None:
-    """A drained segment that a large group began in, before it rolled on, is not retired by the trim that makes room in
-    the log for its frame."""
+    """A drained segment that a large group has begun to write to is not retired by a trim within its commit."""
     for fill in range(80):
         machine = SimulatedDisk()
         with opened(machine.disk, segment_bytes=MIB, inline_bytes=0, log_bytes=4096) as store:
@@ -309,7 +313,7 @@ def test_trim_in_the_middle_of_a_commit_keeps_what_the_group_wrote() -> None:
 
 
 class Shared:
-    """A disk that others fill and empty."""
+    """A disk whose free space is set by the test."""
 
     def __init__(self, free_bytes: int) -> None:
         self.free_bytes = free_bytes
@@ -317,7 +321,10 @@ class Shared:
 
 
 def test_min_free_bytes(open_queue: QueueFactory, directory: Path) -> None:
-    """Below the guard no file grows for enqueues; dequeueing and trimming go on; above it all is as before."""
+    """Below ``min_free_bytes`` no file grows for enqueues, while dequeues and trims go on.
+
+    Above it, enqueues go on as before.
+    """
     shared = Shared(MIB)
     queue = open_queue(disk=shared.disk, min_free_bytes=100 * KIB, log_bytes=4096, segment_bytes=10_000)
     items = [b"%03d" % n * 500 for n in range(100)]
@@ -342,7 +349,10 @@ def test_min_free_bytes(open_queue: QueueFactory, directory: Path) -> None:
 
 
 def test_nobody_waits_for_the_file_system(open_queue: QueueFactory) -> None:
-    """Who would have to make room is not known to the queue, so a flush is refused at once, also with "block"."""
+    """A flush that lacks free space on the disk is refused at once, even with ``full="block"``.
+
+    The queue cannot know what would free that space.
+    """
     shared = Shared(MIB)
     queue = open_queue(disk=shared.disk, min_free_bytes=2 * MIB, full="block")
     with pytest.raises(QueueFullError, match="free space there"):
@@ -353,7 +363,7 @@ def test_nobody_waits_for_the_file_system(open_queue: QueueFactory) -> None:
 
 
 def test_log_grows_below_the_guard_for_dequeues() -> None:
-    """The guard does not keep the log from growing for a state that dequeues make large."""
+    """``min_free_bytes`` does not keep the log from growing for a state that dequeues make large."""
     machine = SimulatedDisk()
     with opened(machine.disk, min_free_bytes=1000, log_bytes=4096, sync=False, inline_bytes=0) as store:
         store.commit([transaction(*[b"%d" % n for n in range(2000)])])
@@ -367,11 +377,11 @@ def test_log_grows_below_the_guard_for_dequeues() -> None:
         assert isinstance(one.error, QueueFullError) and one.error.limit == "min_free_bytes"
 
 
-# --- the door ---------------------------------------------------------------------------------------------------------
+# --- the disk with a quota -------------------------------------------------------------------------------------------
 
 
 def test_quota_follows_files(tmp_path: Path) -> None:
-    """Files count as long as they are, whatever they are called, until they are deleted; those elsewhere do not."""
+    """Files count with their length, under any name, until they are deleted; files elsewhere do not count."""
     (tmp_path / "old").write_bytes(bytes(10))
     (tmp_path / "sub").mkdir()
     quota = Quota(DISK, 100, 0)
@@ -411,7 +421,7 @@ def test_quota_follows_files(tmp_path: Path) -> None:
 
 
 def test_quota_after_a_call_that_failed(tmp_path: Path) -> None:
-    """A file counts as long as a failed call left it."""
+    """After a failed call a file counts with the length that the call has left."""
 
     def fail(fd: int, offset: int, length_bytes: int) -> None:
         DISK.ftruncate(fd, 7)
@@ -427,7 +437,7 @@ def test_quota_after_a_call_that_failed(tmp_path: Path) -> None:
 
 
 def test_no_quota_no_door() -> None:
-    """Without limits the queue has the very disk that it was given."""
+    """Without limits the queue uses the very disk that it was given."""
     quota = Quota(DISK, None, 0)
     quota.learn(["nowhere"])
     assert quota.disk is DISK and quota.used_bytes == 0
@@ -441,7 +451,7 @@ def test_file_that_vanishes_while_it_is_counted(tmp_path: Path) -> None:
 
 
 def test_free_bytes(tmp_path: Path) -> None:
-    """What the disk says to have free is what the system says."""
+    """``free_bytes`` is the number that the system gives."""
     found = os.statvfs(tmp_path)
     assert abs(DISK.free_bytes(str(tmp_path)) - found.f_bavail * found.f_frsize) < 1 << 30
     machine = SimulatedDisk()
@@ -451,7 +461,7 @@ def test_free_bytes(tmp_path: Path) -> None:
 
 
 def test_a_limit_ends_the_filling_of_the_pool_and_a_full_disk_is_told() -> None:
-    """The pool is filled as far as the queue's own limit allows; where the disk has no room, an error says so."""
+    """The pool is filled as far as the queue's own limit allows; a disk without room raises ``DiskFullError``."""
     machine = SimulatedDisk()
     pool: dict[str, Any] = {"pool_min_bytes": MIB, "pool_max_bytes": MIB}
     with opened(machine.disk, max_disk_bytes=400 * KIB, log_bytes=4096, segment_bytes=50 * KIB, **pool) as store:
@@ -466,7 +476,7 @@ def test_a_limit_ends_the_filling_of_the_pool_and_a_full_disk_is_told() -> None:
 def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(
     open_queue: QueueFactory, directory: Path
 ) -> None:
-    """A shared pool is nobody's; a segment that was made of one of its files is the queue's, and within its limit."""
+    """Files of a shared pool do not count; a segment made of one counts, and stays within the limit."""
     list(open_pool(directory.parent, None, shared=True, max_bytes=MIB).fill(MIB, 50 * KIB))
     settings: dict[str, Any] = {"max_disk_bytes": 400 * KIB, "log_bytes": 4096, "segment_bytes": 50 * KIB}
     queue = open_queue(directory.name, **settings, shared_pool=True, pool_max_bytes=MIB)
@@ -479,7 +489,7 @@ def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(
 
 
 def test_a_group_that_fills_many_segments_is_refused_once(open_queue: QueueFactory) -> None:
-    """The segments that it made before there was no more room are deleted, and do not count as room that was made."""
+    """If a group fills many segments and finds no more room, its segments are deleted, and it is refused once."""
     for more_bytes in range(0, 700 * KIB, 70 * KIB):
         most = 2 * MIB + more_bytes
         queue = open_queue(f"q{more_bytes}", max_disk_bytes=most, log_bytes=4096, segment_bytes=KIB, disk=IN_CACHE)
@@ -501,6 +511,6 @@ def test_a_group_that_fills_many_segments_is_refused_once(open_queue: QueueFacto
 
 
 def files_in_use(queue: PersistentQueue) -> tuple[int, ...]:
-    """What the queue knows of its files."""
+    """Return the bytes of the files, as the queue counts them."""
     stats = queue.stats()
     return stats.data_bytes, stats.log_capacity_bytes, stats.spare_bytes, stats.pool_bytes

@@ -313,7 +313,7 @@ ONE = encode_transaction([Dequeue(0, 0, 1)])
         (ONE, 2, 1),  # fewer transactions than the frame states
         (ONE, 1, 2),
         (ONE + b"\0", 1, 1),  # a count of operations that is cut
-        (b"\2\0\0\0" + ONE[4:], 1, 2),  # an operation too few
+        (b"\2\0\0\0" + ONE[4:], 1, 2),  # fewer operations than the count of the transaction
         (b"\1\0\0\0\xff", 1, 1),  # a kind that is not defined
         (b"\1\0\0\0\3\0\0", 1, 1),  # an operation that is cut
         (b"\1\0\0\0" + struct.pack("<BQQQQQQI", 2, 0, 1, 1, 0, 2**63, 0, 0), 1, 1),  # blocks that are not there

@@ -268,7 +268,7 @@ def test_a_request_without_room(
 
 @pytest.mark.damages
 def test_a_request_says_one_thing(open_queue: QueueFactory, directory: Path) -> None:
-    """A published file with a request is damaged if it holds any other operation."""
+    """A published file with a request is damaged unless its operations are exactly those of one request."""
     from persistentqueue.core.block import SEGMENT_MAGIC
     from persistentqueue.core.frame import encode_frame
     from persistentqueue.core.header import HEADER_BYTES, Header, encode_header

@@ -36,9 +36,9 @@ def test_disowning_twice(tmp_path: Path) -> None:
 def test_interrupted_when_its_turn_comes(
     open_queue: QueueFactory, monkeypatch: pytest.MonkeyPatch, is_heir: bool
 ) -> None:
-    """A follower that is interrupted when its group was written has its transaction committed.
+    """If a follower is interrupted when its turn comes, its transaction is committed.
 
-    A thread that was to lead the next group has not, and passes the lead on.
+    If the interrupted thread was to lead the next group, its transaction is not committed, and it passes the lead on.
     """
     gate = Gate()
     queue = open_queue(disk=replace(DISK, failpoint=gate.failpoint))

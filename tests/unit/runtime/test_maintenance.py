@@ -28,7 +28,7 @@ from persistentqueue.system.signal_shield import THREAD_NAME as HELPER_NAME
 from tests.conftest import QueueFactory
 from tests.support.queues import crash, drain, log_file, put, put_each, segment_files, wait_for
 
-SECONDS = 30.0  # a limit for what should take milliseconds
+SECONDS = 30.0  # a limit for calls that should take milliseconds
 MIB = 1024 * 1024
 
 

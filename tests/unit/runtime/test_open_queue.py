@@ -19,7 +19,7 @@ from persistentqueue.system.disk import DISK
 from tests.conftest import QueueFactory
 from tests.support.queues import drain, put, wait_for
 
-SECONDS = 30.0  # a limit for what should take milliseconds
+SECONDS = 30.0  # a limit for calls that should take milliseconds
 
 
 class Gate:

@@ -457,7 +457,7 @@ def test_what_is_not_to_be_tried_again(open_queue: QueueFactory) -> None:
         assert session.flush(marker=("done", 1)) is True
     assert letters(queue) == [(b"b", 1, "broken")]
     assert (list(queue.browse()), queue.marker("done")) == ([b"d"], 1)
-    for _ in range(9):  # without max_attempts none are used up
+    for _ in range(9):  # without max_attempts no attempts are used up
         fail(queue, ValueError())
     assert len(queue) == 1
 
@@ -649,7 +649,7 @@ def test_rejected_in_a_transaction_over_several(open_queue: QueueFactory) -> Non
         assert dead._transaction is not None
         assert dead._transaction.items == [b"more"]
         raise QueueFullError("", "max_items", 1, 1, 1, False)
-    assert len(queue.dead_letters) == 3  # its attempts were used up
+    assert len(queue.dead_letters) == 3  # the item has used up its attempts
 
 
 def test_rejected_by_a_typed_session(open_queue: QueueFactory) -> None:

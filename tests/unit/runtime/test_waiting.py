@@ -127,7 +127,8 @@ def test_who_gives_up_lets_the_next_one_try(open_queue: QueueFactory, threads: T
 def test_queue_full_blocks_dequeues(open_queue: QueueFactory, threads: ThreadPoolExecutor) -> None:
     """In Qpid's legacy store a full journal had no room for a dequeue.
 
-    Here consumers do not wait, however many flushes do, and nor do sessions that enqueue only as much as they dequeue.
+    Here consumers do not wait, however many flushes do. A session that enqueues only as much as it dequeues does not
+    wait, either.
     """
     queue = open_queue(max_items=2, full="block")
     put(queue, b"a", b"b")

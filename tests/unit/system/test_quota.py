@@ -173,7 +173,7 @@ def test_drained_segments_go_before_a_smaller_one_is_made(open_queue: QueueFacto
 
 
 def test_log_does_not_take_the_room_of_the_items(open_queue: QueueFactory) -> None:
-    """However many commits there are, the log of a limited queue stays small."""
+    """However many commits there are, the log of a limited queue stays a small part of its limit."""
     queue = open_queue(max_disk_bytes=128 * KIB, log_bytes=4096, disk=IN_CACHE)
     for _ in range(2000):
         put(queue, b"x" * 50)
@@ -295,7 +295,7 @@ def test_who_is_written_alone_keeps_what_others_wrote() -> None:
 
 
 def test_trim_in_the_middle_of_a_commit_keeps_what_the_group_wrote() -> None:
-    """A drained segment that a large group has begun to write to is not retired by a trim within its commit."""
+    """A drained segment that a large group has begun to write to is kept by the trim that makes room for its frame."""
     for fill in range(80):
         machine = SimulatedDisk()
         with opened(machine.disk, segment_bytes=MIB, inline_bytes=0, log_bytes=4096) as store:
@@ -489,7 +489,8 @@ def test_files_of_a_pool_that_others_filled_count_once_they_are_taken(
 
 
 def test_a_group_that_fills_many_segments_is_refused_once(open_queue: QueueFactory) -> None:
-    """If a group fills many segments and finds no more room, its segments are deleted, and it is refused once."""
+    """If a group fills many segments and finds no more room, they are deleted, and do not count as room that was
+    made."""
     for more_bytes in range(0, 700 * KIB, 70 * KIB):
         most = 2 * MIB + more_bytes
         queue = open_queue(f"q{more_bytes}", max_disk_bytes=most, log_bytes=4096, segment_bytes=KIB, disk=IN_CACHE)
